@@ -1,0 +1,1 @@
+"""otel-llm: what the readers of a streaming LLM product feel, live."""

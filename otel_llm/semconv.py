@@ -1,0 +1,71 @@
+"""Every name that goes on the wire: ours under `otel_llm.`, and the GenAI names we read and write.
+
+The GenAI conventions are in development and are being renamed; this module is the only place that spells
+them, so a rename is one line here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Ours.
+SEGMENT_SPAN: Final = "otel_llm.segment"
+SCOPE_NAME: Final = "otel_llm"
+SLO_CLASS: Final = "otel_llm.slo.class"
+OUTCOME: Final = "otel_llm.outcome"
+TOKENS: Final = "otel_llm.tokens"
+TOKEN_BASIS: Final = "otel_llm.token_basis"  # noqa: S105
+SEGMENTS: Final = "otel_llm.segments"
+INSTANCE: Final = "otel_llm.instance"
+MEASURED_AT: Final = "otel_llm.measured_at"
+EXACT_RESUME: Final = "otel_llm.exact_resume"
+CHOICE: Final = "otel_llm.choice"
+SEGMENT_SEQ: Final = "otel_llm.segment.seq"
+SEGMENT_FIRST_TOKEN: Final = "otel_llm.segment.first_token"  # noqa: S105
+DROPPED_SEGMENTS: Final = "otel_llm.segments.dropped"
+"""How many segments of any stream this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
+
+TOKEN_EVENT: Final = "token"  # noqa: S105
+TOKEN_COUNT: Final = "otel_llm.token.count"  # noqa: S105
+TOKEN_KIND: Final = "otel_llm.token.kind"  # noqa: S105
+
+MAX_SEGMENT_TOKENS: Final = 100
+"""Tokens in one segment at most: below the SDK's default of 128 events a span, beyond which the oldest are dropped."""
+FLUSH_INTERVAL_S: Final = 0.25
+
+# GenAI semantic conventions, as packages emit them today.
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
+GEN_AI_SYSTEM: Final = "gen_ai.system"
+"""The old name of the provider attribute (conventions up to 1.36)."""
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_REQUEST_STREAM: Final = "gen_ai.request.stream"
+GEN_AI_REQUEST_CHOICE_COUNT: Final = "gen_ai.request.choice.count"
+GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_USAGE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
+GEN_AI_USAGE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
+GEN_AI_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+
+# What engines' own summary spans carry (vLLM, SGLang; legacy names), seconds.
+GEN_AI_LATENCY_TTFT: Final = "gen_ai.latency.time_to_first_token"
+GEN_AI_LATENCY_E2E: Final = "gen_ai.latency.e2e"
+GEN_AI_LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
+ENGINE_REQUEST_SPAN: Final = "llm_request"
+
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+ERROR_TYPE: Final = "error.type"
+
+INFERENCE_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content"})
+"""`gen_ai.operation.name` of the spans that stand for one inference; embeddings and tools are not streams."""
+
+OUTCOMES: Final = ("completed", "cancelled", "abandoned", "disconnected", "error")
+"""What a sender may say of a stream's end; `lost` is the evaluator's word alone."""
+TOKEN_BASES: Final = ("exact", "chunk", "estimated")
+MEASURED_AT_VALUES: Final = ("client", "relay", "server")

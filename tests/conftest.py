@@ -1,0 +1,43 @@
+"""What holds for every test: a skip must be announced in CONTRIBUTING's table, or the run fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+UNANNOUNCED: list[str] = []
+
+
+def announced_skips() -> tuple[str, ...]:
+    """Return the reasons that CONTRIBUTING's table of allowed skips names, as prefixes."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("## Allowed skips")[2].partition("\n## ")[0]
+    return tuple(re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not reason.removeprefix("Skipped: ").startswith(announced_skips()):
+            UNANNOUNCED.append(f"{item.nodeid}: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in UNANNOUNCED:
+        terminalreporter.write_line(f"SKIP THAT CONTRIBUTING DOES NOT NAME: {line}", red=True, bold=True)
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.write_line(
+            f"!!! {len(skipped)} tests did NOT run (skipped, not passed): the reasons are above", yellow=True, bold=True
+        )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if UNANNOUNCED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
