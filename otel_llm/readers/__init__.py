@@ -1,0 +1,1 @@
+"""Any received or recorded form of a stream to plain values."""

@@ -1,0 +1,402 @@
+"""From records to requests: which segments and which request span make one row, and what they say together.
+
+The live evaluator and the audit share this file, so that a stream means the same to both. `Parts` collects what
+was received of one request in any order; `Parts.resolve` says what is known of one of its streams, now or at the
+end of the input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from otel_llm import semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_llm.readers.records import Attributes, Batch, RequestSpan, Scalar, Segment
+
+RequestKey: TypeAlias = tuple[bytes, bytes]
+StreamKey: TypeAlias = tuple[bytes, bytes, int]
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Held:
+    """A received segment and what remains of it once its tokens were handed on.
+
+    `tokens` stays when `segment.times_ns` was emptied because the live evaluator has applied it.
+    """
+
+    segment: Segment
+    tokens: int
+
+    @property
+    def next_token(self) -> int:
+        """Return the index of the first token behind this segment."""
+        return self.segment.first_token + self.tokens
+
+
+@dataclass(slots=True)
+class StreamParts:
+    """The segments of one stream by number; a repetition is counted and changes nothing."""
+
+    held: dict[int, Held] = field(default_factory=dict)
+    duplicates: int = 0
+    offset_ns: int | None = None
+    """Segment end - receipt of the segment that was received first: how far the sender's clock is ahead, at least."""
+    ending: int | None = None
+    """The highest number of a segment that says how the stream ended."""
+
+    def add(self, segment: Segment) -> bool:
+        """Keep `segment` unless its number is there already; return whether it was new."""
+        if segment.seq in self.held:
+            self.duplicates += 1
+            return False
+        if not self.held and segment.receipt_ns is not None:
+            self.offset_ns = segment.end_ns - segment.receipt_ns
+        self.held[segment.seq] = Held(segment, len(segment.times_ns))
+        if semconv.OUTCOME in segment.attributes and (self.ending is None or segment.seq > self.ending):
+            self.ending = segment.seq
+        return True
+
+    def in_order(self) -> list[Held]:
+        """Return what was received, by number."""
+        return [self.held[seq] for seq in sorted(self.held)]
+
+    def last(self) -> Held | None:
+        """Return the segment that says how the stream ended, if it was received."""
+        return None if self.ending is None else self.held[self.ending]
+
+    def contiguous(self) -> tuple[int, int | None]:
+        """Return (tokens in the unbroken run from token 0, up to when that run is known to be all; None if at all).
+
+        A missing empty segment is no hole: what counts is the index of the tokens. Without tokens between, the
+        stream is known up to the end of the last segment that continues the run.
+        """
+        tokens, known_ns = 0, None
+        for held in self.in_order():
+            if held.segment.first_token > tokens:
+                break
+            tokens = max(tokens, held.next_token)
+            known_ns = held.segment.end_ns if known_ns is None else max(known_ns, held.segment.end_ns)
+        return tokens, known_ns
+
+    def token_times(self) -> tuple[list[int], bytes | None]:
+        """Return every received token time in order of segment (unsorted within), and the kinds (None: all content)."""
+        times: list[int] = []
+        kinds = bytearray()
+        plain = True
+        for held in self.in_order():
+            segment = held.segment
+            times.extend(segment.times_ns)
+            plain = plain and segment.kinds is None
+            kinds.extend(segment.kinds if segment.kinds is not None else bytes(len(segment.times_ns)))
+        return times, None if plain else bytes(kinds)
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What is known of one stream, before any class judges it. Times are unix ns; None is: not known."""
+
+    trace_id: bytes
+    span_id: bytes
+    choice: int | None
+    declared_class: str | None
+    attributes: Attributes
+    """What a class's `match` is compared with: segment 0's and the request span's, segments first."""
+    model: str | None
+    instance: str | None
+    measured_at: str
+    outcome: str
+    token_basis: str | None
+    commit_ns: int | None
+    end_ns: int | None
+    """The end of the stream; for a lost one the end of the last segment seen."""
+    coverage: float | None
+    complete: bool
+    """Nothing is known to be missing and the commit is known: the stream can be judged."""
+    known_tokens: int
+    """Tokens in the unbroken run from the first; the times of the first token are believed when it is not 0."""
+    known_until_ns: int | None
+    """Up to when that run is all there was."""
+    input_tokens: int | None
+    exact_resume: bool
+    offset_ns: int | None
+    queue_s: float | None = None
+    foreign: Foreign | None = None
+    """Set for spans of others that carry no token times of ours: only these columns are filled."""
+
+    @property
+    def key(self) -> StreamKey:
+        """Return the stream's key."""
+        return (self.trace_id, self.span_id, self.choice or 0)
+
+    def shift_ns(self, lateness_ns: int) -> int:
+        """Return what to subtract from the stream's times to place them in windows.
+
+        A sender whose clock is off by more than the lateness would otherwise report into windows long closed, or
+        far in the future.
+        """
+        if self.offset_ns is None or abs(self.offset_ns) <= lateness_ns:
+            return 0
+        return self.offset_ns
+
+
+@dataclass(slots=True)
+class Foreign:
+    """What another instrumentation's span says of its request, seconds; None where it says nothing."""
+
+    ttft_s: float | None
+    e2e_s: float | None
+
+
+@dataclass(slots=True)
+class Parts:
+    """What was received of one request: its request span and its streams by choice."""
+
+    trace_id: bytes
+    span_id: bytes
+    request: RequestSpan | None = None
+    streams: dict[int, StreamParts] = field(default_factory=dict)
+
+    def stream(self, choice: int) -> StreamParts:
+        """Return the parts of one choice, made when first asked for."""
+        return self.streams.setdefault(choice, StreamParts())
+
+    def add_request(self, span: RequestSpan) -> bool:
+        """Keep the first request span; return whether it was new."""
+        if self.request is not None:
+            return False
+        self.request = span
+        return True
+
+    def request_ends(self, choice: int) -> bool:
+        """Return whether the request span ends this stream: it has an outcome, and no other choice was seen."""
+        return (
+            self.request is not None
+            and semconv.OUTCOME in self.request.attributes
+            and all(other == choice for other in self.streams)
+        )
+
+    def resolve(self, choice: int) -> Resolved:
+        """Say what is known of one stream: segments win over the request span, attribute by attribute."""
+        stream = self.streams.get(choice) or StreamParts()
+        ordered = stream.in_order()
+        span = self.request
+        span_attributes: Attributes = span.attributes if span is not None else {}
+        ending_span: Attributes = span_attributes if self.request_ends(choice) else {}
+        last = stream.last()
+        ending: Attributes = last.segment.attributes if last is not None else {}
+
+        attributes: Attributes = dict(span_attributes)
+        for held in reversed(ordered):
+            attributes.update(held.segment.attributes)
+
+        outcome = _text(ending.get(semconv.OUTCOME)) or _text(ending_span.get(semconv.OUTCOME)) or "lost"
+        first = stream.held.get(0)
+        commit_ns = first.segment.start_ns if first is not None else (span.start_ns if span is not None else None)
+        if last is not None:
+            end_ns: int | None = last.segment.end_ns
+        elif outcome != "lost" and span is not None:
+            end_ns = span.end_ns
+        else:
+            end_ns = max((held.segment.end_ns for held in ordered), default=None)
+
+        received = sum(held.tokens for held in ordered)
+        expected = max((held.next_token for held in ordered), default=0)
+        declared = _count(ending.get(semconv.TOKENS))
+        if declared is None:
+            declared = _count(ending_span.get(semconv.TOKENS))
+        if declared is not None:
+            expected = max(expected, declared)
+        if not ordered and declared is None:
+            coverage: float | None = 0.0  # segments were sent, none came, and nobody says that they were empty
+        else:
+            coverage = min(1.0, received / expected) if expected else 1.0
+        whole = coverage == 1.0
+        if outcome == "lost" and whole:
+            coverage = None
+        known_tokens, known_until_ns = stream.contiguous()
+        return Resolved(
+            trace_id=self.trace_id,
+            span_id=self.span_id,
+            choice=choice,
+            declared_class=_text(attributes.get(semconv.SLO_CLASS)),
+            attributes=attributes,
+            model=_text(attributes.get(semconv.GEN_AI_REQUEST_MODEL))
+            or _text(attributes.get(semconv.GEN_AI_RESPONSE_MODEL)),
+            instance=_text(attributes.get(semconv.INSTANCE)),
+            measured_at=_text(attributes.get(semconv.MEASURED_AT)) or _by_kind(span),
+            outcome=outcome,
+            token_basis=_text(ending.get(semconv.TOKEN_BASIS)) or _text(ending_span.get(semconv.TOKEN_BASIS)),
+            commit_ns=commit_ns,
+            end_ns=end_ns,
+            coverage=coverage,
+            complete=whole and commit_ns is not None,
+            known_tokens=known_tokens,
+            known_until_ns=known_until_ns,
+            input_tokens=_count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
+            exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
+            offset_ns=stream.offset_ns,
+            queue_s=_seconds(attributes.get(semconv.GEN_AI_LATENCY_QUEUE)),
+        )
+
+    def resolve_foreign(self) -> Resolved | None:
+        """Say what follows from a request span of others, None if no time does."""
+        span = self.request
+        if span is None:
+            return None
+        attributes = span.attributes
+        ttft_s = _seconds(attributes.get(semconv.GEN_AI_LATENCY_TTFT))
+        if ttft_s is None:
+            ttft_s = _seconds(attributes.get(semconv.GEN_AI_TIME_TO_FIRST_CHUNK))
+        e2e_s = _seconds(attributes.get(semconv.GEN_AI_LATENCY_E2E))
+        queue_s = _seconds(attributes.get(semconv.GEN_AI_LATENCY_QUEUE))
+        if span.events_ns and ttft_s is None and not span.dropped_events:
+            ttft_s = max(0, min(span.events_ns) - span.start_ns) / NS_PER_S
+        if ttft_s is None and e2e_s is None and queue_s is None:
+            return None
+        return Resolved(
+            trace_id=self.trace_id,
+            span_id=self.span_id,
+            choice=None,
+            declared_class=_text(attributes.get(semconv.SLO_CLASS)),
+            attributes=attributes,
+            model=_text(attributes.get(semconv.GEN_AI_REQUEST_MODEL))
+            or _text(attributes.get(semconv.GEN_AI_RESPONSE_MODEL)),
+            instance=_text(attributes.get(semconv.INSTANCE)),
+            measured_at=_text(attributes.get(semconv.MEASURED_AT)) or _by_kind(span),
+            outcome="error" if span.error else "completed",
+            token_basis=None,
+            commit_ns=span.start_ns,
+            end_ns=span.end_ns,
+            coverage=None,
+            complete=False,
+            known_tokens=0,
+            known_until_ns=None,
+            input_tokens=_count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
+            exact_resume=False,
+            offset_ns=None,
+            queue_s=queue_s,
+            foreign=Foreign(ttft_s=ttft_s, e2e_s=e2e_s),
+        )
+
+
+@dataclass(slots=True)
+class Assembled:
+    """One stream at the end of the input: what is known of it, its token times (sorted) and their kinds."""
+
+    resolved: Resolved
+    times_ns: list[int]
+    kinds: bytes | None
+    first_seen: bool
+    """Token 0 was received: the first token's time can be believed though others are missing."""
+
+
+@dataclass(slots=True)
+class Assembler:
+    """Collect batches in any order and give every stream at the end of the input.
+
+    `counts` has what was received more than once or left over: `duplicate_segments`, `duplicate_requests`,
+    `ignored`, `missing_empty_segments`, `refused.REASON` and the readers' `anomaly.NAME`.
+    """
+
+    parts: dict[RequestKey, Parts] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, batch: Batch) -> None:
+        """Take what one export request held."""
+        for segment in batch.segments:
+            key = (segment.trace_id, segment.span_id)
+            parts = self.parts.get(key)
+            if parts is None:
+                parts = self.parts[key] = Parts(*key)
+            if not parts.stream(segment.choice).add(segment):
+                self.counts["duplicate_segments"] += 1
+        for span in batch.requests:
+            parts = self.parts.get(span.key)
+            if parts is None:
+                parts = self.parts[span.key] = Parts(*span.key)
+            if not parts.add_request(span):
+                self.counts["duplicate_requests"] += 1
+        self.counts["ignored"] += batch.ignored
+        for reason, number in batch.refused.items():
+            self.counts[f"refused.{reason}"] += number
+        for name, number in batch.anomalies.items():
+            self.counts[f"anomaly.{name}"] += number
+
+    def finish(self) -> list[Assembled]:
+        """Return every stream, in the order of rows: start (unknown last), trace id, span id, choice (null last)."""
+        found = list(self._streams())
+        found.sort(key=lambda one: row_order(one.resolved))
+        return found
+
+    def _streams(self) -> Iterator[Assembled]:
+        for parts in self.parts.values():
+            if not parts.streams:
+                yield from self._without_segments(parts)
+                continue
+            for choice, stream in parts.streams.items():
+                resolved = parts.resolve(choice)
+                self.counts["missing_empty_segments"] += missing_segments(stream) if resolved.complete else 0
+                times_ns, kinds = stream.token_times()
+                times_ns, kinds = in_time_order(times_ns, kinds)
+                yield Assembled(resolved, times_ns, kinds, first_seen=resolved.known_tokens > 0)
+
+    def _without_segments(self, parts: Parts) -> Iterator[Assembled]:
+        assert parts.request is not None  # noqa: S101  a Parts is made for a segment or for a request span
+        if semconv.SEGMENTS in parts.request.attributes:
+            yield Assembled(parts.resolve(0), [], None, first_seen=False)
+            return
+        resolved = parts.resolve_foreign()
+        if resolved is None:
+            self.counts["ignored"] += 1
+            return
+        yield Assembled(resolved, [], None, first_seen=False)
+
+
+def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
+    """Return token times sorted, each with its kind (a stable sort: equal times keep the order of arrival)."""
+    if kinds is None:
+        return sorted(times_ns), None
+    order = sorted(range(len(times_ns)), key=times_ns.__getitem__)
+    return [times_ns[i] for i in order], bytes(kinds[i] for i in order)
+
+
+def missing_segments(stream: StreamParts) -> int:
+    """Return how many numbers below the highest were not received."""
+    return max(stream.held, default=-1) + 1 - len(stream.held)
+
+
+def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:
+    """Return the sort key of a row: start, trace id, span id, choice; unknown starts and null choices last."""
+    return (
+        resolved.commit_ns is None,
+        resolved.commit_ns or 0,
+        resolved.trace_id,
+        resolved.span_id,
+        resolved.choice is None,
+        resolved.choice or 0,
+    )
+
+
+def _by_kind(span: RequestSpan | None) -> str:
+    return "server" if span is not None and span.kind == 2 else "client"  # SpanKind SERVER
+
+
+def _text(value: Scalar | None) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _count(value: Scalar | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _seconds(value: Scalar | None) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < float("inf") else None

@@ -1,0 +1,106 @@
+"""Attributes as plain values: which are kept of a span, and which of them must have a value of their kind.
+
+What we act on is checked here, once: behind this file a token count is a count and an outcome one of the outcomes.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from otel_llm import semconv
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+    from otel_llm.readers.records import Attributes
+
+MAX_ATTRIBUTES: Final = 128
+"""Attributes kept of a span; the SDK's own limit."""
+MAX_KEY_CHARS: Final = 256
+MAX_VALUE_CHARS: Final = 1024
+"""A longer string is content (prompts travel as attributes too), not identity: left out, never cut."""
+MAX_COUNT: Final = 2**31 - 1
+
+ENGINE_LATENCIES: Final = (semconv.GEN_AI_LATENCY_TTFT, semconv.GEN_AI_LATENCY_E2E, semconv.GEN_AI_LATENCY_QUEUE)
+"""What serving engines say of a request on their own spans."""
+_COUNTS: Final = frozenset(
+    {
+        semconv.TOKENS,
+        semconv.SEGMENTS,
+        semconv.DROPPED_SEGMENTS,
+        semconv.GEN_AI_USAGE_INPUT_TOKENS,
+        semconv.GEN_AI_USAGE_PROMPT_TOKENS,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
+        semconv.GEN_AI_USAGE_COMPLETION_TOKENS,
+    }
+)
+_STRINGS: Final = frozenset(
+    {
+        semconv.SLO_CLASS,
+        semconv.INSTANCE,
+        semconv.GEN_AI_OPERATION_NAME,
+        semconv.GEN_AI_PROVIDER_NAME,
+        semconv.GEN_AI_SYSTEM,
+        semconv.GEN_AI_REQUEST_MODEL,
+        semconv.GEN_AI_RESPONSE_MODEL,
+        semconv.SERVER_ADDRESS,
+        semconv.ERROR_TYPE,
+    }
+)
+_CHOICES: Final = {
+    semconv.OUTCOME: semconv.OUTCOMES,
+    semconv.TOKEN_BASIS: semconv.TOKEN_BASES,
+    semconv.MEASURED_AT: semconv.MEASURED_AT_VALUES,
+}
+_SECONDS: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
+
+
+def scalars(attributes: Iterable[KeyValue], anomalies: Counter[str]) -> Attributes:
+    """Return the attributes that are one value each and fit; arrays, maps and bytes are none of ours."""
+    kept: Attributes = {}
+    for attribute in attributes:
+        key, value = attribute.key, attribute.value
+        scalar: str | int | float | bool
+        match value.WhichOneof("value"):
+            case "int_value":
+                scalar = value.int_value
+            case "string_value":
+                scalar = value.string_value
+                if len(scalar) > MAX_VALUE_CHARS:
+                    anomalies["attribute_too_long"] += 1
+                    continue
+            case "bool_value":
+                scalar = value.bool_value
+            case "double_value":
+                scalar = value.double_value
+                if not isfinite(scalar):
+                    anomalies["attribute_not_finite"] += 1
+                    continue
+            case _:
+                continue
+        if not _fits(key, scalar):
+            anomalies["attribute_unusable"] += 1
+        elif len(kept) == MAX_ATTRIBUTES or len(key) > MAX_KEY_CHARS:
+            anomalies["attribute_beyond_limit"] += 1
+        else:
+            kept[key] = scalar
+    return kept
+
+
+def _fits(key: str, value: str | float | bool) -> bool:
+    """Say whether an attribute that we act on has a value of its kind; any other attribute has."""
+    if key in _COUNTS:
+        return type(value) is int and 0 <= value <= MAX_COUNT
+    if key in _STRINGS:
+        return type(value) is str and value != ""
+    if key in _CHOICES:
+        return value in _CHOICES[key]
+    if key in _SECONDS:
+        return type(value) in (float, int) and 0 <= value <= MAX_COUNT  # type: ignore[operator]
+    if key == semconv.EXACT_RESUME:
+        return type(value) is bool
+    return True

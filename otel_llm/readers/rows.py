@@ -1,0 +1,76 @@
+"""One row of `--requests`: a stream's identity beside what was computed, with nulls where nothing can be said.
+
+The audit and the live evaluator build their rows here, from the same `Resolved` and the same verdict.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from otel_llm.slo.classes import CONTENT
+from otel_llm.slo.columns import REQUEST_COLUMNS, VERDICT_COLUMNS
+from otel_llm.slo.verdict import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.readers.assemble import Resolved
+
+Cell: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = dict[str, Cell]
+
+_NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
+
+
+def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) -> Row:
+    """Return the row of a stream of which nothing is missing; `verdict` has the VERDICT_COLUMNS."""
+    return _row(resolved, class_name, verdict)
+
+
+def unjudged_row(
+    resolved: Resolved, class_name: str, times_ns: Sequence[int], kinds: bytes | None, reads: tuple[int, ...]
+) -> Row:
+    """Return the row of a stream that cannot be judged: tokens are missing, or the commit is, or it is not ours.
+
+    `times_ns` are the tokens received, in order of index, unix ns. The times of the first token (of any kind, read)
+    are kept when nothing before them is missing.
+    """
+    values: dict[str, Cell] = dict(_NO_VERDICT)
+    if resolved.foreign is not None:
+        values["ttft_s"] = resolved.foreign.ttft_s
+        values["e2e_s"] = resolved.foreign.e2e_s
+        return _row(resolved, class_name, values)
+    values["tokens"] = len(times_ns)
+    values["tokens_read"] = len(times_ns) if kinds is None else sum(kind in reads for kind in kinds)
+    if kinds is None and CONTENT not in reads:
+        values["tokens_read"] = 0
+    commit_ns = resolved.commit_ns
+    if commit_ns is not None:
+        if resolved.outcome != "lost" and resolved.end_ns is not None:
+            values["e2e_s"] = seconds(max([resolved.end_ns, *times_ns[-1:]]) - commit_ns)
+        known = times_ns[: resolved.known_tokens]
+        if known:
+            values["ttft_s"] = seconds(max(0, min(known) - commit_ns))
+        read = [time for i, time in enumerate(known) if (CONTENT if kinds is None else kinds[i]) in reads]
+        if read:
+            values["ttfo_s"] = seconds(max(0, min(read) - commit_ns))
+    return _row(resolved, class_name, values)
+
+
+def _row(resolved: Resolved, class_name: str, values: dict[str, Cell]) -> Row:
+    row: Row = {
+        "trace_id": resolved.trace_id.hex(),
+        "span_id": resolved.span_id.hex(),
+        "choice": resolved.choice,
+        "slo_class": class_name,
+        "model": resolved.model,
+        "instance": resolved.instance,
+        "measured_at": resolved.measured_at,
+        "outcome": resolved.outcome,
+        "start_unix_nano": resolved.commit_ns,
+        "token_basis": resolved.token_basis,
+        "coverage": resolved.coverage,
+        "queue_s": resolved.queue_s,
+        **values,
+    }
+    return {name: row[name] for name in REQUEST_COLUMNS}
