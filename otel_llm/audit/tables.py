@@ -1,0 +1,84 @@
+"""Rows as tables: one type a column, nulls that stay nulls, and the same for pandas, Parquet, CSV and JSON lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    import pyarrow as pa
+
+    from otel_llm.readers.rows import Cell
+
+Kind = Literal["text", "integer", "real", "truth"]
+
+_TEXT: Final = {
+    "trace_id",
+    "span_id",
+    "slo_class",
+    "model",
+    "instance",
+    "measured_at",
+    "outcome",
+    "token_basis",
+}
+_INTEGER: Final = {
+    "choice",
+    "start_unix_nano",
+    "tokens",
+    "tokens_read",
+    "stalls",
+    "deadlines",
+    "deadline_misses",
+    "window_start_unix_nano",
+    "requests_started",
+    "requests_ended",
+    "met_true",
+    "met_false",
+    "met_null",
+    "incomplete",
+    "aborted",
+}
+
+
+def kind_of(column: str) -> Kind:
+    """Return the type of a column's values; every column that is not listed holds real numbers."""
+    if column in _TEXT:
+        return "text"
+    if column in _INTEGER:
+        return "integer"
+    return "truth" if column == "met" else "real"
+
+
+REQUESTS: Final[dict[str, Kind]] = {column: kind_of(column) for column in REQUEST_COLUMNS}
+"""The columns of `--requests` in order, with their types."""
+WINDOWS: Final[dict[str, Kind]] = {column: kind_of(column) for column in WINDOW_COLUMNS}
+"""The columns of `--windows` in order, with their types."""
+
+_PANDAS: Final[dict[Kind, Any]] = {"text": "string", "integer": "Int64", "real": "Float64", "truth": "boolean"}
+
+
+def frame(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind]) -> pd.DataFrame:
+    """Return rows as a DataFrame with nullable types: an integer column with a null in it stays one of integers."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {name: pd.Series([row[name] for row in rows], dtype=_PANDAS[kind]) for name, kind in columns.items()}
+    )
+
+
+def arrow_table(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind]) -> pa.Table:
+    """Return rows as an Arrow table: utf8, int64, float64 and bool columns, all nullable."""
+    import pyarrow as pa
+
+    types: dict[Kind, pa.DataType] = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "real": pa.float64(),
+        "truth": pa.bool_(),
+    }
+    return pa.table({name: pa.array([row[name] for row in rows], type=types[kind]) for name, kind in columns.items()})

@@ -1,0 +1,108 @@
+"""The audit on a terminal: the summary by class, what it rests on, and the worst requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.audit import coverage, digest, objectives, worst
+from otel_llm.audit.words import MISSING, number, plural, printable, seconds, share, truth
+from otel_llm.audit.write import csv_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from otel_llm.audit.result import Audit
+    from otel_llm.readers.rows import Cell
+
+MOST_WORST: Final = 5
+_STATE_STYLE: Final = {"met": "green", "missed": "bold red", "no data": "dim"}
+
+
+def show(console: Console, audit: Audit) -> None:
+    """Print the summary of an audit."""
+    summary = audit.summary()
+    span = f" in {seconds(summary['span_s'])}" if summary["span_s"] else ""
+    console.print(f"{plural(summary['requests'], 'request')}, {plural(summary['tokens'], 'token')}{span}", style="bold")
+    console.print(_summary_table(summary["classes"]))
+    for check in objectives.check(audit.rows, audit.classes):
+        console.print(
+            f"objective of {printable(check.slo_class)}, {check.measured_at}: {check.objective} for "
+            f"{share(float(check.wanted))}: {share(check.share)} ({check.held:,} of {check.judged:,}), {check.state}",
+            style=_STATE_STYLE[check.state],
+            markup=False,
+        )
+    console.print(coverage.statement(audit.rows, audit.skipped.counts, audit.counts), style="dim", markup=False)
+    for what, count in coverage.details(audit.skipped.counts, audit.counts):
+        console.print(f"  {count:,} {what}", style="dim", markup=False)
+    rows = audit.rows
+    chosen = [rows[one.position] for one in worst.choose(rows, by_idle=MOST_WORST, by_fluidity=0)]
+    if chosen:
+        console.print(requests_table(chosen, "Readers who waited longest"))
+
+
+def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
+    """Return a table of requests: who, how many tokens, first token, idle, stalls, fluidity, met."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for name in ("trace", "class", "model", "at", "outcome"):
+        table.add_column(name, no_wrap=name == "trace")
+    for name in ("tokens", "TTFT", "idle", "stalls", "fluidity", "met"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        choice = f"/{row['choice']}" if row["choice"] else ""
+        cells = [
+            str(row["trace_id"])[-12:] + choice,
+            _text(row["slo_class"]),
+            _text(row["model"]),
+            _text(row["measured_at"]),
+            _text(row["outcome"]),
+            _cell(row["tokens"], number),
+            _cell(row["ttft_s"], seconds),
+            _cell(row["idle_s"], seconds),
+            _cell(row["stalls"], number),
+            _cell(row["fluidity_index"], number),
+            truth(row["met"] if isinstance(row["met"], bool) else None),
+        ]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def summary_csv(summary: Mapping[str, Any]) -> str:
+    """Return the figures of a summary as CSV: one line for each class and measured_at."""
+    classes = summary["classes"]
+    figures = [
+        {"slo_class": name, "measured_at": place} | classes[name][place] for name, place in digest.groups(classes)
+    ]
+    columns = list(figures[0]) if figures else ["slo_class", "measured_at"]
+    return csv_text(figures, columns)
+
+
+def _summary_table(classes: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(header_style="bold")
+    table.add_column("")
+    for name, measured_at in digest.groups(classes):
+        table.add_column(Text(f"{printable(name, 24)}\n{measured_at}"), justify="right", no_wrap=True)
+    for line in digest.lines(classes):
+        if len(line) == 1:
+            table.add_section()
+            table.add_row(Text(line[0], style="bold dim"))
+        else:
+            table.add_row(*(Text(cell) for cell in line))
+    return table
+
+
+def _cell(value: Any, write: Any) -> str:
+    return MISSING if value is None else str(write(value))
+
+
+def _text(value: Cell) -> str:
+    return printable(None if value is None else str(value), 32)

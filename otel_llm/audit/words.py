@@ -1,0 +1,107 @@
+"""Numbers and foreign strings as words: one spelling for the terminal and the page.
+
+Values are shown with three significant digits; the exact ones are in `--requests` and `--format json`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import unicodedata
+
+MISSING = "–"
+"""What stands where a value is null: neither 0 nor good."""
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def seconds(value: float | None) -> str:
+    """Write a duration given in seconds: `450 ms`, `1.25 s`, `2 min 5 s`."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0 s"
+    magnitude = abs(value)
+    if magnitude < 0.0009995:
+        return f"{_digits(value * 1e6)} µs"
+    if magnitude < 0.9995:
+        return f"{_digits(value * 1e3)} ms"
+    if magnitude < 119.5:
+        return f"{_digits(value)} s"
+    minutes, rest = divmod(round(magnitude), 60)
+    sign = "-" if value < 0 else ""
+    if minutes < 120:
+        return f"{sign}{minutes} min {rest} s"
+    return f"{sign}{minutes // 60} h {minutes % 60} min"
+
+
+def number(value: float | None) -> str:
+    """Write a quantity with three significant digits and thin groups: `0.256`, `12.5`, `1,250`."""
+    if value is None:
+        return MISSING
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _digits(value)
+
+
+def share(value: float | None) -> str:
+    """Write a ratio of 0..1 as per cent; only what is exactly all or nothing reads `100 %` or `0 %`."""
+    if value is None:
+        return MISSING
+    if value == int(value):
+        return f"{int(value) * 100} %"
+    percent = value * 100
+    if percent > 99.95:
+        return "> 99.9 %"
+    if percent < 0.05:
+        return "< 0.1 %"
+    return f"{percent:.1f} %"
+
+
+def truth(value: bool | None) -> str:
+    """Write met as `yes`, `no` or `cannot say`."""
+    return "cannot say" if value is None else "yes" if value else "no"
+
+
+def instant(unix_nano: int | None) -> str:
+    """Write a wall clock instant in UTC to the millisecond, or the raw number where no calendar holds it."""
+    if unix_nano is None:
+        return MISSING
+    try:
+        at = _EPOCH + dt.timedelta(microseconds=unix_nano // 1000)
+    except OverflowError:
+        return f"{unix_nano} ns"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Write a count with its noun: `1 request`, `2 requests`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def printable(text: str | None, limit: int = 80) -> str:
+    """Make a string from telemetry safe to show: control and direction characters become visible, length is bounded.
+
+    A model name may hold an escape sequence for the terminal or a right-to-left override; neither may act.
+    """
+    if text is None:
+        return MISSING
+    shown = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(_visible(character) for character in shown)
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
+        return f"\\u{{{ord(character):x}}}"
+    return character
+
+
+def _digits(value: float) -> str:
+    """Write three significant digits without an exponent and without trailing zeros."""
+    magnitude = abs(value)
+    if magnitude == 0:
+        return "0"
+    if magnitude >= 99.95:
+        return f"{value:,.0f}"
+    decimals = 1 if magnitude >= 9.995 else 2 if magnitude >= 0.9995 else 3
+    text = f"{value:.{decimals}f}".rstrip("0").rstrip(".")
+    return "0" if text in {"", "-0"} else text

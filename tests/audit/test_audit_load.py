@@ -1,0 +1,235 @@
+"""The whole audit path: every form of input gives the same, and what the contract says, row by row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from support.otlp import T0_NS, export, segment_span, stream_spans
+from support.recorded import FORMS, json_lines, vector_classes, vector_messages, write_form
+from support.vectors import FOLDER, vectors
+
+import otel_llm.audit
+from otel_llm import semconv
+from otel_llm.audit import Audit
+from otel_llm.readers.records import InputError
+from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.slo.classes import UnknownClassError
+from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+
+ROWS = FOLDER / "rows.jsonl"
+EXPECTED = [json.loads(line) for line in (FOLDER / "rows.expect.jsonl").read_text().splitlines()]
+
+
+def same(found: object, wanted: object) -> bool:
+    if isinstance(wanted, float) and isinstance(found, float):
+        return math.isclose(found, wanted, rel_tol=0, abs_tol=1e-9)
+    return found == wanted and type(found) is type(wanted)
+
+
+@pytest.fixture(scope="module")
+def audited() -> Audit:
+    return otel_llm.audit.load(ROWS)
+
+
+def test_there_is_a_row_for_each_request_in_the_contracts_order(audited: Audit) -> None:
+    assert [row["trace_id"] for row in audited.rows] == [one["trace_id"] for one in EXPECTED]
+    assert all(list(row) == list(REQUEST_COLUMNS) for row in audited.rows)
+
+
+@pytest.mark.parametrize("index", range(len(EXPECTED)), ids=[one["why"] for one in EXPECTED])
+def test_rows_are_built_as_the_contract_shows(audited: Audit, index: int) -> None:
+    wanted = {name: value for name, value in EXPECTED[index].items() if name != "why"}
+    found = audited.rows[index]
+
+    assert {name for name in wanted if not same(found[name], wanted[name])} == set()
+    assert set(wanted) == set(found)
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def by_form(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    path = write_form(tmp_path_factory.mktemp("form"), request.param, vector_messages())
+    return otel_llm.audit.load(path, slo=vector_classes())
+
+
+@pytest.mark.parametrize("number", range(len(vectors())), ids=[one.name for one in vectors()])
+def test_every_vector_through_every_form(by_form: Audit, number: int) -> None:
+    row = next(row for row in by_form.rows if row["trace_id"] == f"{number + 1:032x}")
+    expect = vectors()[number].expect
+
+    assert row["slo_class"] == f"v{number}"
+    assert row["outcome"] == vectors()[number].outcome
+    assert {name: row[name] for name, wanted in expect.items() if not same(row[name], wanted)} == {}
+
+
+def test_every_form_gives_the_same_windows(by_form: Audit, tmp_path: Path) -> None:
+    path = write_form(tmp_path, "traces.jsonl", vector_messages())
+    assert by_form.window_rows == otel_llm.audit.load(path, slo=vector_classes()).window_rows
+
+
+def test_the_windows_of_a_request_add_up_to_its_benefit(by_form: Audit) -> None:
+    for number, one in enumerate(vectors()):
+        mine = [row for row in by_form.window_rows if row["slo_class"] == f"v{number}"]
+        assert sum(cell(row, "requests_ended") for row in mine) == 1
+        assert sum(cell(row, "tokens_read") for row in mine) == (
+            one.expect["tokens_read"] if one.expect["benefit"] is not None else 0
+        )
+        smooth = math.fsum(cell(row, "smooth_goodput_tok_s") * cell(row, "window_s") for row in mine)
+        assert smooth == pytest.approx(one.expect["benefit"] or 0.0, abs=1e-6)
+        assert sum(cell(row, "idle_s_sum") for row in mine) == pytest.approx(one.expect["idle_s"] or 0.0, abs=1e-6)
+        assert all(list(row) == list(WINDOW_COLUMNS) for row in mine)
+
+
+def cell(row: Any, name: str) -> Any:
+    return row[name]
+
+
+@pytest.mark.parametrize("length", ["1s", 0.25, "1m"])
+def test_windows_add_up_whatever_their_length(tmp_path: Path, length: str | float) -> None:
+    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    audit = otel_llm.audit.load(path, slo=vector_classes(), window=length)
+
+    total = math.fsum(cell(row, "smooth_goodput_tok_s") * cell(row, "window_s") for row in audit.window_rows)
+    assert total == pytest.approx(math.fsum(one.expect["benefit"] or 0.0 for one in vectors()), abs=1e-6)
+    assert sum(cell(row, "requests_started") for row in audit.window_rows) == len(vectors())
+
+
+def test_windows_are_in_order_of_time_and_group(audited: Audit) -> None:
+    keys = [(row["window_start_unix_nano"], row["slo_class"], row["model"] is None) for row in audited.window_rows]
+    assert keys == sorted(keys, key=str)
+    assert audited.windows["requests_ended"].sum() == len(EXPECTED)
+
+
+def test_frames_hold_the_rows(audited: Audit) -> None:
+    assert list(audited.requests.columns) == list(REQUEST_COLUMNS)
+    assert len(audited.requests) == len(EXPECTED)
+    assert audited.requests["met"].sum() == sum(one["met"] is True for one in EXPECTED)
+    assert list(audited.windows.columns) == list(WINDOW_COLUMNS)
+
+
+def test_a_class_given_judges_every_request(tmp_path: Path) -> None:
+    audit = otel_llm.audit.load(ROWS, class_name="agent")
+
+    assert {row["slo_class"] for row in audit.rows} == {"agent"}
+    with pytest.raises(UnknownClassError, match="no SLO class 'nobody'"):
+        otel_llm.audit.load(ROWS, class_name="nobody")
+    with pytest.raises(ConfigError, match=r"nothing\.yaml"):
+        otel_llm.audit.load(ROWS, slo=tmp_path / "nothing.yaml")
+
+
+def test_several_inputs_and_compressed_ones_are_one_input(tmp_path: Path) -> None:
+    messages = vector_messages()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json_lines(messages[:20])))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(json_lines(messages[20:])))
+    whole = write_form(tmp_path, "journal.otlp", messages)
+
+    parts = otel_llm.audit.load(tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.zst", slo=vector_classes())
+    assert parts.rows == otel_llm.audit.load(whole, slo=vector_classes()).rows
+    twice = otel_llm.audit.load(whole, tmp_path / "a.jsonl.gz", slo=vector_classes())
+    assert twice.rows == parts.rows
+    assert twice.counts["duplicate_segments"] > 0
+
+
+@pytest.mark.parametrize("form", ["journal.otlp", "collector.binpb"])
+def test_a_torn_tail_costs_itself_and_is_counted(tmp_path: Path, form: str) -> None:
+    path = write_form(tmp_path, form, vector_messages())
+    path.write_bytes(path.read_bytes()[:-5])
+    audit = otel_llm.audit.load(path, slo=vector_classes())
+
+    assert len(audit.rows) == len(vectors()) - 1
+    assert audit.summary()["skipped"] == 1
+    assert audit.skipped.broken == 0
+
+
+def test_a_damaged_record_costs_itself_and_is_counted(tmp_path: Path) -> None:
+    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    data = bytearray(path.read_bytes())
+    data[200] ^= 0xFF
+    path.write_bytes(bytes(data))
+    audit = otel_llm.audit.load(path, slo=vector_classes())
+
+    assert len(audit.rows) == len(vectors()) - 1
+    assert audit.summary()["skipped"] == audit.skipped.broken == 1
+
+
+def test_nothing_to_read_is_said_so(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_bytes(b"")
+    with pytest.raises(InputError, match="no export request found"):
+        otel_llm.audit.load(empty)
+    with pytest.raises(InputError, match="no such file"):
+        otel_llm.audit.load(tmp_path / "none")
+    with pytest.raises(InputError, match="no path"):
+        otel_llm.audit.load()
+
+
+def test_telemetry_without_a_stream_gives_an_empty_audit(tmp_path: Path) -> None:
+    path = tmp_path / "other.pb"
+    other = segment_span(0, 0)
+    other.name = "GET /"
+    path.write_bytes(export(other).SerializeToString())
+    audit = otel_llm.audit.load(path)
+
+    assert (audit.rows, audit.window_rows, audit.counts["ignored"]) == ([], [], 1)
+    assert audit.summary()["classes"] == {}
+    assert len(audit.requests) == len(audit.windows) == 0
+
+
+def test_a_window_of_no_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        otel_llm.audit.load(ROWS, window=0)
+    with pytest.raises(ValueError, match="no duration"):
+        otel_llm.audit.load(ROWS, window="soon")
+
+
+def test_a_stream_of_years_costs_a_bounded_number_of_windows(tmp_path: Path) -> None:
+    end_ns = T0_NS + 10**18
+    path = tmp_path / "long.pb"
+    spans = stream_spans([T0_NS + 10**9, end_ns - 10**9], end_ns=end_ns, outcome="error")
+    path.write_bytes(export(*spans).SerializeToString())
+    audit = otel_llm.audit.load(path)
+
+    assert audit.counts["not_spread"] == 1
+    assert len(audit.window_rows) <= 20_002
+    total = math.fsum(cell(row, "smooth_goodput_tok_s") * 10 for row in audit.window_rows)
+    assert total == pytest.approx(audit.rows[0]["benefit"], rel=1e-9)
+
+
+def test_a_clock_far_off_is_shifted_into_its_windows_and_counted(tmp_path: Path) -> None:
+    from otel_llm.readers.journal_format import frame
+
+    tokens = [T0_NS + 10**8, T0_NS + 2 * 10**8]
+    message = export(*stream_spans(tokens, end_ns=tokens[-1]))
+    receipt_ns = T0_NS + 3600 * 10**9
+    path = tmp_path / "j.otlp"
+    path.write_bytes(frame(message.SerializeToString(), receipt_ns))
+    audit = otel_llm.audit.load(path)
+
+    assert audit.counts["shifted"] == 1
+    assert [row["window_start_unix_nano"] for row in audit.window_rows] == [receipt_ns // 10**10 * 10**10]
+    assert audit.rows[0]["start_unix_nano"] == T0_NS
+
+
+def test_progress_rises_to_the_size_of_the_input(tmp_path: Path) -> None:
+    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    seen: list[int] = []
+    otel_llm.audit.load(path, slo=vector_classes(), progress=seen.append)
+
+    assert seen == sorted(seen)
+    assert 0 < seen[-1] <= path.stat().st_size
+    assert seen[-1] > 0.9 * path.stat().st_size
+
+
+def test_an_unknown_class_name_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "u.pb"
+    identity = {semconv.SLO_CLASS: "nope", semconv.GEN_AI_OPERATION_NAME: "chat"}
+    path.write_bytes(export(*stream_spans([T0_NS + 1], end_ns=T0_NS + 1, identity=identity)).SerializeToString())
+    audit = otel_llm.audit.load(path)
+
+    assert audit.counts["unknown_class"] == 1
+    assert audit.rows[0]["slo_class"] == "chat"

@@ -1,0 +1,68 @@
+"""The figures are valid plotly figures, bounded in size, and hold no string from telemetry."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.figures import check
+
+from otel_llm.audit.pictures import COLUMNS, MOST_SHADES, timeline_figure
+from otel_llm.audit.timeline import build
+from otel_llm.slo.classes import Deadline, SloClass
+
+MS = 1_000_000
+FIGURE_1B = [at * MS for at in (100, 200, *range(1200, 2101, 100))]
+
+POLICIES = [
+    Deadline("reading", 0),
+    Deadline("reading", 1000 * MS),
+    Deadline("dslo", 300 * MS, 30 * MS),
+    Deadline("ttft_tbt", 1000 * MS, 100 * MS),
+    Deadline("ttft_tpot", 1000 * MS, 100 * MS),
+    Deadline("e2e", 1500 * MS),
+    Deadline("e2e", 90_000 * MS),
+]
+
+
+@pytest.mark.parametrize("deadline", POLICIES, ids=lambda one: f"{one.policy}-{one.first_ns}")
+@pytest.mark.parametrize("outcome", ["completed", "error"])
+@pytest.mark.parametrize("tokens", [FIGURE_1B, [], [0], [50 * MS] * 7], ids=["1b", "none", "one", "burst"])
+@pytest.mark.parametrize("until_ns", [None, 0, 900 * MS, 60_000 * MS])
+def test_every_kind_of_delivery_is_a_valid_figure(
+    deadline: Deadline, outcome: str, tokens: list[int], until_ns: int | None
+) -> None:
+    slo = SloClass(pace_ns=250 * MS, deadline=deadline)
+    check(timeline_figure(build(tokens, 4000 * MS, outcome, slo), slo, until_ns=until_ns))
+
+
+def test_figure_1b_shades_its_stall_and_names_the_tangent() -> None:
+    slo = SloClass(pace_ns=250 * MS, deadline=Deadline("reading", 0))
+    figure = timeline_figure(build(FIGURE_1B, 2100 * MS, "completed", slo), slo)
+
+    (shade,) = figure["layout"]["shapes"]
+    assert (shade["x0"], shade["x1"]) == (0.75, 1.2)
+    names = [trace["name"] for trace in figure["data"]]
+    assert names == [
+        "delivered",
+        "reader without waits",
+        "tangent, 450 ms later",
+        "reader",
+        "waits for the first token",
+        "waits for text",
+        "reads",
+    ]
+    hover = figure["data"][0]["text"]
+    assert "the reader waited 450 ms for it" in hover[3]
+    assert "1 s after the one before" in hover[3]
+
+
+def test_a_reply_of_a_hundred_thousand_tokens_stays_a_small_figure() -> None:
+    slo = SloClass(pace_ns=1 * MS)
+    tokens = [at * 3 * MS + (at % 7) * 5 * MS for at in range(100_000)]
+    figure = timeline_figure(build(sorted(tokens), tokens[-1], "completed", slo), slo)
+
+    assert len(figure["data"][0]["x"]) <= 2 * COLUMNS + 2
+    assert len(figure["layout"]["shapes"]) <= MOST_SHADES
+    assert len(json.dumps(figure)) < 600_000
+    check(figure)
