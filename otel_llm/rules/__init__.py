@@ -1,0 +1,1 @@
+"""Rule files and SLO classes: schema, language, state machine, engine."""

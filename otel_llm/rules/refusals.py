@@ -1,0 +1,61 @@
+"""From a pydantic schema's complaints to ConfigErrors that point into the file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from otel_llm.rules.yamlfile import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
+
+_WORDING = {
+    "missing": ("missing", "it has no default"),
+    "dict_type": ("not a mapping", "write `key: value` lines below it"),
+    "model_type": ("not a mapping", "write `key: value` lines below it"),
+    "list_type": ("not a list", "write [a, b] or `- a` lines below it"),
+    "string_type": ("not a string", "put it in quotes"),
+    "int_type": ("not a whole number", ""),
+}
+
+
+class StrictModel(BaseModel):
+    """Refuse unknown keys with the nearest known one, and every value that would need a conversion."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys_only(cls, data: Any) -> Any:
+        known = [info.alias or name for name, info in cls.model_fields.items()]
+        for key in data if isinstance(data, dict) else ():
+            if key not in known:
+                raise wrong("unknown key", did_you_mean(str(key), known), key)
+        return data
+
+
+def wrong(message: str, advice: str = "", *below: str | int) -> PydanticCustomError:
+    """Return the error for a validator to raise; `below`: keys and indexes under the value that it validates."""
+    return PydanticCustomError("wrong", "{message}", {"message": message, "advice": advice, "below": below})
+
+
+def refusals(file: YamlFile, error: ValidationError, prefix: KeyPath = ()) -> list[ConfigError]:
+    """Return what the schema refused, in file order; `prefix`: where in the file the validated data stands."""
+    found = [_refusal(file, prefix, dict(detail)) for detail in error.errors(include_url=False)]
+    return sorted(found, key=lambda refusal: (refusal.line or 0, refusal.column or 0))
+
+
+def _refusal(file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any]) -> ConfigError:
+    context: Mapping[str, Any] = detail.get("ctx", {})
+    path = (*prefix, *detail["loc"], *context.get("below", ()))
+    if detail["type"] == "wrong":
+        return file.refuse(path, context["message"], context["advice"], at_key=context["message"] == "unknown key")
+    if detail["type"] == "literal_error":
+        return file.refuse(path, f"{detail['input']!r} is not allowed here", f"write {context['expected']}")
+    message, advice = _WORDING.get(detail["type"], (detail["msg"], ""))
+    return file.refuse(path, message, advice)

@@ -1,0 +1,201 @@
+"""What a class of requests promises its readers: reading pace, deadlines, fluidity targets, benefit and objectives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from fractions import Fraction
+
+CONTENT: Final = 0
+REASONING: Final = 1
+TOOL: Final = 2
+KINDS: Final = ("content", "reasoning", "tool")
+"""Kinds of token; the position is the code that arrays and packed records carry."""
+
+OUTCOMES: Final = ("completed", "cancelled", "abandoned", "disconnected", "error", "lost")
+"""How a stream ended; the position is the code that arrays carry."""
+ABORTED: Final = frozenset({"error", "disconnected"})
+"""Ends that the server's side owes: never met, and charged with the class's abort penalty."""
+
+NS_PER_S: Final = 1_000_000_000
+EXPONENTIAL_CAP_S: Final = 60.0
+"""Idle beyond this costs no more under the exponential penalty: e^60 is already past every sum of tokens."""
+
+Attribute = str | int | float | bool
+Policy = Literal["reading", "dslo", "ttft_tbt", "ttft_tpot", "e2e"]
+Penalty = Literal["linear", "quadratic", "exponential"]
+
+
+class UnknownClassError(LookupError):
+    """Name an SLO class that the file does not define, with those it does."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"no SLO class {name!r}: the file defines {', '.join(known)}")
+        self.name = name
+        self.known = known
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Say when a request counts as met.
+
+    `first_ns` is `max_idle` for `reading`, `ttft` for `dslo`, `ttft_tbt` and `ttft_tpot`, and the whole allowance for
+    `e2e`; `next_ns` is the time a further token may take, None where the policy has no such parameter.
+    """
+
+    policy: Policy = "reading"
+    first_ns: int = NS_PER_S
+    next_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Give the first token's target by prompt length: linear between points, constant outside.
+
+    `points`: (input tokens, ns) pairs, tokens strictly increasing, times not decreasing. Etalon section 4.1 asks for
+    a first-token target that grows with the prompt.
+    """
+
+    points: tuple[tuple[int, int], ...]
+
+    def at(self, input_tokens: int) -> int:
+        """Return the target for a prompt of so many tokens, in ns, rounded to the nearest (ties to even)."""
+        points = self.points
+        if input_tokens <= points[0][0]:
+            return points[0][1]
+        for (left, low), (right, high) in pairwise(points):
+            if input_tokens <= right:
+                quotient, rest = divmod((input_tokens - left) * (high - low), right - left)
+                half = 2 * rest - (right - left)
+                return low + quotient + (half > 0 or (half == 0 and (low + quotient) % 2 == 1))
+        return points[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fluidity:
+    """Hold the targets of the fluidity-index (Etalon, section 4.1), in ns.
+
+    `ttft_credit`: whether an early first token's spare time is kept (`carry`) or dropped; `count`: every deadline
+    that passes inside a stall (`deadlines`, the paper's algorithm) or one miss a late token (`tokens`, its prose).
+    """
+
+    ttft: int | Curve = NS_PER_S
+    tbt_ns: int = 50_000_000
+    slack_ns: int = 0
+    ttft_credit: Literal["carry", "drop"] = "carry"
+    count: Literal["deadlines", "tokens"] = "deadlines"
+
+    def first_deadline_ns(self, input_tokens: int | None = None) -> int | None:
+        """Return when the first token is due, scheduling slack included; None if a curve lacks its prompt length."""
+        if isinstance(self.ttft, int):
+            return self.ttft + self.slack_ns
+        return None if input_tokens is None else self.ttft.at(input_tokens) + self.slack_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Benefit:
+    """Weigh idle time against tokens (Wang et al., equation 10); `abort_penalty` in tokens."""
+
+    alpha: float = 2.5
+    penalty: Penalty = "linear"
+    abort_penalty: float = 0.0
+
+    def penalty_tokens(self, idle_ns: int) -> float:
+        """Return alpha f(l) in tokens: what so much idle time costs."""
+        idle_s = idle_ns / 1e9
+        if self.penalty == "linear":
+            return self.alpha * idle_s
+        if self.penalty == "quadratic":
+            return self.alpha * (idle_s * idle_s)
+        return self.alpha * math.expm1(min(idle_s, EXPONENTIAL_CAP_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """State what is promised over many requests; exact fractions of the decimal text, None where not promised.
+
+    `fluidity_index` is promised to a `share` of the requests, `attainment` is the share of requests that meet their
+    deadlines.
+    """
+
+    fluidity_index: Fraction | None = None
+    share: Fraction | None = None
+    attainment: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SloClass:
+    """Describe one class of requests; the defaults are those of an absent key in the SLO file.
+
+    `pace_ns` is P, the time the reader takes for a token; `start_ns` the start-up allowance of the reading line;
+    `reads` the codes of the kinds of token that the user reads.
+    """
+
+    name: str = "chat"
+    match: tuple[tuple[str, Attribute], ...] = ()
+    pace_ns: int = 200_000_000
+    priority: int = 0
+    reads: tuple[int, ...] = (CONTENT,)
+    start_ns: int = 0
+    deadline: Deadline = field(default_factory=Deadline)
+    fluidity: Fluidity = field(default_factory=Fluidity)
+    benefit: Benefit = field(default_factory=Benefit)
+    objective: Objective = field(default_factory=Objective)
+
+    def matches(self, attributes: Mapping[str, Attribute]) -> bool:
+        """Tell whether every `match` pair equals an attribute; a class without pairs matches nothing."""
+        return bool(self.match) and all(
+            key in attributes and _same(attributes[key], wanted) for key, wanted in self.match
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SloClasses:
+    """Hold the classes of one SLO file in file order, and the rule that gives a request its class."""
+
+    classes: tuple[SloClass, ...]
+    default: str
+    only: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names in file order."""
+        return tuple(slo.name for slo in self.classes)
+
+    def get(self, name: str) -> SloClass:
+        """Return the class of that name, or raise UnknownClassError."""
+        for slo in self.classes:
+            if slo.name == name:
+                return slo
+        raise UnknownClassError(name, self.names)
+
+    def choose(self, declared: str | None, attributes: Mapping[str, Attribute]) -> tuple[SloClass, bool]:
+        """Return a request's class, and whether it declared a name that is not defined here.
+
+        The declared name wins, then the first class whose `match` pairs all hold, then the default.
+        """
+        names = self.names
+        unknown = declared is not None and declared not in names
+        if self.only is not None:
+            return self.get(self.only), unknown
+        if declared is not None and not unknown:
+            return self.get(declared), False
+        for slo in self.classes:
+            if slo.matches(attributes):
+                return slo, unknown
+        return self.get(self.default), unknown
+
+    def judging(self, name: str) -> SloClasses:
+        """Return the same classes where every request is judged by one of them, or raise UnknownClassError."""
+        self.get(name)
+        return replace(self, only=name)
+
+
+def _same(left: Attribute, right: Attribute) -> bool:
+    # Python has True == 1; an attribute that says `true` does not say `1`.
+    return isinstance(left, bool) == isinstance(right, bool) and left == right

@@ -1,0 +1,143 @@
+"""The verdicts on many requests as arrays, and the columns derived from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from otel_llm.slo.classes import OUTCOMES
+from otel_llm.slo.verdict import Verdict
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+LOST = OUTCOMES.index("lost")
+COMPLETED = OUTCOMES.index("completed")
+_EXACT = 2**53  # whole numbers up to here are floats as they are
+
+
+class Masked(NamedTuple):
+    """Hold a column: `values` (R,), of which only those count where `known` (R,) is true."""
+
+    values: NDArray[Any]
+    known: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Hold the fields of Verdict, one entry a request (R,); times in ns.
+
+    A value counts only where its mask says so: `judged` for the reader's figures, `fluid` for the fluidity ones,
+    `met_known` for `met`; token times where there are tokens (`ttft_ns`, `span_ns`: one, TBT: two), those of reading
+    where one was read, E2E where the end was seen.
+    """
+
+    outcome: NDArray[np.uint8]
+    tokens: Ints
+    tokens_read: Ints
+    skewed: Ints
+    end_ns: Ints
+    ttft_ns: Ints
+    ttfo_ns: Ints
+    span_ns: Ints
+    tbt_p50_ns: Ints
+    tbt_p99_ns: Ints
+    tbt_max_ns: Ints
+    judged: Bools
+    idle_ns: Ints
+    idle_decode_ns: Ints
+    stalls: Ints
+    fluid: Bools
+    deadlines: Ints
+    deadline_misses: Ints
+    line_misses: Ints
+    met: Bools
+    met_known: Bools
+    abort_penalty: Floats
+    benefit: Floats
+
+    @classmethod
+    def empty(cls, count: int) -> Judged:
+        """Return room for so many verdicts, nothing known of any."""
+        kinds = {"Ints": np.int64, "Bools": np.bool_, "Floats": np.float64}
+        return cls(**{item.name: np.zeros(count, kinds.get(str(item.type), np.uint8)) for item in fields(cls)})
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def put(self, index: int, verdict: Verdict) -> None:
+        """Write the verdict on one request."""
+        for item in fields(self):
+            value = getattr(verdict, item.name, None)
+            if value is not None:
+                getattr(self, item.name)[index] = OUTCOMES.index(value) if item.name == "outcome" else value
+        self.fluid[index] = verdict.deadlines is not None
+        self.met_known[index] = verdict.met is not None
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts one by one, as `judge` gives them."""
+        masks = self._masks()
+        cells: dict[str, list[Any]] = {
+            "outcome": [OUTCOMES[code] for code in self.outcome.tolist()],
+            "e2e_ns": _cells(Masked(self.end_ns, self.outcome != LOST)),
+        }
+        for item in fields(Verdict):
+            if item.name not in cells:
+                values = getattr(self, item.name)
+                cells[item.name] = _cells(Masked(values, masks[item.name])) if item.name in masks else values.tolist()
+        return [Verdict(*row) for row in zip(*(cells[item.name] for item in fields(Verdict)), strict=True)]
+
+    def column(self, name: str) -> Masked:
+        """Return a column of VERDICT_COLUMNS as the rows show it: seconds, shares and tokens."""
+        masks = self._masks()
+        always = np.ones(len(self), np.bool_)
+        if name == "e2e_s":
+            return Masked(self.end_ns / 1e9, self.outcome != LOST)
+        if name == "normalized_latency_s":
+            known = (self.outcome != LOST) & (self.tokens > 0)
+            return Masked(_ratio(self.end_ns, self.tokens, known) / 1e9, known)
+        if name == "tpot_s":
+            known = self.tokens > 1
+            return Masked(_ratio(self.span_ns, self.tokens - 1, known) / 1e9, known)
+        if name == "fluidity_index":
+            known = self.fluid & (self.deadlines > 0)
+            return Masked(_ratio(self.deadlines - self.deadline_misses, self.deadlines, known), known)
+        if name == "fluidity_line":
+            known = self.fluid & (self.tokens_read + self.line_misses > 0)
+            return Masked(_ratio(self.tokens_read, self.tokens_read + self.line_misses, known), known)
+        if name.endswith("_s"):
+            field_name = name.removesuffix("_s") + "_ns"
+            return Masked(getattr(self, field_name) / 1e9, masks[field_name])
+        return Masked(getattr(self, name), masks.get(name, always))
+
+    def _masks(self) -> dict[str, Bools]:
+        some, read, gaps = self.tokens > 0, self.tokens_read > 0, self.tokens > 1
+        return {
+            **dict.fromkeys(("ttft_ns", "span_ns"), some),
+            **dict.fromkeys(("ttfo_ns", "idle_decode_ns"), read),
+            **dict.fromkeys(("tbt_p50_ns", "tbt_p99_ns", "tbt_max_ns"), gaps),
+            **dict.fromkeys(("idle_ns", "stalls", "benefit"), self.judged),
+            **dict.fromkeys(("deadlines", "deadline_misses", "line_misses"), self.fluid),
+            "met": self.met_known,
+        }
+
+
+def _cells(column: Masked) -> list[Any]:
+    return [
+        value if known else None for value, known in zip(column.values.tolist(), column.known.tolist(), strict=True)
+    ]
+
+
+def _ratio(numerator: Ints, denominator: Ints, known: Bools) -> Floats:
+    """Divide whole numbers, each quotient rounded once; 0 where not known."""
+    result = np.zeros(len(numerator))
+    np.divide(numerator, denominator, out=result, where=known)
+    for index in np.flatnonzero(known & ((numerator > _EXACT) | (denominator > _EXACT))).tolist():
+        result[index] = int(numerator[index]) / int(denominator[index])
+    return result

@@ -1,0 +1,136 @@
+"""What a request owes each window: its tokens and its reader's waiting, charged while they happen."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.verdict import Verdict
+
+
+class Charge(NamedTuple):
+    """Hold what one window gets of one request; signed, since a window may give back what an earlier one charged.
+
+    `terms` add up exactly (ExactSum) to the window's part of the benefit. For counters that only grow,
+    `penalty_tokens` and `refunded_tokens` are 0 or more: over a request's charges, the tokens that were charged
+    (`tokens_read` where positive) - penalty + refunded is its benefit, but for rounding.
+    """
+
+    tokens_read: int
+    idle_ns: int
+    terms: tuple[float, ...]
+    penalty_tokens: float
+    refunded_tokens: float
+
+
+NOTHING = Charge(0, 0, (), 0.0, 0.0)
+
+
+class Ledger:
+    """Charge one stream to windows, in the order in which they close.
+
+    All instants in ns on the stream's axis. The same calls give the same charges whether the tokens are fed while the
+    stream runs or taken from its record.
+    """
+
+    __slots__ = ("_count", "_dry_ns", "_seen_to_ns", "_slo", "closed", "commit_ns", "idle_ns", "tokens_read")
+
+    def __init__(self, slo: SloClass, commit_ns: int) -> None:
+        self._slo = slo
+        self.commit_ns = commit_ns
+        self.tokens_read = 0
+        """Tokens charged so far."""
+        self.idle_ns = 0
+        """Idle time charged so far: l as it stood at the last charge."""
+        self.closed = False
+        self._seen_to_ns = commit_ns
+        self._count = 0  # tokens before _seen_to_ns
+        self._dry_ns = commit_ns - 1  # as in Running
+
+    def advance(self, read_ns: Sequence[int], x_ns: int, known_until_ns: int) -> Charge:
+        """Charge what happened before x and was not charged yet.
+
+        `read_ns`: the sorted arrivals of all tokens read so far, later ones included; `known_until_ns`: the end of
+        what was reported without a gap. Waiting is charged up to there at most; a token that comes for a time already
+        charged is charged now, and waiting that it disproves is given back.
+        """
+        if self.closed:
+            return NOTHING
+        x = max(x_ns, self._seen_to_ns)
+        if bisect_left(read_ns, self._seen_to_ns) != self._count:
+            self._count, self._dry_ns = 0, self.commit_ns - 1
+        upto = bisect_left(read_ns, x, self._count)
+        self._read_on(read_ns[self._count : upto])
+        self._count, self._seen_to_ns = upto, x
+        allowance = self.commit_ns + self._slo.start_ns + (upto + 1) * self._slo.pace_ns
+        idle = max(0, max(self._dry_ns, min(x, known_until_ns)) - allowance)
+        return self._charge(upto, idle)
+
+    def close(self, verdict: Verdict | None) -> Charge:
+        """Charge the rest, so that all charges add up to the verdict; without one, all that was charged is given back.
+
+        None where the request cannot be judged (tokens are missing); a verdict that judges nothing does the same.
+        """
+        if self.closed:
+            return NOTHING
+        self.closed = True
+        if verdict is None or verdict.idle_ns is None:
+            return self._charge(0, 0)
+        return self._charge(verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty)
+
+    def _read_on(self, times: Sequence[int]) -> None:
+        pace, dry = self._slo.pace_ns, self._dry_ns
+        if times and times[-1] <= dry:
+            dry += len(times) * pace
+        else:
+            for time in times:
+                dry = max(time, dry) + pace
+        self._dry_ns = dry
+
+    def _charge(self, tokens_read: int, idle_ns: int, abort_penalty: float = 0.0) -> Charge:
+        tokens = tokens_read - self.tokens_read
+        waited = idle_ns - self.idle_ns
+        before = self._slo.benefit.penalty_tokens(self.idle_ns)
+        after = self._slo.benefit.penalty_tokens(idle_ns)
+        self.tokens_read, self.idle_ns = tokens_read, idle_ns
+        if not tokens and not waited and not abort_penalty:
+            return NOTHING
+        return Charge(
+            tokens_read=tokens,
+            idle_ns=waited,
+            terms=tuple(term for term in (float(tokens), before, -after, -abort_penalty) if term),
+            penalty_tokens=max(0.0, after - before) + max(0, -tokens) + abort_penalty,
+            refunded_tokens=max(0.0, before - after),
+        )
+
+
+def window_start(instant_ns: int, window_ns: int) -> int:
+    """Return the start of the window [k w, (k+1) w) that holds an instant."""
+    return instant_ns - instant_ns % window_ns
+
+
+def window_charges(
+    slo: SloClass,
+    commit_ns: int,
+    read_ns: Sequence[int],
+    end_ns: int,
+    verdict: Verdict | None,
+    window_ns: int,
+    known_until_ns: int | None = None,
+) -> list[tuple[int, Charge]]:
+    """Return what a recorded request owes each window, as (window start, charge), in order; empty charges left out.
+
+    `read_ns`: sorted arrivals of the tokens read; `end_ns`: its end, not before its last token; `known_until_ns` as
+    for Ledger.advance, the end where None.
+    """
+    ledger = Ledger(slo, commit_ns)
+    known = end_ns if known_until_ns is None else known_until_ns
+    last = window_start(end_ns, window_ns)
+    starts = range(window_start(commit_ns, window_ns), last, window_ns)
+    charges = [(start, ledger.advance(read_ns, start + window_ns, known)) for start in starts]
+    charges.append((last, ledger.close(verdict)))
+    return [(start, charge) for start, charge in charges if charge is not NOTHING]

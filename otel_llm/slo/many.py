@@ -1,0 +1,151 @@
+"""Many recorded requests judged at once: the verdicts that `judge` gives, from arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_llm.slo.classes import ABORTED, OUTCOMES
+from otel_llm.slo.judged import COMPLETED, Judged
+from otel_llm.slo.ragged import block_of, by_class
+from otel_llm.slo.request import judge
+from otel_llm.slo.rises import gap_ranks
+from otel_llm.slo.runs import runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.judged import Bools, Floats, Ints
+    from otel_llm.slo.ragged import Ragged
+    from otel_llm.slo.recorded import Recorded
+    from otel_llm.slo.runs import Runs
+    from otel_llm.slo.verdict import Verdict
+
+_ABORTED_CODES = [OUTCOMES.index(outcome) for outcome in sorted(ABORTED)]
+_ROOM = 2**61  # a sum of a few such still fits 64 bits
+
+
+def judge_many(
+    requests: Recorded, classes: Sequence[SloClass], class_index: NDArray[np.integer] | None = None
+) -> Judged:
+    """Judge every request by its class, exactly as `judge` does.
+
+    `class_index` (R,): positions in `classes`; None where all are judged by the first. Raises ValueError for an index
+    that is no position. The work goes in blocks of one class that fit the cache; a block of which a time or a
+    threshold is so large that sums could leave 64 bits is judged request by request.
+    """
+    out = Judged.empty(len(requests))
+    out.outcome[:] = requests.outcomes
+    for slo, which in by_class(requests, classes, class_index):
+        if not _judge_block(requests, which, slo, out):
+            for index in which.tolist():
+                out.put(index, _judge_one(requests, index, slo))
+    return out
+
+
+def _judge_one(requests: Recorded, index: int, slo: SloClass) -> Verdict:
+    tokens = slice(int(requests.offsets[index]), int(requests.offsets[index + 1]))
+    return judge(
+        requests.tokens_ns[tokens].tolist(),
+        int(requests.commit_ns[index]),
+        int(requests.end_ns[index]),
+        OUTCOMES[requests.outcomes[index]],
+        slo,
+        None if requests.kinds is None else requests.kinds[tokens].tolist(),
+        _prompt(requests, index),
+    )
+
+
+def _prompt(requests: Recorded, index: int) -> int | None:
+    prompts = requests.input_tokens
+    return int(prompts.values[index]) if prompts is not None and prompts.known[index] else None
+
+
+def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged) -> bool:
+    """Write the verdicts on the requests `which`, of one class; False, with none written, where sums may overflow."""
+    commit = requests.commit_ns[which]
+    end = np.maximum(requests.end_ns[which], commit)
+    block = block_of(requests, which)
+    every, some = block.every, block.some
+    if every is not None:
+        end[some] = np.maximum(end[some], every.last)
+    known, first_due = _first_due(requests, which, slo)
+    if not _fits(every, commit, end, first_due, slo):
+        return False
+    if every is not None:
+        at = which[some]
+        out.tokens[at] = every.lengths
+        out.skewed[at] = block.skewed
+        out.ttft_ns[at] = every.first - commit[some]
+        out.span_ns[at] = every.last - every.first
+        out.tbt_p50_ns[at], out.tbt_p99_ns[at], out.tbt_max_ns[at] = gap_ranks(every)
+    read, reading = block.read(slo.reads)
+    state = runs(read, reading, commit, commit + first_due, slo)
+    _conclude(which, end, known, state, slo, out)
+    return True
+
+
+def _conclude(which: Ints, end: Ints, due_known: Bools, state: Runs, slo: SloClass, out: Judged) -> None:
+    outcome = out.outcome[which]
+    # Only an end that is no completion leaves the reader waiting for the token that should have come next.
+    waits = outcome != COMPLETED
+    judged = waits | (state.count > 0)
+    dry = state.dry_at(end, waits)
+    idle = np.where(judged, np.maximum(0, dry - state.allowance), 0)
+    waiting = waits & ~state.stalled & (end > np.maximum(state.dry, state.allowance))
+    misses = state.misses(end, waits, slo.fluidity)
+    passed = state.deadline_passed(end, waits, idle, slo)
+    aborted = np.isin(outcome, _ABORTED_CODES)
+    out.tokens_read[which] = state.count
+    out.end_ns[which] = end - state.commit
+    out.ttfo_ns[which] = state.first - state.commit
+    out.judged[which] = judged
+    out.idle_ns[which] = idle
+    out.idle_decode_ns[which] = dry - state.first - state.count * slo.pace_ns
+    out.stalls[which] = state.stalls + waiting
+    out.fluid[which] = judged & due_known
+    out.deadlines[which] = state.count - state.late + misses
+    out.deadline_misses[which] = misses
+    out.line_misses[which] = state.line_misses(end, waits, slo.fluidity.tbt_ns)
+    out.met[which] = ~aborted & ~passed
+    out.met_known[which] = judged & (aborted | passed | ~waits)
+    out.abort_penalty[which] = abort_penalty = np.where(aborted, slo.benefit.abort_penalty, 0.0)
+    out.benefit[which] = _benefit(state.count, idle, abort_penalty, slo)
+
+
+def _benefit(count: Ints, idle: Ints, abort_penalty: Floats, slo: SloClass) -> Floats:
+    penalty = np.zeros(len(idle))
+    if slo.benefit.penalty == "exponential":  # numpy's expm1 may differ from the C library's in the last bit
+        for index in np.flatnonzero(idle).tolist():
+            penalty[index] = slo.benefit.penalty_tokens(int(idle[index]))
+    else:
+        idle_s = idle / 1e9
+        penalty = slo.benefit.alpha * (idle_s if slo.benefit.penalty == "linear" else idle_s * idle_s)
+    result: Floats = count - penalty
+    for index in np.flatnonzero(abort_penalty).tolist():
+        result[index] = math.fsum((int(count[index]), -penalty[index], -abort_penalty[index]))
+    return result
+
+
+def _first_due(requests: Recorded, which: Ints, slo: SloClass) -> tuple[Bools, Ints]:
+    """Return whether the first token's deadline is known (P,), and its time since the commit."""
+    if isinstance(slo.fluidity.ttft, int):
+        return np.ones(len(which), np.bool_), np.full(len(which), slo.fluidity.ttft + slo.fluidity.slack_ns)
+    due = [slo.fluidity.first_deadline_ns(_prompt(requests, index)) for index in which.tolist()]
+    return np.array([value is not None for value in due], np.bool_), np.array([value or 0 for value in due], np.int64)
+
+
+def _fits(every: Ragged | None, commit: Ints, end: Ints, first_due: Ints, slo: SloClass) -> bool:
+    """Tell whether no sum over this block can leave 64 bits."""
+    longest = 0 if every is None else int(every.lengths.max())
+    low, high = int(commit.min()), int(end.max())
+    steps = (longest + 1) * max(slo.pace_ns, slo.fluidity.tbt_ns, slo.deadline.next_ns or 0)
+    offsets = slo.start_ns + int(first_due.max(initial=0)) + slo.deadline.first_ns
+    reach = max(abs(low), abs(high)) + steps + offsets
+    waits = float(np.sum(end.astype(np.float64) - commit))
+    return reach < _ROOM and waits < _ROOM

@@ -1,0 +1,146 @@
+"""Token times of many requests one after the other: put in order, picked by kind, with the gaps between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from otel_llm.slo.classes import CONTENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.judged import Ints
+    from otel_llm.slo.recorded import Recorded
+
+BLOCK_TOKENS = 262_144
+"""2 MiB of times: enough that a block's calls cost little a token, and still in the last cache of a core's chip."""
+_Item = TypeVar("_Item", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Hold the sorted times of requests one after the other, none of them empty.
+
+    `times` (N,) ns; `starts`, `lengths` (R,); `gaps` (N,) the time since the token before, 0 at a request's first.
+    """
+
+    times: Ints
+    starts: Ints
+    lengths: Ints
+    gaps: Ints
+
+    @property
+    def first(self) -> Ints:
+        """Return every request's first time (R,)."""
+        first: Ints = self.times[self.starts]
+        return first
+
+    @property
+    def last(self) -> Ints:
+        """Return every request's last time (R,)."""
+        last: Ints = self.times[self.starts + self.lengths - 1]
+        return last
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Hold the tokens of P requests: `every` one in order (None: not one), of the requests `some` that have any.
+
+    `kinds` (N,) as the times are ordered, None where all is content; `skewed`: how many tokens of each of `some` came
+    before its commit and were moved to it.
+    """
+
+    every: Ragged | None
+    some: Ints
+    kinds: NDArray[np.uint8] | None
+    skewed: Ints
+
+    def read(self, reads: tuple[int, ...]) -> tuple[Ragged | None, Ints]:
+        """Return the tokens of these kinds, None where there is none, and which of the P requests have some."""
+        if self.every is None or (self.kinds is None and CONTENT not in reads):
+            return None, self.some[:0]
+        if self.kinds is None:
+            return self.every, self.some
+        chosen = np.isin(self.kinds, reads)
+        if bool(chosen.all()):
+            return self.every, self.some
+        counts = np.add.reduceat(chosen, self.every.starts, dtype=np.int64)
+        reading = np.flatnonzero(counts)
+        if not len(reading):
+            return None, self.some[:0]
+        return _ragged(self.every.times[chosen], counts[reading]), self.some[reading]
+
+
+def by_class(
+    requests: Recorded, classes: Sequence[SloClass], class_index: NDArray[np.integer] | None
+) -> Iterator[tuple[SloClass, Ints]]:
+    """Yield every request once, as (class, positions of some requests of it), about BLOCK_TOKENS tokens at a time.
+
+    `class_index` (R,): positions in `classes`, the first for all where None; raises ValueError where it is none.
+    """
+    if class_index is None:
+        class_index = np.zeros(len(requests), np.intp)
+    in_range = not len(class_index) or 0 <= class_index.min() <= class_index.max() < len(classes)
+    if len(class_index) != len(requests) or not in_range:
+        raise ValueError(f"class_index must be {len(requests)} positions in {len(classes)} classes")
+    lengths = np.diff(requests.offsets)
+    for code, slo in enumerate(classes):
+        chosen = np.flatnonzero(class_index == code)
+        ends = np.cumsum(lengths[chosen])
+        low, before = 0, 0
+        while low < len(chosen):
+            high = max(low + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, "right")))
+            yield slo, chosen[low:high]
+            low, before = high, int(ends[high - 1])
+
+
+def block_of(requests: Recorded, which: Ints) -> Block:
+    """Return the tokens of the requests `which`, sorted, none before its request's commit."""
+    lengths = requests.offsets[which + 1] - requests.offsets[which]
+    some = np.flatnonzero(lengths)
+    skewed = np.zeros(len(some), np.int64)
+    if not len(some):
+        return Block(None, some, None, skewed)
+    times = _gather(requests.tokens_ns, requests.offsets, which)
+    kinds = None if requests.kinds is None else _gather(requests.kinds, requests.offsets, which)
+    every, commit = _ragged(times, lengths[some]), requests.commit_ns[which][some]
+    backward = np.flatnonzero(every.gaps < 0)
+    least = np.minimum.reduceat(times, every.starts) if len(backward) else every.first
+    early = np.flatnonzero(least < commit)
+    if not len(backward) and not len(early):
+        return Block(every, some, kinds, skewed)
+    times = times.copy()
+    kinds = None if kinds is None else kinds.copy()
+    for index in np.unique(np.searchsorted(every.starts, backward, "right") - 1).tolist():
+        span = slice(every.starts[index], every.starts[index] + every.lengths[index])
+        if kinds is not None:
+            kinds[span] = kinds[span][np.argsort(times[span], kind="stable")]
+        times[span].sort()
+    for index in early.tolist():
+        own = times[every.starts[index] : every.starts[index] + every.lengths[index]]
+        skewed[index] = np.searchsorted(own, commit[index])
+        own[: skewed[index]] = commit[index]
+    return Block(_ragged(times, every.lengths), some, kinds, skewed)
+
+
+def _ragged(times: Ints, lengths: Ints) -> Ragged:
+    starts = np.cumsum(lengths) - lengths
+    gaps = np.empty_like(times)
+    np.subtract(times[1:], times[:-1], out=gaps[1:])
+    gaps[starts] = 0
+    return Ragged(times, starts, lengths, gaps)
+
+
+def _gather(values: NDArray[_Item], offsets: Ints, which: Ints) -> NDArray[_Item]:
+    """Return the values of these requests one after the other; a view where they already lie so."""
+    first, last = int(which[0]), int(which[-1])
+    if last - first == len(which) - 1:  # `which` rises
+        return values[offsets[first] : offsets[last + 1]]
+    low, high = offsets[which].tolist(), offsets[which + 1].tolist()
+    return np.concatenate([values[start:stop] for start, stop in zip(low, high, strict=True)])
