@@ -1,0 +1,208 @@
+"""`otel-llm audit`: its flags, what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support.otlp import T0_NS, export, stream_spans
+from support.recorded import vector_messages, write_form
+from support.vectors import FOLDER
+
+from otel_llm.cli.audit_command import audit
+from otel_llm.cli.main import COMMANDS
+
+ROWS = FOLDER / "rows.jsonl"
+SUMMARY_KEYS = [
+    *("requests", "tokens", "incomplete", "undetermined", "aborted_share"),
+    *("attainment", "throughput_tok_s", "throughput_req_s", "goodput_tok_s", "goodput_req_s", "smooth_goodput_tok_s"),
+    *("fluidity_p50", "fluidity_ok_share", "idle_p50_s", "idle_p99_s", "ttft_p50_s", "ttft_p99_s"),
+    "fluid_token_rate",
+]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(audit, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def fine(tmp_path: Path) -> Path:
+    """One request that met everything, in a file."""
+    path = tmp_path / "fine.pb"
+    tokens = [T0_NS + (i + 1) * 10**7 for i in range(50)]
+    path.write_bytes(export(*stream_spans(tokens, end_ns=tokens[-1])).SerializeToString())
+    return path
+
+
+def test_the_command_is_in_the_list_of_commands() -> None:
+    assert COMMANDS["audit"][:2] == ("otel_llm.cli.audit_command", "audit")
+
+
+def test_help_has_examples_and_exit_codes() -> None:
+    text = run("--help").output
+
+    for word in ("Examples:", "--fail-on-objective", "--window LENGTH", "Exit code:", "PATH is a journal"):
+        assert word in text
+
+
+def test_the_table_says_what_was_found_and_what_could_not_be_judged() -> None:
+    result = run(ROWS)
+
+    assert result.exit_code == 0, result.output
+    for words in (
+        "18 requests",
+        "What the readers felt",
+        "smooth goodput, tokens/s",
+        "3 lack tokens or their start and are counted as incomplete",
+        "1 segments received more than once",
+        "Readers who waited longest",
+        "objective of chat, client: attainment",
+    ):
+        assert words in result.stdout, words
+
+
+def test_json_is_one_object_with_the_contracts_keys() -> None:
+    result = run(ROWS, "--format", "json")
+    found = json.loads(result.stdout)
+
+    assert list(found) == ["requests", "tokens", "span_s", "skipped", "classes"]
+    assert (found["requests"], found["skipped"]) == (18, 0)
+    assert list(found["classes"]) == ["chat"]
+    assert list(found["classes"]["chat"]) == ["client"]
+    assert sorted(found["classes"]["chat"]["client"]) == sorted(SUMMARY_KEYS)
+    assert found["classes"]["chat"]["client"]["incomplete"] == 3
+
+
+def test_csv_is_one_line_for_each_class_and_measured_at() -> None:
+    (line,) = csv.DictReader(io.StringIO(run(ROWS, "--format", "csv").stdout))
+
+    assert list(line)[:2] == ["slo_class", "measured_at"]
+    assert sorted(list(line)[2:]) == sorted(SUMMARY_KEYS)
+    assert (line["slo_class"], line["measured_at"], line["incomplete"]) == ("chat", "client", "3")
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl"])
+def test_requests_and_windows_are_written(tmp_path: Path, ending: str) -> None:
+    requests, windows = tmp_path / f"requests{ending}", tmp_path / f"windows{ending}"
+    result = run(ROWS, "--requests", requests, "--windows", windows, "--window", "1")
+
+    assert result.exit_code == 0, result.output
+    assert requests.stat().st_size > 0
+    assert windows.stat().st_size > 0
+    if ending == ".jsonl":
+        rows = [json.loads(line) for line in windows.read_text().splitlines()]
+        assert {row["window_s"] for row in rows} == {1.0}
+        assert sum(row["requests_ended"] for row in rows) == 18
+
+
+def test_html_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+
+    assert run(ROWS, "--html", page).exit_code == 0
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_a_class_and_an_slo_file_can_be_chosen(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text("version: 1\ndefault: slow\nclasses:\n  slow: {reading_speed: 1}\n  fast: {reading_speed: 50}\n")
+
+    found = json.loads(run(ROWS, "--slo", slo, "--class", "fast", "--format", "json").stdout)
+    assert list(found["classes"]) == ["fast"]
+
+
+def test_a_missed_objective_fails_only_where_asked(fine: Path) -> None:
+    assert run(ROWS).exit_code == 0
+    assert run(ROWS, "--fail-on-objective").exit_code == 1
+    assert run(fine, "--fail-on-objective").exit_code == 0
+
+
+def test_a_class_without_an_objective_cannot_fail(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text("version: 1\ndefault: a\nclasses: {a: {}}\n")
+    assert run(ROWS, "--slo", slo, "--fail-on-objective").exit_code == 0
+
+
+def test_strict_fails_on_a_broken_record_and_not_on_a_torn_tail(tmp_path: Path) -> None:
+    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    whole = path.read_bytes()
+
+    assert run(path, "--strict").exit_code == 0
+    path.write_bytes(whole[:-3])
+    torn = run(path, "--strict", "--format", "json")
+    assert (torn.exit_code, json.loads(torn.stdout)["skipped"]) == (0, 1)
+    path.write_bytes(whole[:100] + b"\xff" + whole[101:])
+    broken = run(path, "--strict", "--format", "json")
+    assert (broken.exit_code, json.loads(broken.stdout)["skipped"]) == (1, 1)
+    assert "journal.otlp" in broken.stderr
+    assert run(path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing argument 'PATH...'"),
+        (("nowhere",), "nowhere: no such file or folder"),
+        ((ROWS, "--requests", "out.xlsx"), "use one of .parquet, .csv, .jsonl"),
+        ((ROWS, "--html", "out.pdf"), "use one of .html"),
+        ((ROWS, "--windows", "no/such/folder.csv"), "make it first"),
+        ((ROWS, "--requests", ROWS), "is one of the inputs"),
+        ((ROWS, "--window", "soon"), "'soon' is no duration"),
+        ((ROWS, "--window", "0"), "above zero"),
+        ((ROWS, "--window", "-1"), "not negative"),
+        ((ROWS, "--class", "nobody"), "no SLO class 'nobody'"),
+        ((ROWS, "--slo", "nowhere.yaml"), "nowhere.yaml"),
+        ((ROWS, "--format", "xml"), "'xml' is not one of"),
+        ((Path(__file__),), "not a recording that can be read"),
+        ((Path(__file__).parent,), "no journal in this folder"),
+    ],
+)
+def test_bad_usage_is_two_and_names_the_remedy(arguments: tuple[str | Path, ...], message: str) -> None:
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_bad_slo_file_is_named_with_its_line(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text("version: 1\ndefault: a\nclasses:\n  a: {reading_sped: 5}\n")
+    result = run(ROWS, "--slo", slo)
+
+    assert result.exit_code == 2
+    assert f"{slo}:4:" in result.stderr
+
+
+def test_an_output_named_twice_is_refused(tmp_path: Path) -> None:
+    result = run(ROWS, "--requests", tmp_path / "a.csv", "--windows", tmp_path / "a.csv")
+
+    assert result.exit_code == 2
+    assert "written twice" in result.stderr
+
+
+def test_telemetry_without_a_stream_is_fine_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "other.pb"
+    (span,) = stream_spans([], end_ns=T0_NS)[:1]
+    span.name = "GET /"
+    path.write_bytes(export(span).SerializeToString())
+    result = run(path)
+
+    assert result.exit_code == 0
+    assert "0 requests" in result.stdout
+    assert "1 spans that are no inference" in result.stdout
+
+
+def test_a_hostile_model_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "hostile.pb"
+    identity = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "\x1b]0;owned\x07[red]x[/red]\u202e"}
+    tokens = [T0_NS + 5 * 10**9]
+    path.write_bytes(export(*stream_spans(tokens, end_ns=tokens[0], identity=identity)).SerializeToString())
+    result = run(path)
+
+    assert result.exit_code == 0
+    assert not {"\x1b", "\x07", "\u202e"} & set(result.stdout)
+    assert "[red]x" in result.stdout
