@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.words import plural
+from otel_llm.slo.summary import incomplete
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +30,12 @@ _ANOMALY: Final = "anomaly."
 
 def statement(rows: Sequence[Mapping[str, Cell]], skipped: Mapping[str, int], counts: Mapping[str, int]) -> str:
     """Say in one sentence how much of what was found could be judged, and what was lost on the way."""
-    incomplete = sum(is_incomplete(row) for row in rows)
+    lacking = sum(incomplete(row) for row in rows)
     foreign = sum(row["tokens"] is None for row in rows)
-    judged = len(rows) - incomplete - foreign
+    judged = len(rows) - lacking - foreign
     parts = [f"{judged:,} of {plural(len(rows), 'request')} could be judged"]
-    if incomplete:
-        parts.append(f"{incomplete:,} lack tokens or their start and are counted as incomplete")
+    if lacking:
+        parts.append(f"{lacking:,} lack tokens or their start and are counted as incomplete")
     if foreign:
         parts.append(f"{foreign:,} came from spans that do not say when tokens arrived")
     lost = sum(row["outcome"] == "lost" for row in rows)
@@ -63,11 +64,3 @@ def words(name: str) -> str:
     if name.startswith(_ANOMALY):
         return f"oddities in spans that were kept: {name.removeprefix(_ANOMALY).replace('_', ' ')}"
     return _WORDS.get(name, name.replace("_", " "))
-
-
-def is_incomplete(row: Mapping[str, Cell]) -> bool:
-    """Tell whether a request lacks tokens or its commit, so that it cannot be judged."""
-    if row["tokens"] is None:
-        return False
-    coverage = row["coverage"]
-    return row["start_unix_nano"] is None or (isinstance(coverage, float) and coverage < 1)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from otel_llm.audit.result import Judged
 from otel_llm.readers.rows import judged_row, unjudged_row
 from otel_llm.slo.many import judge_many
+from otel_llm.slo.many_fluid import fluid_tbt_many
 from otel_llm.slo.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -17,10 +16,9 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.assemble import Assembled
     from otel_llm.slo.classes import SloClass, SloClasses
-    from otel_llm.slo.verdict import Verdict
 
 BLOCK_TOKENS: Final = 4_000_000
-"""Tokens judged in one call, about: what one call holds in memory, not what it gives."""
+"""Tokens judged in one call, about: it bounds what the arrays of a call hold, and changes no result."""
 
 
 def judge_all(streams: Sequence[Assembled], classes: SloClasses, counts: Counter[str]) -> list[Judged]:
@@ -29,18 +27,21 @@ def judge_all(streams: Sequence[Assembled], classes: SloClasses, counts: Counter
     `counts` gets `unknown_class`, the requests that name a class the file lacks, and `skewed_tokens`.
     """
     found: list[Judged] = []
-    for one in streams:
-        resolved = one.resolved
+    by_class: dict[str, list[Judged]] = {}
+    for stream in streams:
+        resolved = stream.resolved
         slo, unknown = classes.choose(resolved.declared_class, resolved.attributes)
         counts["unknown_class"] += unknown
-        row = {} if resolved.complete else unjudged_row(resolved, slo.name, one.times_ns, one.kinds, slo.reads)
-        found.append(Judged(row, None, slo, one))
-    complete = [one for one in found if one.assembled.resolved.complete]
-    for block in _blocks(complete):
-        for judged, verdict in zip(block, _judge(block, classes.classes), strict=True):
-            judged.verdict = verdict
-            judged.row = judged_row(judged.assembled.resolved, judged.slo.name, dict(verdict.columns()))
-            counts["skewed_tokens"] += verdict.skewed
+        if resolved.complete:
+            found.append(Judged({}, None, None, slo, stream))
+            by_class.setdefault(slo.name, []).append(found[-1])
+        else:
+            row = unjudged_row(resolved, slo.name, stream.times_ns, stream.kinds, slo.reads)
+            found.append(Judged(row, None, None, slo, stream))
+    for mine in by_class.values():
+        for block in _blocks(mine):
+            _judge(block, mine[0].slo)
+            counts["skewed_tokens"] += sum(one.verdict.skewed for one in block if one.verdict)
     return found
 
 
@@ -51,26 +52,26 @@ def _blocks(judged: Sequence[Judged]) -> Iterator[Sequence[Judged]]:
             yield judged[first:index]
             first, tokens = index, 0
         tokens += len(one.assembled.times_ns)
-    if judged[first:]:
-        yield judged[first:]
+    yield judged[first:]
 
 
-def _judge(block: Sequence[Judged], classes: Sequence[SloClass]) -> list[Verdict]:
+def _judge(block: Sequence[Judged], slo: SloClass) -> None:
+    """Give the streams of one class their verdicts, rows and fluid TBT targets."""
     streams = [one.assembled for one in block]
     commits = [stream.resolved.commit_ns or 0 for stream in streams]
     ends = [stream.resolved.end_ns for stream in streams]
     plain = all(stream.kinds is None for stream in streams)
-    codes = {slo.name: code for code, slo in enumerate(classes)}
-    judged = judge_many(
-        Recorded.of(
-            tokens_ns=[stream.times_ns for stream in streams],
-            commit_ns=commits,
-            end_ns=[commit if end is None else end for commit, end in zip(commits, ends, strict=True)],
-            outcomes=[stream.resolved.outcome for stream in streams],
-            kinds=None if plain else [stream.kinds for stream in streams],
-            input_tokens=[stream.resolved.input_tokens for stream in streams],
-        ),
-        classes,
-        np.array([codes[one.slo.name] for one in block], np.intp),
+    requests = Recorded.of(
+        tokens_ns=[stream.times_ns for stream in streams],
+        commit_ns=commits,
+        end_ns=[commit if end is None else end for commit, end in zip(commits, ends, strict=True)],
+        outcomes=[stream.resolved.outcome for stream in streams],
+        kinds=None if plain else [stream.kinds for stream in streams],
+        input_tokens=[stream.resolved.input_tokens for stream in streams],
     )
-    return judged.verdicts()
+    fluid = fluid_tbt_many(requests, [slo])
+    values = zip(fluid.values.tolist(), fluid.known.tolist(), strict=True)
+    for one, verdict, (tbt_ns, known) in zip(block, judge_many(requests, [slo]).verdicts(), values, strict=True):
+        one.verdict = verdict
+        one.fluid_tbt_ns = tbt_ns if known else None
+        one.row = judged_row(one.assembled.resolved, slo.name, dict(verdict.columns()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
 from otel_llm.audit.write import ENDINGS, check_output, write_table, write_text
+from otel_llm.slo.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Judged:
-    """One stream with its row, its verdict (None where nothing can be said) and the class that judged it."""
+    """One stream with its row, its verdict (None where nothing can be said) and the class that judged it.
+
+    `fluid_tbt_ns` is the smallest TBT target at which it is fluid (Etalon, section 5.1), None where it has none.
+    """
 
     row: Row
     verdict: Verdict | None
+    fluid_tbt_ns: int | None
     slo: SloClass
     assembled: Assembled
 
@@ -64,13 +69,17 @@ class Audit:
 
     def summary(self) -> dict[str, Any]:
         """Return the object of `--format json`; `skipped` is the number of broken records, a cut-off one included."""
-        return {
-            "requests": len(self.judged),
-            "tokens": 0,
-            "span_s": 0.0,
-            "skipped": self.skipped.broken + self.skipped.counts["torn_tail"],
-            "classes": {},
-        }
+        skipped = self.skipped.broken + self.skipped.counts["torn_tail"]
+        tbts_ns = [one.fluid_tbt_ns for one in self.judged]
+        return summarise(self.rows, self.classes, self.span_ns, skipped, tbts_ns)
+
+    @property
+    def span_ns(self) -> int | None:
+        """Return the time from the first commit to the last end, ns; None where neither is known."""
+        streams = [one.assembled for one in self.judged]
+        starts = [one.resolved.commit_ns for one in streams if one.resolved.commit_ns is not None]
+        ends = [end for one in streams for end in (one.resolved.end_ns, *one.times_ns[-1:]) if end is not None]
+        return max(ends) - min(starts) if starts and ends else None
 
     def write_requests(self, path: str | Path) -> None:
         """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done."""

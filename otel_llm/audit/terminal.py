@@ -37,7 +37,7 @@ def show(console: Console, audit: Audit) -> None:
         )
     console.print(coverage.statement(audit.rows, audit.skipped.counts, audit.counts), style="dim", markup=False)
     for what, count in coverage.details(audit.skipped.counts, audit.counts):
-        console.print(f"  {count:,} {what}", style="dim", markup=False)
+        console.print(f"  {what}: {count:,}", style="dim", markup=False)
     rows = audit.rows
     chosen = [rows[one.position] for one in worst.choose(rows, by_idle=MOST_WORST, by_fluidity=0)]
     if chosen:
@@ -46,10 +46,11 @@ def show(console: Console, audit: Audit) -> None:
 
 def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
     """Return a table of requests: who, how many tokens, first token, idle, stalls, fluidity, met."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for name in ("trace", "class", "model", "at", "outcome"):
         table.add_column(name, no_wrap=name == "trace")
     for name in ("tokens", "TTFT", "idle", "stalls", "fluidity", "met"):
@@ -84,19 +85,20 @@ def summary_csv(summary: Mapping[str, Any]) -> str:
 
 
 def _summary_table(classes: Mapping[str, Any]) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", box=SIMPLE_HEAD)
     table.add_column("")
     for name, measured_at in digest.groups(classes):
         table.add_column(Text(f"{printable(name, 24)}\n{measured_at}"), justify="right", no_wrap=True)
     for line in digest.lines(classes):
         if len(line) == 1:
-            table.add_section()
-            table.add_row(Text(line[0], style="bold dim"))
+            table.add_row()
+            table.add_row(Text(line[0], style="bold"))
         else:
-            table.add_row(*(Text(cell) for cell in line))
+            table.add_row(*(Text(cell) for cell in ("  " + line[0], *line[1:])))
     return table
 
 

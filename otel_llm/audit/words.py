@@ -47,14 +47,14 @@ def share(value: float | None) -> str:
     """Write a ratio of 0..1 as per cent; only what is exactly all or nothing reads `100 %` or `0 %`."""
     if value is None:
         return MISSING
-    if value == int(value):
+    if value in (0, 1):
         return f"{int(value) * 100} %"
-    percent = value * 100
-    if percent > 99.95:
-        return "> 99.9 %"
-    if percent < 0.05:
-        return "< 0.1 %"
-    return f"{percent:.1f} %"
+    percent = f"{value * 100:.2f}"
+    if percent == "100.00":
+        return "> 99.99 %"
+    if percent == "0.00":
+        return "< 0.01 %"
+    return f"{percent.rstrip('0').rstrip('.')} %"
 
 
 def truth(value: bool | None) -> str:

@@ -57,8 +57,8 @@ def test_the_table_says_what_was_found_and_what_could_not_be_judged() -> None:
         "18 requests",
         "What the readers felt",
         "smooth goodput, tokens/s",
-        "3 lack tokens or their start and are counted as incomplete",
-        "1 segments received more than once",
+        "4 lack tokens or their start and are counted as incomplete",
+        "segments received more than once: 1",
         "Readers who waited longest",
         "objective of chat, client: attainment",
     ):
@@ -74,7 +74,7 @@ def test_json_is_one_object_with_the_contracts_keys() -> None:
     assert list(found["classes"]) == ["chat"]
     assert list(found["classes"]["chat"]) == ["client"]
     assert sorted(found["classes"]["chat"]["client"]) == sorted(SUMMARY_KEYS)
-    assert found["classes"]["chat"]["client"]["incomplete"] == 3
+    assert found["classes"]["chat"]["client"]["incomplete"] == 4
 
 
 def test_csv_is_one_line_for_each_class_and_measured_at() -> None:
@@ -82,7 +82,7 @@ def test_csv_is_one_line_for_each_class_and_measured_at() -> None:
 
     assert list(line)[:2] == ["slo_class", "measured_at"]
     assert sorted(list(line)[2:]) == sorted(SUMMARY_KEYS)
-    assert (line["slo_class"], line["measured_at"], line["incomplete"]) == ("chat", "client", "3")
+    assert (line["slo_class"], line["measured_at"], line["incomplete"]) == ("chat", "client", "4")
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl"])
@@ -156,7 +156,7 @@ def test_strict_fails_on_a_broken_record_and_not_on_a_torn_tail(tmp_path: Path) 
         ((ROWS, "--class", "nobody"), "no SLO class 'nobody'"),
         ((ROWS, "--slo", "nowhere.yaml"), "nowhere.yaml"),
         ((ROWS, "--format", "xml"), "'xml' is not one of"),
-        ((Path(__file__),), "not a recording that can be read"),
+        ((Path(__file__),), "not a recording"),
         ((Path(__file__).parent,), "no journal in this folder"),
     ],
 )
@@ -193,7 +193,7 @@ def test_telemetry_without_a_stream_is_fine_and_says_so(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert "0 requests" in result.stdout
-    assert "1 spans that are no inference" in result.stdout
+    assert "spans that are no inference of a known kind: 1" in result.stdout
 
 
 def test_a_hostile_model_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
@@ -205,4 +205,4 @@ def test_a_hostile_model_name_does_not_reach_the_terminal(tmp_path: Path) -> Non
 
     assert result.exit_code == 0
     assert not {"\x1b", "\x07", "\u202e"} & set(result.stdout)
-    assert "[red]x" in result.stdout
+    assert "\\u{1b}" in result.stdout

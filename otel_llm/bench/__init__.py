@@ -1,0 +1,1 @@
+"""Loads and servers to measure with: here the scripted streaming server and client of the demo."""

@@ -1,0 +1,89 @@
+"""Child processes of the demo: started with a line to wait for, stopped whatever happens."""
+
+from __future__ import annotations
+
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from typing import IO, TYPE_CHECKING, Self
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+
+class Child:
+    """A child process whose output is read as it comes; the last lines are kept for messages."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self.command = list(command)
+        self.tail: deque[str] = deque(maxlen=20)
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.process = subprocess.Popen(  # noqa: S603  our own commands, no shell
+            list(command),
+            env=dict(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None  # noqa: S101
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _read(self, stream: IO[str]) -> None:
+        with self.log.open("a", encoding="utf-8") as log, stream:
+            for line in stream:
+                log.write(line)
+                self.tail.append(line.rstrip())
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
+        """Return the first output that matches; raise a usage-style error with the child's last words otherwise."""
+        limit = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.01, limit - time.monotonic()))
+            except queue.Empty:
+                raise self.failure(f"said nothing like {pattern!r} within {timeout_s:.0f} s") from None
+            if line is None:
+                raise self.failure("ended too soon")
+            found = re.search(pattern, line)
+            if found:
+                return found
+
+    def failure(self, what: str) -> click.ClickException:
+        """Return an error that names the child, what went wrong and its last words."""
+        words = "\n  ".join(self.tail) or "(no output)"
+        return click.ClickException(f"the {self.name} {what}; it said:\n  {words}\nall of it: {self.log}")
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """Ask it to stop, wait, insist; return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._reader.join(timeout=5.0)
+        return status

@@ -1,0 +1,151 @@
+"""`otel-llm collect`: the service, put together from its options and run until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from otel_llm.collector.address import parse_address
+from otel_llm.collector.config import load_settings
+from otel_llm.collector.console import Console
+from otel_llm.collector.errors import StartError
+from otel_llm.collector.evaluator import Patience
+from otel_llm.collector.service import Service
+from otel_llm.rules.durations import parse_duration_ns
+from otel_llm.rules.load import load_rules
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+class Duration(click.ParamType[int]):
+    """A duration as `500ms`, `10s`, `2m` or a number of seconds; more than zero."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return ns."""
+        if isinstance(value, int):
+            return value
+        try:
+            number: object = float(str(value))
+        except ValueError:
+            number = value
+        try:
+            length_ns = parse_duration_ns(number)
+        except ValueError as problem:
+            self.fail(f"{value!r}: {problem}", param, ctx)
+        if length_ns <= 0:
+            self.fail(f"{value!r} is not longer than zero", param, ctx)
+        return length_ns
+
+
+def default_journal() -> Path:
+    """Return the journal's folder in the user's state directory."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "otel-llm" / "journal"
+
+
+@click.command()
+@click.option("--slo", "slo_path", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]")
+@click.option(
+    "--rules",
+    "rule_paths",
+    multiple=True,
+    help="Rule file, folder or glob; may be repeated. [default: the shipped rules, in shadow]",
+)
+@click.option(
+    "--journal", type=click.Path(path_type=Path), help="Folder. [default: otel-llm/journal in the state directory]"
+)
+@click.option(
+    "--decisions", type=click.Path(path_type=Path, dir_okay=False), help="Append decision records here (JSON lines)."
+)
+@click.option(
+    "--windows",
+    "windows_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append closed windows here (JSON lines).",
+)
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="Limits and labels (YAML).")
+@click.option(
+    "--grpc", "grpc_at", default="127.0.0.1:4317", show_default=True, help="OTLP/gRPC. Port 0 picks a free one."
+)
+@click.option("--http", "http_at", default="127.0.0.1:4318", show_default=True, help="OTLP/HTTP (protobuf, JSON).")
+@click.option("--web", "web_at", default="127.0.0.1:9464", show_default=True, help="Page, /metrics, /v1/streams.")
+@click.option("--window", type=Duration(), default="10s", show_default=True)
+@click.option(
+    "--lateness", type=Duration(), default="5s", show_default=True, help="How long what is late is waited for."
+)
+@click.option("--lost-after", type=Duration(), default="120s", show_default=True, help="A silent stream's end.")
+@click.option(
+    "--verdicts",
+    type=click.Choice(["bad", "all", "none"]),
+    default="bad",
+    show_default=True,
+    help="Which requests get a line here.",
+)
+def collect(  # one parameter an option
+    slo_path: Path | None,
+    rule_paths: tuple[str, ...],
+    journal: Path | None,
+    decisions: Path | None,
+    windows_path: Path | None,
+    config_path: Path | None,
+    grpc_at: str,
+    http_at: str,
+    web_at: str,
+    window: int,
+    lateness: int,
+    lost_after: int,
+    verdicts: str,
+) -> None:
+    """Receive telemetry over OTLP and follow every stream live.
+
+    Listens on this machine only, unless told otherwise. What is acknowledged is in the journal first.
+
+    \b
+    Examples:
+      otel-llm collect
+      otel-llm collect --slo slo.yaml --rules rules/ --journal /var/lib/otel-llm/journal
+    """
+    try:
+        service = Service(
+            classes=load_slo(slo_path),
+            rules=load_rules(rule_paths),
+            settings=load_settings(config_path),
+            journal_folder=journal or default_journal(),
+            decisions_path=decisions,
+            windows_path=windows_path,
+            grpc=parse_address(grpc_at),
+            http=parse_address(http_at),
+            web=parse_address(web_at),
+            window_ns=window,
+            patience=Patience(lateness_ns=lateness, lost_after_ns=lost_after),
+            console=Console(echo=click.echo, verdicts=verdicts),
+        )
+        service.start()
+    except (ConfigError, StartError) as problem:
+        raise click.UsageError(str(problem)) from problem
+    click.echo(service.listening())
+    click.echo(service.following())
+    for warning in service.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    stop = threading.Event()
+
+    def stopped(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop.set()
+
+    signal.signal(signal.SIGTERM, stopped)
+    signal.signal(signal.SIGINT, stopped)
+    stop.wait()
+    click.echo("stopping: refusing new exports, evaluating what was accepted")
+    click.echo(service.stop())
+    sys.exit(0)

@@ -1,0 +1,228 @@
+"""`otel-llm demo`: the whole path on this machine, from tokens to verdicts, a rule that fires, and the report."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+import otel_llm.audit
+from otel_llm.cli.children import Child
+from otel_llm.cli.live_view import fetch, view
+
+START_S = 30.0
+VLLM_START_S = 180.0
+REPLIES_S = 60.0
+VERDICTS_S = 20.0
+LISTENING = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-out"),
+    show_default=True,
+    help="Folder for the journal, the decisions and the report; each run makes one of its own in it.",
+)
+@click.option(
+    "--vllm",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A vLLM environment with a model folder `tiny` in it: a real engine instead of the scripted server.",
+)
+@click.option("--live/--no-live", default=None, help="The live view (default: where the output is a terminal).")
+def demo(out: Path, vllm: Path | None, live: bool | None) -> None:
+    """Show the whole path on this machine, in half a minute.
+
+    A collector, a streaming server, thirty concurrent requests through the OpenAI SDK instrumented with one line,
+    a rule that fires, then the audit of the collector's own journal. Exits 0 if the live verdicts and the audit's
+    are the same to the nanosecond, 1 if not.
+
+    \b
+    Example:
+      otel-llm demo --out demo-out
+    """
+    console = Console()
+    folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
+    folder.mkdir(parents=True, exist_ok=True)
+    watched = console.is_terminal if live is None else live
+    with ExitStack() as children:
+        collector = children.enter_context(_collector(folder))
+        listening = collector.wait_for(LISTENING, START_S)
+        grpc, web = listening.group(1), listening.group(3)
+        console.print(f"collector  {listening.group(0)}")
+        server = children.enter_context(_server(folder, vllm))
+        base_url = server.wait_for(r"(http://\S+/v1)", START_S).group(1) if vllm is None else _vllm_ready(server)
+        console.print(f"server     {'a real vLLM' if vllm else 'scripted replies'} at {base_url}")
+        client = children.enter_context(_client(folder, base_url, grpc, vllm))
+        console.print("client     30 concurrent requests through the OpenAI SDK, instrumented with one line\n")
+        snapshot = _watch(console, web, client, watched=watched)
+        collector_status = collector.stop()
+    if collector_status != 0:
+        raise collector.failure(f"stopped with status {collector_status}")
+    report = folder / "report.html"
+    audit = otel_llm.audit.load(folder / "journal")
+    audit.write_html(report)
+    audit.write_requests(folder / "requests.csv")
+    _print_rows(console, audit.rows)
+    _print_decisions(console, snapshot["decisions"])
+    same = _compare(console, snapshot["recent"], audit.rows)
+    console.print(
+        f"\njournal    {folder / 'journal'}\ndecisions  {folder / 'decisions.jsonl'}\nreport     {report}  (open it)"
+    )
+    sys.exit(0 if same else 1)
+
+
+def _collector(folder: Path) -> Child:
+    command = [
+        *(sys.executable, "-m", "otel_llm.cli.main", "collect"),
+        *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"),
+        *("--journal", str(folder / "journal"), "--decisions", str(folder / "decisions.jsonl"), "--verdicts", "all"),
+    ]
+    return Child("collector", command, _quiet_environment(), folder / "collector.log")
+
+
+def _server(folder: Path, vllm: Path | None) -> Child:
+    if vllm is None:
+        command = [sys.executable, "-m", "otel_llm.bench.paced_server", "--port", "0"]
+        return Child("server", command, _quiet_environment(), folder / "server.log")
+    command = [
+        *(str(vllm / "bin" / "vllm"), "serve", str(vllm / "tiny"), "--served-model-name", "tiny"),
+        *("--host", "127.0.0.1", "--port", str(_free_port()), "--dtype", "bfloat16"),
+        *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
+    ]
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    return Child("vLLM server", command, _quiet_environment() | offline, folder / "vllm.log")
+
+
+def _vllm_ready(server: Child) -> str:
+    port = server.command[server.command.index("--port") + 1]
+    server.wait_for(r"Application startup complete", VLLM_START_S)
+    return f"http://127.0.0.1:{port}/v1"
+
+
+def _client(folder: Path, base_url: str, grpc: str, vllm: Path | None) -> Child:
+    telemetry = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{grpc}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_SERVICE_NAME": "demo-chat",
+    }
+    command = [sys.executable, "-m", "otel_llm.bench.demo_client", base_url]
+    if vllm is not None:
+        command += ["--model", "tiny"]
+    return Child("client", command, _quiet_environment() | telemetry, folder / "client.log")
+
+
+def _quiet_environment() -> dict[str, str]:
+    """Return the environment without the caller's own telemetry settings: the demo talks to itself alone."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert isinstance(port, int)  # noqa: S101
+    return port
+
+
+def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[str, Any]:
+    """Follow the collector until the client is done and every stream is judged; return the last snapshot."""
+    url = f"{web.rstrip('/')}/v1/streams"
+    limit = time.monotonic() + REPLIES_S
+    with ExitStack() as stack:
+        screen = stack.enter_context(Live(console=console, auto_refresh=False, transient=True)) if watched else None
+        while True:
+            ended = client.process.poll() is not None
+            snapshot: dict[str, Any] = fetch(url)
+            if screen is not None:
+                screen.update(view(snapshot), refresh=True)
+            if ended and client.process.returncode != 0:
+                raise client.failure(f"ended with status {client.process.returncode}")
+            if ended and snapshot["in_flight"] == 0 and snapshot["queue"] == 0:
+                return snapshot
+            if ended:
+                limit = min(limit, time.monotonic() + VERDICTS_S)
+            if time.monotonic() > limit:
+                raise click.ClickException(f"not every stream was judged in time: {snapshot['in_flight']} in flight")
+            time.sleep(0.1)
+
+
+def _print_rows(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(title="what each reader felt", title_justify="left", box=None, pad_edge=False)
+    for name in ("reply", "outcome"):
+        table.add_column(name)
+    for name in ("tokens", "TTFT s", "max gap s", "fluidity", "idle s"):
+        table.add_column(name, justify="right")
+    table.add_column("met")
+    for row in sorted(rows, key=lambda one: (str(one["model"]), one["start_unix_nano"] or 0)):
+        table.add_row(
+            str(row["model"]),
+            str(row["outcome"]),
+            str(row["tokens"]),
+            _digits(row["ttft_s"]),
+            _digits(row["tbt_max_s"]),
+            _digits(row["fluidity_index"]),
+            _digits(row["idle_s"]),
+            {True: "yes", False: "NO", None: "cannot say"}[row["met"]],
+        )
+    console.print(table)
+
+
+def _print_decisions(console: Console, decisions: list[dict[str, Any]]) -> None:
+    fired = [one for one in decisions if one["state"] == "firing"]
+    if not fired:
+        console.print("\nno rule fired")
+        return
+    console.print(f"\nrules      {len(fired)} actions decided (shadow: recorded, not done), for example:")
+    first = fired[0]
+    facts = ", ".join(
+        f"{name}={value:.3f}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in first["facts"].items()
+    )
+    console.print(
+        f"           {first['rule']} on {first['trace_id'][:8]}: {first['action']}, {first['outcome']}; {facts}",
+        markup=False,
+    )
+
+
+def _compare(console: Console, live: list[dict[str, Any]], audited: list[dict[str, Any]]) -> bool:
+    """Say whether the collector's verdicts and the audit of its journal are the same, value by value."""
+
+    def by_key(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
+        return {(row["trace_id"], row["span_id"], row["choice"]): row for row in rows}
+
+    ours, theirs = by_key(live), by_key(audited)
+    different = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
+    if not different:
+        console.print(f"\nlive and audit agree on all {len(ours)} requests, every column, to the nanosecond")
+        return True
+    console.print(f"\n[red]live and audit differ on {len(different)} of {len(ours)} requests:[/red]")
+    for key in different[:5]:
+        a, b = ours.get(key) or {}, theirs.get(key) or {}
+        names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+        words = ", ".join(f"{name}: {a.get(name)} / {b.get(name)}" for name in names)
+        console.print(f"  {re.sub('^0+', '', key[0])[:16]}: {words}", markup=False)
+    return False
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,93 @@
+"""The live terminal view: streams in flight, who is waiting, and the last verdicts."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+SHOWN_STREAMS = 16
+SHOWN_ROWS = 8
+BAR = 20
+BAR_S = 10.0
+"""The runway bar is full at so many seconds of unread text."""
+
+
+def fetch(url: str, timeout_s: float = 3.0) -> Any:
+    """Return the JSON at a collector's address; raises OSError when nobody answers, ValueError for no JSON."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url!r} is no http address")
+    with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310  http only, checked above
+        return json.load(answer)
+
+
+def view(snapshot: dict[str, Any]) -> Group:
+    """Return the picture of one snapshot of `/v1/streams`."""
+    streams, rows = snapshot["streams"], snapshot["recent"]
+    table = Table(expand=False, box=None, pad_edge=False)
+    for name, side in (("stream", "left"), ("tokens", "right"), ("TTFT", "right"), ("idle", "right")):
+        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("runway: text still unread, in seconds of reading", no_wrap=True)
+    for one in streams[:SHOWN_STREAMS]:
+        table.add_row(
+            Text(f"{one['model'] or one['slo_class']} {one['trace_id'][:6]}"),
+            str(one["tokens"]),
+            _seconds(one["ttft_s"]),
+            Text(_seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
+            _bar(one["runway_s"]),
+        )
+    for _ in range(SHOWN_STREAMS - len(streams)):
+        table.add_row("", "", "", "", "")
+    done = Table(expand=False, box=None, pad_edge=False, show_header=False)
+    for row in rows[-SHOWN_ROWS:]:
+        done.add_row(
+            _verdict(row["met"]),
+            Text(f"{row['model'] or row['slo_class']} {row['trace_id'][:6]}"),
+            Text(str(row["outcome"])),
+            f"{row['tokens']} tokens",
+            f"TTFT {_seconds(row['ttft_s'])}",
+            f"idle {_seconds(row['idle_s'])}",
+            f"fluidity {_share(row['fluidity_index'])}",
+        )
+    fired = snapshot.get("decisions", [])
+    head = Text(
+        f"{snapshot['in_flight']} in flight, {snapshot['starving']} waiting, {snapshot['judged']} judged, "
+        f"{len(fired)} decisions",
+        style="bold",
+    )
+    return Group(head, table, Text("judged:", style="bold"), done)
+
+
+def _bar(runway_s: float) -> Text:
+    if runway_s < 0:
+        return Text(f"waiting for {-runway_s:.1f} s", style="bold red")
+    full = min(BAR, round(runway_s / BAR_S * BAR))
+    return Text("█" * full + "·" * (BAR - full) + f" {runway_s:.1f}", style="green" if runway_s > 1 else "yellow")
+
+
+def _verdict(met: bool | None) -> Text:
+    if met is None:
+        return Text("unsaid", style="dim")
+    return Text("met", style="green") if met else Text("MISSED", style="bold red")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def reachable(url: str) -> str | None:
+    """Return why the collector at `url` cannot be asked, None if it can."""
+    try:
+        fetch(f"{url}/v1/streams")
+    except (urllib.error.URLError, OSError, ValueError) as problem:
+        return str(problem)
+    return None

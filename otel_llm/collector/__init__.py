@@ -1,0 +1,1 @@
+"""The service: OTLP in, journal, live evaluation, metrics out."""

@@ -1,0 +1,65 @@
+"""What `collect` says on the terminal: one readable line for each verdict that matters and each decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_llm.readers.rows import Row
+    from otel_llm.rules.decisions import Decision
+
+Echo = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Console:
+    """Write lines through `echo`; `verdicts` chooses which requests get one: `bad`, `all` or `none`."""
+
+    echo: Echo
+    verdicts: str = "bad"
+
+    def row(self, row: Row) -> None:
+        """Say how a request went."""
+        bad = (
+            row["met"] is False
+            or row["outcome"] in {"error", "disconnected", "lost"}
+            or row["coverage"] not in {1.0, None}
+        )
+        if self.verdicts == "all" or (bad and self.verdicts == "bad"):
+            self.echo(verdict_line(row))
+
+    def decision(self, decision: Decision) -> None:
+        """Say what a rule decided."""
+        self.echo(f"RULE    {decision}")
+
+
+def verdict_line(row: Row) -> str:
+    """Return one line on a request: who, how it ended, and what the reader felt."""
+    return (
+        f"{_met(row['met'])} {row['trace_id']}{_choice(row['choice'])} {row['slo_class']} {row['model'] or '-'}"
+        f" {row['outcome']}: {row['tokens'] if row['tokens'] is not None else '?'} tokens,"
+        f" TTFT {duration(row['ttft_s'])}, idle {duration(row['idle_s'])}, fluidity {share(row['fluidity_index'])}"
+        + (f", coverage {share(row['coverage'])}" if row["coverage"] not in {1.0, None} else "")
+    )
+
+
+def duration(value: object) -> str:
+    """Return seconds as people write them; `-` where unknown."""
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def share(value: object) -> str:
+    """Return a number between 0 and 1 with three digits; `-` where unknown."""
+    return f"{value:.3f}" if isinstance(value, int | float) else "-"
+
+
+def _met(met: object) -> str:
+    return "met    " if met is True else "MISSED " if met is False else "unsaid "
+
+
+def _choice(choice: object) -> str:
+    return f"#{choice}" if choice else ""

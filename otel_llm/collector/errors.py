@@ -1,0 +1,140 @@
+"""What can go wrong in the service, and what whoever asked is told.
+
+    CollectorError
+    |- StartError                    the operator's: nothing is started, exit 2
+    |  |- AddressError               a door's address is in use, not ours, or no address
+    |  `- JournalInUseError          another process writes this journal
+    `- RefusalError                  the answer to one export
+       |- BadRequestError            theirs, permanent: these bytes are no export request
+       |- UnsupportedContentError    theirs, permanent: a content type or encoding that we do not read
+       |- TooLargeError              theirs, permanent: over a size limit, also once decompressed
+       |- TooSlowError               theirs, permanent: the body did not come in time
+       |- BusyError                  ours, retryable: over a limit that passes
+       |- UnavailableError           ours, retryable: cannot take anything now
+       |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
+       `- InternalError              ours, permanent: a bug; sending it again would not help
+
+`ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again only after
+UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo; after 429 and 503 over HTTP, and both may say when (Retry-After).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from otel_llm.readers.records import DecodeError
+
+
+class CollectorError(Exception):
+    """Stand for everything that the service itself reports; see the module for the tree."""
+
+
+class StartError(CollectorError):
+    """Say why the service does not start and what to do about it."""
+
+
+class AddressError(StartError):
+    """Say that a door cannot listen where it was told to."""
+
+
+class JournalInUseError(StartError):
+    """Say that another process has this journal."""
+
+
+class RefusalError(CollectorError):
+    """Refuse one export; the message goes to the client, so it holds nothing of ours (no paths, no internals)."""
+
+    retry_after_s: int = 0
+    """When the client may try again; 0: it need not."""
+
+
+class BadRequestError(RefusalError):
+    """Say that this is no export request."""
+
+
+class UnsupportedContentError(RefusalError):
+    """Say that we do not read this content type or encoding."""
+
+
+class TooLargeError(RefusalError):
+    """Say that a message is over a limit."""
+
+
+class TooSlowError(RefusalError):
+    """Say that a body did not come in time."""
+
+
+class BusyError(RefusalError):
+    """Say that there is too much of something now."""
+
+    retry_after_s = 1
+
+
+class UnavailableError(RefusalError):
+    """Say that nothing can be taken now."""
+
+    retry_after_s = 5
+
+
+class JournalError(UnavailableError):
+    """Say that the journal cannot be written, so nothing is acknowledged; `reason` is for our own logs."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the journal cannot be written")
+        self.reason = reason
+
+
+class InternalError(RefusalError):
+    """Say that we failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a kind of refusal is in each protocol."""
+
+    grpc: str
+    """The name of the `grpc.StatusCode`."""
+    code: int
+    """The same as `google.rpc.Code`."""
+    http: int
+
+
+ANSWERS: Final[tuple[tuple[type[RefusalError], Answer], ...]] = (
+    (BadRequestError, Answer("INVALID_ARGUMENT", 3, 400)),
+    (UnsupportedContentError, Answer("UNIMPLEMENTED", 12, 415)),
+    (TooLargeError, Answer("RESOURCE_EXHAUSTED", 8, 413)),
+    (TooSlowError, Answer("DEADLINE_EXCEEDED", 4, 408)),
+    (BusyError, Answer("RESOURCE_EXHAUSTED", 8, 429)),
+    (UnavailableError, Answer("UNAVAILABLE", 14, 503)),
+    (InternalError, Answer("INTERNAL", 13, 500)),
+)
+
+
+def answer(refusal: RefusalError) -> Answer:
+    """Return the row of `ANSWERS` for a refusal; of one that has none, that of a bug."""
+    for kind, row in ANSWERS:
+        if isinstance(refusal, kind):
+            return row
+    return Answer("INTERNAL", 13, 500)
+
+
+def as_refusal(error: Exception) -> RefusalError:
+    """Return the refusal that an error of accepting an export stands for; one we did not foresee is a bug."""
+    if isinstance(error, RefusalError):
+        return error
+    if isinstance(error, DecodeError):
+        return BadRequestError(str(error))
+    return InternalError("internal error")
+
+
+def status(refusal: RefusalError) -> Status:
+    """Return the `google.rpc.Status` of a refusal, with a RetryInfo where the client may try again."""
+    made = Status(code=answer(refusal).code, message=str(refusal))
+    if refusal.retry_after_s:
+        made.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))
+    return made

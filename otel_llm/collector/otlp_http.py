@@ -1,0 +1,158 @@
+"""OTLP over HTTP: POST /v1/traces as protobuf or JSON, plain or gzip, answered in the encoding of the question.
+
+Errors are `google.rpc.Status` in that encoding. No CORS headers are sent: a browser may not post here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import zlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.json_format import MessageToDict
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from otel_llm.collector.errors import (
+    BadRequestError,
+    InternalError,
+    RefusalError,
+    TooLargeError,
+    TooSlowError,
+    UnsupportedContentError,
+    answer,
+    as_refusal,
+    status,
+)
+from otel_llm.readers.otlp_json import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATH: Final = "/v1/traces"
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+MAX_MESSAGE_BYTES: Final = 16 * 2**20
+BODY_TIMEOUT_S: Final = 30.0
+_CODE_OF_HTTP: Final = {404: 5, 405: 12}
+"""`google.rpc.Code` of what the router answers: NOT_FOUND, UNIMPLEMENTED."""
+_log = logging.getLogger(__name__)
+
+
+def otlp_app(
+    accept: Callable[[bytes], bytes],
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    body_timeout_s: float = BODY_TIMEOUT_S,
+) -> Starlette:
+    """Return the ASGI application of the OTLP/HTTP door.
+
+    Args:
+        accept: as in `GrpcReceiver`; JSON reaches it as protobuf. It is called from several threads.
+        max_message_bytes: larger bodies are refused (413), as sent and once decompressed.
+        body_timeout_s: a body that takes longer is refused (408).
+    """
+
+    async def traces(request: Request) -> Response:
+        encoding = _media_type(request)
+        try:
+            gzipped = _check_content(request, encoding)
+            try:
+                async with asyncio.timeout(body_timeout_s):
+                    body = await _body(request, max_message_bytes)
+            except TimeoutError:
+                raise TooSlowError(f"the body did not come within {body_timeout_s:g} s") from None
+            made = await run_in_threadpool(_accept, body, gzipped, encoding == JSON)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+        except Exception as error:  # noqa: BLE001 - the client is always told something
+            refusal = as_refusal(error)
+            if isinstance(refusal, InternalError):
+                _log.exception("an export could not be accepted: this is a bug")
+            return _refused(refusal, encoding)
+        if encoding == PROTOBUF:
+            return Response(made, media_type=PROTOBUF)
+        return Response(json.dumps(MessageToDict(ExportTraceServiceResponse.FromString(made))), media_type=JSON)
+
+    def _accept(body: bytes, gzipped: bool, is_json: bool) -> bytes:
+        raw = _gunzip(body, max_message_bytes) if gzipped else body
+        return accept(parse_json(raw).SerializeToString() if is_json else raw)
+
+    async def elsewhere(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+        message = f"POST {PATH} is all there is" if error.status_code in _CODE_OF_HTTP else error.detail
+        code = _CODE_OF_HTTP.get(error.status_code, 2)
+        made = _status_response(Status(code=code, message=message), error.status_code, _media_type(request))
+        made.headers.update(error.headers or {})
+        return made
+
+    app = Starlette(routes=[Route(PATH, traces, methods=["POST"])], exception_handlers={HTTPException: elsewhere})
+    app.router.redirect_slashes = False  # an exporter would not follow
+    return app
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _check_content(request: Request, media_type: str) -> bool:
+    """Return whether the body is gzip, of a request whose content we read."""
+    if media_type not in (PROTOBUF, JSON):
+        raise UnsupportedContentError(f"content type must be {PROTOBUF} or {JSON}")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("gzip", "identity", ""):
+        raise UnsupportedContentError("content encoding must be gzip or none")
+    return encoding == "gzip"
+
+
+async def _body(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise TooLargeError(f"the body is larger than {max_bytes} bytes")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise TooLargeError(f"the body is larger than {max_bytes} bytes")
+    return bytes(body)
+
+
+def _gunzip(body: bytes, max_bytes: int) -> bytes:
+    """Return the decompressed body, never holding more than `max_bytes` of it."""
+    member = zlib.decompressobj(wbits=31)
+    try:
+        raw = member.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise BadRequestError(f"broken gzip: {error}") from error
+    if len(raw) > max_bytes:
+        raise TooLargeError(f"the body is larger than {max_bytes} bytes once decompressed")
+    if not member.eof or member.unused_data:
+        raise BadRequestError("broken gzip: cut, or followed by something else")
+    return raw
+
+
+def _refused(refusal: RefusalError, encoding: str) -> Response:
+    http = answer(refusal).http
+    made = _status_response(status(refusal), http, encoding)
+    if refusal.retry_after_s:
+        made.headers["Retry-After"] = str(refusal.retry_after_s)
+    if http == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+        made.headers["Accept"], made.headers["Accept-Encoding"] = f"{PROTOBUF}, {JSON}", "gzip"
+    if http == HTTPStatus.REQUEST_TIMEOUT:
+        made.headers["Connection"] = "close"  # of other bodies the rest is read and thrown away, here none comes
+    return made
+
+
+def _status_response(made: Status, http: int, encoding: str) -> Response:
+    if encoding == PROTOBUF:
+        return Response(made.SerializeToString(), http, media_type=PROTOBUF)
+    return Response(json.dumps({"code": made.code, "message": made.message}), http, media_type=JSON)

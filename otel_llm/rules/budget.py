@@ -1,0 +1,64 @@
+"""How often a rule's action may be done: per request, per instance in a sliding window, and at one time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_llm.rules.ruleset import Limits
+
+RequestKey = tuple[bytes, bytes]
+"""Trace id and span id of the request: all its choices share a budget."""
+
+
+class Budget:
+    """Count what one action of one rule has spent; instants in ns on the collector's axis, never going back.
+
+    An action in shadow spends as if it were done. What it holds in flight is given back when its time to live is
+    over: nothing is confirmed in shadow.
+    """
+
+    __slots__ = ("_ends", "_instances", "_limits", "_requests")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._requests: Counter[RequestKey] = Counter()
+        self._instances: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._ends: list[int] = []
+
+    def take(self, request: RequestKey, instance: str, now_ns: int, ttl_ns: int | None) -> dict[str, bool]:
+        """Spend one action if every limit allows it; return, for each limit that is set, whether it does.
+
+        A spend counts in a window of length D up to, and no longer at, D after it.
+        """
+        limits = self._limits
+        within: dict[str, bool] = {}
+        if limits.per_request is not None:
+            within["per_request"] = self._requests[request] < limits.per_request
+        if limits.per_instance is not None:
+            count, window_ns = limits.per_instance
+            spent = self._instances[instance]
+            while spent and spent[0] <= now_ns - window_ns:
+                spent.popleft()
+            within["per_instance"] = len(spent) < count
+        if limits.in_flight is not None:
+            while self._ends and self._ends[0] <= now_ns:
+                heappop(self._ends)
+            within["in_flight"] = len(self._ends) < limits.in_flight
+        if all(within.values()):
+            self._spend(request, instance, now_ns, ttl_ns)
+        return within
+
+    def forget(self, request: RequestKey) -> None:
+        """Drop the count of a request of which no stream is left."""
+        self._requests.pop(request, None)
+
+    def _spend(self, request: RequestKey, instance: str, now_ns: int, ttl_ns: int | None) -> None:
+        if self._limits.per_request is not None:
+            self._requests[request] += 1
+        if self._limits.per_instance is not None:
+            self._instances[instance].append(now_ns)
+        if self._limits.in_flight is not None and ttl_ns is not None:
+            heappush(self._ends, now_ns + ttl_ns)

@@ -1,0 +1,146 @@
+"""Where one rule stands on one stream, and what a look at the facts finds: since when, until when, what next."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm.rules.history import run_start, snapshot_at
+from otel_llm.rules.machine import Event, State
+
+if TYPE_CHECKING:
+    from otel_llm.rules.ruleset import Rule
+    from otel_llm.rules.snapshot import Snapshot
+
+_FAR_NS: Final = 10**15
+"""How far ahead flips are computed for facts that do not age: eleven days."""
+
+
+class Run(NamedTuple):
+    """Since when `when` has had a value, by what was known up to a watermark and by a number of tokens before."""
+
+    value: bool
+    start_ns: int
+    known_ns: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Cell:
+    """One rule on one stream; instants on the stream's own axis.
+
+    `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded); `flip_tokens`:
+    the tokens that were known to have come by the flip, None once nothing can change there; `due_ns`: when to look
+    again if no segment comes.
+    """
+
+    rule: Rule
+    floor_ns: int
+    state: State = State.INACTIVE
+    run: Run | None = None
+    missing: bool = False
+    flip_ns: int = 0
+    flip_tokens: int | None = None
+    due_ns: int | None = None
+
+
+class Found(NamedTuple):
+    """What a look found: the event, and the first instant of the state to which it leads."""
+
+    event: Event
+    since_ns: int
+
+
+def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
+    """Look at a stream's facts at its now; with `muted` nothing begins to fire."""
+    rule = cell.rule
+    truth = rule.when.truth(now, x_ns, rule.max_fact_age_ns)
+    if truth is None and rule.on_missing == "hold":
+        return Found(Event.MISSING, x_ns)
+    holds = rule.on_missing == "fire" if truth is None else truth
+    if not holds and cell.state is not State.FIRING:
+        cell.run, cell.missing = None, truth is None
+        return Found(Event.CLEAR, x_ns)
+    start_ns = _start(cell, now, x_ns, holds, missing=truth is None)
+    cell.run = Run(holds, start_ns, now.watermark_ns, bisect_right(now.stream.times_ns, start_ns))
+    cell.missing = truth is None
+    if holds:
+        flip_ns = start_ns + rule.for_ns
+        return Found(Event.DUE if flip_ns <= x_ns and not muted else Event.HOLDS, flip_ns)
+    return _resolution(cell, now, x_ns, start_ns + rule.keep_firing_for_ns)
+
+
+def refuted(cell: Cell, now: Snapshot) -> bool:
+    """Tell whether `when` did not hold at the flip, now that the tokens that were under way are known."""
+    if cell.flip_tokens is None:
+        return False
+    tokens = bisect_right(now.stream.times_ns, cell.flip_ns)
+    wrong = tokens != cell.flip_tokens and cell.rule.when.truth(snapshot_at(now, cell.flip_ns), cell.flip_ns) is False
+    cell.flip_tokens = None if now.watermark_ns >= cell.flip_ns else tokens
+    return wrong
+
+
+def began_to_fire(cell: Cell, now: Snapshot, flip_ns: int) -> None:
+    """Note the flip, and whether tokens that are still under way can refute it."""
+    cell.flip_ns = cell.floor_ns = flip_ns
+    settled = cell.missing or now.watermark_ns >= flip_ns
+    cell.flip_tokens = None if settled else bisect_right(now.stream.times_ns, flip_ns)
+
+
+def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> int | None:
+    """Return the next instant after x at which, if no segment comes, the state may change; None if at none."""
+    rule, when, run = cell.rule, cell.rule.when, cell.run
+    gone = when.timed and now.has_gap
+    until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages else x_ns + _FAR_NS
+    dues: list[int | None] = []
+    if not gone and x_ns < until_ns:
+        dues.append(when.flip_ns(now, x_ns, until_ns))
+        if when.ages and rule.on_missing != "hold":
+            dues.append(until_ns + 1)
+    # Under `hold` nothing changes once the facts are missing; under the other two time goes on.
+    last_ns = until_ns if rule.on_missing == "hold" and not gone else x_ns + _FAR_NS
+    if cell.state is State.PENDING and run is not None and not muted and not (gone and rule.on_missing == "hold"):
+        dues.append(_within(run.start_ns + rule.for_ns, x_ns, last_ns))
+    if cell.state is State.FIRING and run is not None and not run.value:
+        dues.append(_within(run.start_ns + rule.keep_firing_for_ns, x_ns, last_ns))
+        resolve = rule.resolve_when
+        if resolve is not None and not (resolve.timed and now.has_gap):
+            fresh_ns = now.watermark_ns + rule.max_fact_age_ns if resolve.ages else x_ns + _FAR_NS
+            dues.append(resolve.flip_ns(now, x_ns, fresh_ns) if x_ns < fresh_ns else None)
+    return min((due for due in dues if due is not None), default=None)
+
+
+def _start(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> int:
+    """Return since when `when`, or what `on_missing` says of it, has had its present value."""
+    rule, run = cell.rule, cell.run
+    if missing or cell.missing:
+        if run is not None and run.value is value:
+            return run.start_ns
+        stale_ns = now.watermark_ns + rule.max_fact_age_ns + 1
+        return stale_ns if missing and rule.when.ages and cell.floor_ns <= stale_ns <= x_ns else x_ns
+    if run is not None and run.value is value:
+        if run.start_ns <= run.known_ns:
+            # Up to the watermark of the last look nothing can have changed.
+            start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=run.known_ns)
+            return run.start_ns if start_ns <= run.known_ns else start_ns
+        if bisect_right(now.stream.times_ns, run.start_ns) == run.tokens:
+            return run_start(rule.when, now, x_ns, value=value, floor_ns=run.start_ns)
+    return run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
+
+
+def _resolution(cell: Cell, now: Snapshot, x_ns: int, ready_ns: int) -> Found:
+    """Tell whether a firing rule, `when` not holding, is resolved: not before `ready_ns`."""
+    resolve = cell.rule.resolve_when
+    if x_ns < ready_ns:
+        return Found(Event.CLEAR, x_ns)
+    if resolve is None:
+        return Found(Event.RESOLVED, ready_ns)
+    if not resolve.truth(now, x_ns, cell.rule.max_fact_age_ns):
+        return Found(Event.CLEAR, x_ns)
+    start_ns = run_start(resolve, now, x_ns, value=True, floor_ns=cell.floor_ns)
+    return Found(Event.RESOLVED, max(start_ns, ready_ns))
+
+
+def _within(instant_ns: int, after_ns: int, until_ns: int) -> int | None:
+    return instant_ns if after_ns < instant_ns <= until_ns else None

@@ -1,0 +1,143 @@
+"""A condition of a rule: compiled once, evaluated at an instant, and when to look at it again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.arithmetic import Undefined
+from otel_llm.rules.compile import Program, compile_expression
+from otel_llm.rules.facts import FACTS, Scope, in_scope
+from otel_llm.rules.linear import Motion, motion
+from otel_llm.rules.snapshot import READ, Snapshot
+from otel_llm.rules.types import Typed, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from otel_llm.rules.tokens import Value
+
+LOOK_EVERY_NS: Final = 100_000_000
+"""How often what moves but not linearly is looked at, counted from the stream's commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A checked and compiled condition; `text` as written, `canonical` the same however it was written.
+
+    `ages`, `timed`: whether one of its facts is missing when it is old, or while a segment is missing.
+    """
+
+    text: str
+    canonical: str
+    program: Program
+    motion: Motion
+    ages: bool
+    timed: bool
+    _read: tuple[Callable[[Snapshot, int], Value | None], ...]
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Name the facts that it uses."""
+        return self.program.facts
+
+    def truth(self, snapshot: Snapshot, x_ns: int, max_age_ns: int | None = None) -> bool | None:
+        """Evaluate at an instant; None where a fact is missing or the value does not exist.
+
+        Without `max_age_ns` facts do not age: looking back, what is known now was not known too late.
+        """
+        if self.timed and snapshot.has_gap:
+            return None
+        if max_age_ns is not None and self.ages and x_ns - snapshot.watermark_ns > max_age_ns:
+            return None
+        values = []
+        for read in self._read:
+            value = read(snapshot, x_ns)
+            if value is None or value != value:  # NaN
+                return None
+            values.append(value)
+        try:
+            return bool(self.program.run(*values))
+        except Undefined:
+            return None
+
+    def looks(self, snapshot: Snapshot, after_ns: int, until_ns: int) -> list[int]:
+        """Return, sorted, the instants in (after, until] at which its truth may be found changed."""
+        instants = self.motion.instants(snapshot, after_ns, until_ns)
+        if self.motion.polled:
+            first = next_look_ns(snapshot.stream.commit_ns, after_ns)
+            instants = sorted({*instants, *range(first, until_ns + 1, LOOK_EVERY_NS)})
+        return instants
+
+    def flip_ns(self, snapshot: Snapshot, x_ns: int, until_ns: int) -> int | None:
+        """Return the next instant in (x, until] at which to look again, if none comes: its truth differs or may."""
+        truth = self.truth(snapshot, x_ns)
+        poll_ns = until_ns + 1
+        if self.motion.polled:
+            poll_ns = min(poll_ns, next_look_ns(snapshot.stream.commit_ns, x_ns))
+        for instant in self.motion.instants(snapshot, x_ns, poll_ns - 1):
+            if self.truth(snapshot, instant) is not truth:
+                return instant
+        return poll_ns if poll_ns <= until_ns else None
+
+
+def condition(text: str, scope: Scope) -> Condition:
+    """Check and compile a condition over the facts of a scope; raises ExpressionError."""
+    typed = check(text, in_scope(scope))
+    program = compile_expression(typed)
+    facts = [FACTS[name] for name in program.facts]
+    return Condition(
+        text=text,
+        canonical=canonical(typed),
+        program=program,
+        motion=motion(typed),
+        ages=any(fact.ages for fact in facts),
+        timed=any(fact.timed for fact in facts),
+        _read=tuple(READ[fact.name] for fact in facts) if scope == "stream" else (),
+    )
+
+
+def identity_part(whole: Condition) -> Program | None:
+    """Return the terms of a `&&` that only identity decides, which a stream keeps from start to end; None if none."""
+    typed = whole.program.typed
+    terms = typed.args if typed.op == "&&" else (typed,)
+    fixed = tuple(term for term in terms if _is_identity(term))
+    if not fixed:
+        return None
+    return compile_expression(Typed("&&", "bool", typed.start, typed.end, fixed) if len(fixed) > 1 else fixed[0])
+
+
+def read_facts(names: Iterable[str], snapshot: Snapshot, x_ns: int, max_age_ns: int | None) -> dict[str, Value | None]:
+    """Return the facts of these names at an instant, None where one is missing; without an age they do not age."""
+    old = max_age_ns is not None and x_ns - snapshot.watermark_ns > max_age_ns
+    found: dict[str, Value | None] = {}
+    for name in names:
+        fact = FACTS[name]
+        missing = (fact.timed and snapshot.has_gap) or (fact.ages and old)
+        found[name] = None if missing else snapshot.value(name, x_ns)
+    return found
+
+
+def canonical(typed: Typed) -> str:
+    """Write a condition in the one form that spaces, parentheses and spellings of literals do not change."""
+    if typed.op == "literal":
+        return json.dumps(typed.value)
+    if typed.op == "fact":
+        return typed.name
+    args = [canonical(arg) for arg in typed.args]
+    if typed.op in ("!", "negate"):
+        return f"({'!' if typed.op == '!' else '-'}{args[0]})"
+    if typed.op == "in":
+        return f"({args[0]} in [{', '.join(args[1:])}])"
+    return f"({f' {typed.op} '.join(args)})"
+
+
+def next_look_ns(commit_ns: int, after_ns: int) -> int:
+    """Return the first instant after another at which a stream is looked at for what moves in steps."""
+    return commit_ns + ((after_ns - commit_ns) // LOOK_EVERY_NS + 1) * LOOK_EVERY_NS
+
+
+def _is_identity(typed: Typed) -> bool:
+    names = compile_expression(typed).facts
+    return bool(names) and all(not FACTS[name].ages and not FACTS[name].linear for name in names)

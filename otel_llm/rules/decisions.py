@@ -1,0 +1,125 @@
+"""Decisions, and the file of them: one JSON line each, in the words of the rules page, flushed when it is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from otel_llm.rules.facts import Scope
+    from otel_llm.rules.ruleset import Mode, Verb
+    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.rules.tokens import Value
+
+Outcome = Literal[
+    "shadow", "sent", "done", "unconfirmed", "failed", "budget", "only_if", "expired", "resolved", "ended", "refuted"
+]
+
+
+class Decided(NamedTuple):
+    """What makes two decisions the same one: it is not decided again after a crash."""
+
+    rule_hash: str
+    stream: StreamKey
+    flip_unix_nano: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision about one stream: an action of a rule that began to fire, or the end of its firing.
+
+    `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
+    axis; `offset_ns`: the stream's now less the collector's. `facts`: those that decided, at the flip; None where
+    missing. `arguments`: the action's own, for whoever does it and for the console; not part of the record.
+    """
+
+    now_ns: int
+    flip_ns: int
+    offset_ns: int
+    group: str
+    rule: str
+    rule_hash: str
+    scope: Scope
+    stream: StreamKey
+    state: Literal["firing", "resolved"]
+    action: Verb | None
+    mode: Mode | None
+    outcome: Outcome
+    facts: Mapping[str, Value | None]
+    fact_age_ns: int
+    budget: Mapping[str, bool]
+    arguments: Mapping[str, Any]
+
+    @property
+    def key(self) -> Decided:
+        """Return what makes it the decision that it is."""
+        return Decided(self.rule_hash, self.stream, self.flip_ns, self.state)
+
+    def record(self, time_unix_nano: int | None = None) -> dict[str, Any]:
+        """Return the record, its fields in the order of the rules page; without a time of writing, that of deciding."""
+        trace_id, span_id, choice = self.stream
+        return {
+            "time_unix_nano": self.now_ns if time_unix_nano is None else time_unix_nano,
+            "flip_unix_nano": self.flip_ns,
+            "now_offset_nano": self.offset_ns,
+            "group": self.group,
+            "rule": self.rule,
+            "rule_hash": self.rule_hash,
+            "scope": self.scope,
+            "trace_id": trace_id.hex(),
+            "span_id": span_id.hex(),
+            "choice": choice,
+            "state": self.state,
+            "action": self.action,
+            "mode": self.mode,
+            "outcome": self.outcome,
+            "facts": dict(self.facts),
+            "fact_age_seconds": self.fact_age_ns / 1e9,
+            "budget": dict(self.budget),
+        }
+
+    def __str__(self) -> str:
+        trace_id, _, choice = self.stream
+        stream = trace_id.hex() + (f" choice {choice}" if choice else "")
+        name = self.arguments.get("name")
+        what = self.state if self.action is None else f"{self.action} {name}" if name else self.action
+        facts = ", ".join(f"{fact} {_shown(value)}" for fact, value in self.facts.items())
+        return f"{self.rule}: {what}: {self.outcome} ({facts}) trace {stream}"
+
+
+class DecisionLog:
+    """Append decisions to an open text file, each line flushed when it is written; the file stays its opener's."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, decision: Decision, time_unix_nano: int) -> None:
+        """Write one decision, with the collector's wall clock."""
+        line = json.dumps(decision.record(time_unix_nano), separators=(",", ":"), allow_nan=False)
+        self._file.write(line + "\n")
+        self._file.flush()
+
+
+def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
+    """Read back what stands in decision files; return also how many lines could not be read (a torn last one)."""
+    decided: set[Decided] = set()
+    broken = 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+            stream = bytes.fromhex(record["trace_id"]), bytes.fromhex(record["span_id"]), int(record["choice"])
+            flip_ns = int(record["flip_unix_nano"])
+            decided.add(Decided(str(record["rule_hash"]), stream, flip_ns, str(record["state"])))
+        except (ValueError, KeyError, TypeError):
+            broken += 1
+    return decided, broken
+
+
+def _shown(value: Value | None) -> str:
+    if value is None:
+        return "missing"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

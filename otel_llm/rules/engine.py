@@ -1,0 +1,310 @@
+"""The rule engine: a function of (changes of streams, instants) on one virtual clock; no clock is read, nothing is sent.
+
+Whoever drives it calls, for everything received at an instant t, in this order:
+
+    advance(t - 1, views)    what was due before, by what was known before
+    update(view, t)          for each stream that the batch changed, after the whole batch was applied to it
+    ended(view, end, t)      instead, for each stream that it ended
+    advance(t, views)        the rules are evaluated, at t
+
+Between receipts `next_timer` says when to call `advance` next; called later, it gives the same decisions. So a replay of
+the same records with the same receipt times decides the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from otel_llm.rules.budget import Budget
+from otel_llm.rules.cell import Cell, began_to_fire, look, next_due_ns, refuted
+from otel_llm.rules.condition import identity_part, read_facts
+from otel_llm.rules.decisions import Decided, Decision, Outcome
+from otel_llm.rules.history import snapshot_at
+from otel_llm.rules.machine import Event, Output, State, step
+from otel_llm.rules.snapshot import IDENTITY, Snapshot, StreamKey, StreamView
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from otel_llm.rules.compile import Program
+    from otel_llm.rules.ruleset import Action, Rule, RuleSet
+    from otel_llm.rules.tokens import Value
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A stream that is followed; instants on the collector's axis.
+
+    `changed_ns`: when it changed and was not looked at since; `due_ns`: when the next of its cells is due;
+    `queued_ns`: for when it stands in the queue of timers, which may be too early.
+    """
+
+    key: StreamKey
+    ordinal: int
+    identity: tuple[Value, ...]
+    cells: list[Cell]
+    muted: bool = False
+    changed_ns: int | None = None
+    due_ns: int | None = None
+    queued_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """A rule with what only the engine needs: the part of `when` that identity decides, a budget for each action."""
+
+    rule: Rule
+    identity: Program | None
+    budgets: tuple[Budget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a stream: its facts, its now, the collector's now, and where decisions go."""
+
+    facts: Snapshot
+    x_ns: int
+    now_ns: int
+    decisions: list[Decision]
+
+
+class RuleEngine:
+    """Evaluate the stream rules of a set over in-flight streams.
+
+    `decided`: decisions that stand in the decision file already; they are taken into account and not returned again.
+    """
+
+    def __init__(self, rules: RuleSet, decided: Collection[Decided] = ()) -> None:
+        self._set = rules
+        self._decided = frozenset(decided)
+        self._rules = [
+            _Evaluated(rule, _identity_part(rule), tuple(Budget(action.limits) for action in rule.actions))
+            for rule in rules.stream_rules
+        ]
+        self._budgets = {evaluated.rule.name: evaluated.budgets for evaluated in self._rules}
+        self._watched: dict[StreamKey, _Watched] = {}
+        self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
+        self._changes: list[tuple[int, int, StreamKey]] = []
+        self._timers: list[tuple[int, int, StreamKey]] = []
+        self._ordinal = 0
+
+    @property
+    def warning(self) -> str | None:
+        """Say which rules are not evaluated, in one line; None if all are."""
+        names = [rule.name for rule in self._set.not_evaluated]
+        if not names:
+            return None
+        return f"checked, but not evaluated by this version (scopes instance and class): {', '.join(names)}"
+
+    def update(self, view: StreamView, now_ns: int, *, late: bool = False) -> None:
+        """Note that a stream is new or has changed; the next `advance` looks at it, at its now.
+
+        `late`: only segments older than the lateness have changed it. Nothing begins to fire then, until others come.
+        """
+        watched = self._watched.get(view.key) or self._watch(view)
+        identity = _identity(view)
+        if identity != watched.identity:
+            watched.identity = identity
+            watched.cells = self._cells(view, watched.cells)
+        watched.muted = late and (watched.muted or watched.changed_ns is None)
+        if watched.changed_ns != now_ns:
+            watched.changed_ns = now_ns
+            heappush(self._changes, (now_ns, watched.ordinal, view.key))
+
+    def ended(self, view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
+        """Follow a stream no longer, and resolve what fires; `end_ns` on the stream's axis."""
+        watched = self._watched.get(view.key)
+        if watched is None:
+            return []
+        decisions: list[Decision] = []
+        firing = [cell for cell in watched.cells if cell.state is State.FIRING]
+        if firing:
+            x_ns = max(end_ns, view.stream.last_ns)
+            at = _Look(Snapshot(view), x_ns, now_ns, decisions)
+            for cell in firing:
+                wrong = refuted(cell, at.facts)
+                self._take(cell, Event.REFUTED if wrong else Event.ENDED, cell.flip_ns if wrong else x_ns, at)
+        self._forget(watched)
+        return decisions
+
+    def next_timer(self) -> int | None:
+        """Return the next instant, on the collector's axis, at which something can change if nothing is received."""
+        while self._timers:
+            queued_ns, _, key = self._timers[0]
+            watched = self._watched.get(key)
+            if watched is not None and watched.queued_ns == watched.due_ns == queued_ns:
+                break
+            heappop(self._timers)
+            if watched is not None and watched.queued_ns == queued_ns:
+                watched.queued_ns = None
+                self._enqueue(watched)
+        queues = [queue[0][0] for queue in (self._changes, self._timers) if queue]
+        return min(queues, default=None)
+
+    def advance(self, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
+        """Look at everything that is due up to now, in order of instant; a stream without a view is forgotten."""
+        decisions: list[Decision] = []
+        while True:
+            # At one instant a stream's change goes before its timer: it looks at all of its rules.
+            queue = min((q for q in (self._changes, self._timers) if q), key=lambda q: q[0], default=None)
+            if queue is None or queue[0][0] > now_ns:
+                return decisions
+            at_ns, _, key = heappop(queue)
+            watched = self._watched.get(key)
+            if watched is None or not self._is_due(watched, at_ns, changed=queue is self._changes):
+                continue
+            view = views.get(key)
+            if view is None:
+                self._forget(watched)
+                continue
+            self._look(watched, view, at_ns, decisions)
+            self._enqueue(watched)
+
+    def _is_due(self, watched: _Watched, at_ns: int, *, changed: bool) -> bool:
+        if changed:
+            return watched.changed_ns == at_ns
+        if watched.queued_ns != at_ns:
+            return False
+        watched.queued_ns = None
+        if watched.due_ns == at_ns and watched.changed_ns is None:
+            return True
+        self._enqueue(watched)
+        return False
+
+    def _enqueue(self, watched: _Watched) -> None:
+        due_ns = watched.due_ns if watched.changed_ns is None else None
+        # An earlier entry stays: it is cheaper to be woken for nothing once than to queue anew with every segment.
+        if due_ns is not None and (watched.queued_ns is None or due_ns < watched.queued_ns):
+            watched.queued_ns = due_ns
+            heappush(self._timers, (due_ns, watched.ordinal, watched.key))
+
+    def _look(self, watched: _Watched, view: StreamView, now_ns: int, decisions: list[Decision]) -> None:
+        x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
+        at = _Look(Snapshot(view), x_ns, now_ns, decisions)
+        for cell in watched.cells:
+            if watched.changed_ns is None and (cell.due_ns is None or cell.due_ns > x_ns):
+                continue
+            if cell.state is State.FIRING and refuted(cell, at.facts):
+                self._take(cell, Event.REFUTED, cell.flip_ns, at)
+            found = look(cell, at.facts, x_ns, muted=watched.muted)
+            self._take(cell, found.event, found.since_ns, at)
+            cell.due_ns = next_due_ns(cell, at.facts, x_ns, muted=watched.muted)
+        watched.changed_ns = None
+        dues = [cell.due_ns for cell in watched.cells if cell.due_ns is not None]
+        watched.due_ns = min(dues) - view.offset_ns if dues else None
+
+    def _take(self, cell: Cell, event: Event, since_ns: int, at: _Look) -> None:
+        """Make the transition, and the decisions that go with it."""
+        cell.state, output = step(cell.state, event)
+        if output is Output.FIRE:
+            began_to_fire(cell, at.facts, since_ns)
+            self._act(cell, at)
+        elif output is not None:
+            self._close(cell, output, since_ns, at)
+
+    def _act(self, cell: Cell, at: _Look) -> None:
+        rule, flip_ns = cell.rule, cell.flip_ns
+        flip = snapshot_at(at.facts, flip_ns)
+        max_age_ns = rule.max_fact_age_ns if cell.missing else None
+        view = at.facts.view
+        for action, budget in zip(rule.actions, self._budgets[rule.name], strict=True):
+            names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
+            within: dict[str, bool] = {}
+            outcome: Outcome = "only_if"
+            if action.only_if is None or action.only_if.truth(flip, flip_ns, max_age_ns):
+                within = budget.take(view.key[:2], view.instance, at.now_ns, action.ttl_ns)
+                outcome = self._outcome(action) if all(within.values()) else "budget"
+            facts = read_facts(names, flip, flip_ns, max_age_ns)
+            self._decide(cell, at, flip_ns, action, outcome, facts, within)
+
+    def _outcome(self, action: Action) -> Outcome:
+        if self._set.mode(action) == "shadow":
+            return "shadow"
+        # An alert's receiver is the record and the console until another is configured: writing it is doing it.
+        return "done" if action.verb == "alert" else "unconfirmed"
+
+    def _close(self, cell: Cell, output: Output, since_ns: int, at: _Look) -> None:
+        rule = cell.rule
+        outcomes: dict[Output, Outcome] = {Output.RESOLVE: "resolved", Output.REFUTE: "refuted", Output.END: "ended"}
+        resolved = output is Output.RESOLVE and rule.resolve_when is not None
+        names = rule.resolve_when.facts if resolved and rule.resolve_when else rule.when.facts
+        facts = read_facts(names, snapshot_at(at.facts, since_ns), since_ns, None)
+        cell.floor_ns = max(cell.floor_ns, since_ns)
+        cell.run = None
+        self._decide(cell, at, since_ns, None, outcomes[output], facts, {})
+
+    def _decide(
+        self,
+        cell: Cell,
+        at: _Look,
+        flip_ns: int,
+        action: Action | None,
+        outcome: Outcome,
+        facts: dict[str, Value | None],
+        within: dict[str, bool],
+    ) -> None:
+        rule, view = cell.rule, at.facts.view
+        decision = Decision(
+            now_ns=at.now_ns,
+            flip_ns=flip_ns,
+            offset_ns=view.offset_ns,
+            group=rule.group,
+            rule=rule.name,
+            rule_hash=rule.hash,
+            scope=rule.scope,
+            stream=view.key,
+            state="resolved" if action is None else "firing",
+            action=None if action is None else action.verb,
+            mode=None if action is None else self._set.mode(action),
+            outcome=outcome,
+            facts=facts,
+            fact_age_ns=at.x_ns - at.facts.watermark_ns,
+            budget=within,
+            arguments={} if action is None else dict(action.arguments),
+        )
+        if decision.key not in self._decided:
+            at.decisions.append(decision)
+
+    def _watch(self, view: StreamView) -> _Watched:
+        watched = _Watched(view.key, self._ordinal, _identity(view), self._cells(view, []))
+        self._ordinal += 1
+        self._watched[view.key] = watched
+        self._streams_of[view.key[:2]] += 1
+        return watched
+
+    def _cells(self, view: StreamView, known: list[Cell]) -> list[Cell]:
+        """Make a cell for each rule that can ever hold for a stream of this identity; one that is at work stays."""
+        identity = dict(zip(IDENTITY, _identity(view), strict=True))
+        cells = {cell.rule.name: cell for cell in known}
+        found = []
+        for evaluated in self._rules:
+            cell = cells.get(evaluated.rule.name)
+            part = evaluated.identity
+            applies = part is None or bool(part.run(*(identity[name] for name in part.facts)))
+            if cell is not None and (applies or cell.state is not State.INACTIVE):
+                found.append(cell)
+            elif applies:
+                found.append(Cell(evaluated.rule, view.stream.commit_ns))
+        return found
+
+    def _forget(self, watched: _Watched) -> None:
+        del self._watched[watched.key]
+        request = watched.key[:2]
+        self._streams_of[request] -= 1
+        if not self._streams_of[request]:
+            del self._streams_of[request]
+            for budgets in self._budgets.values():
+                for budget in budgets:
+                    budget.forget(request)
+
+
+def _identity(view: StreamView) -> tuple[Value, ...]:
+    return view.slo_class, view.model, view.instance, view.measured_at, view.exact_resume
+
+
+def _identity_part(rule: Rule) -> Program | None:
+    # A rule that fires on missing facts fires for streams of any identity.
+    return None if rule.on_missing == "fire" else identity_part(rule.when)

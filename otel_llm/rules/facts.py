@@ -1,0 +1,127 @@
+"""The one declared table of facts that a rule may use; the check, the engine and the docs page read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Scope = Literal["stream", "instance", "class"]
+FactType = Literal["bool", "int", "double", "string"]
+SCOPES: Final[tuple[Scope, ...]] = ("stream", "instance", "class")
+WINDOWS: Final = ("1m", "5m", "30m", "1h", "6h", "3d")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact: what it is called, what it means, and how it behaves in time.
+
+    `before`: its value before the first token ("missing" or a literal; "" where it has the meaning's own value).
+    `timed`: it follows from the times of tokens, so it is missing while a segment is missing.
+    `ages`: it is missing once it is older than a rule's `max_fact_age`; identity and the age itself never are.
+    `linear`: between tokens it is linear in time (perhaps with a floor), so its crossings are computed.
+    `steps`: between tokens it may change by steps (deadlines that pass), so it is looked at every 100 ms.
+    """
+
+    name: str
+    type: FactType
+    unit: str
+    scopes: tuple[Scope, ...]
+    meaning: str
+    before: str = ""
+    timed: bool = False
+    ages: bool = True
+    linear: bool = False
+    steps: bool = False
+
+
+_STREAM: Final[tuple[Scope, ...]] = ("stream",)
+_WINDOWED: Final[tuple[Scope, ...]] = ("instance", "class")
+
+
+def _identity(name: str, meaning: str, scopes: tuple[Scope, ...]) -> Fact:
+    return Fact(name, "string", "", scopes, meaning, before='"" where unknown', ages=False)
+
+
+def _clock(name: str, meaning: str, before: str = "") -> Fact:
+    return Fact(name, "double", "s", _STREAM, meaning, before, timed=True, linear=True)
+
+
+STREAM_FACTS: Final[tuple[Fact, ...]] = (
+    _identity("slo_class", "the request's SLO class", SCOPES),
+    _identity("model", "the requested model", SCOPES),
+    _identity("instance", "which replica serves it", ("stream", "instance")),
+    _identity("measured_at", "client, relay or server", SCOPES),
+    Fact("tokens", "int", "tokens", _STREAM, "tokens of any kind so far", "0"),
+    Fact("tokens_read", "int", "tokens", _STREAM, "tokens so far that the class's user reads", "0"),
+    _clock("age_seconds", "time since the commit"),
+    Fact("ttft_seconds", "double", "s", _STREAM, "time from the commit to the first token", "missing", timed=True),
+    _clock("gap_seconds", "time since the last token of any kind", "since the commit"),
+    _clock("idle_seconds", "how long the user has sat without text to read, so far"),
+    _clock("idle_decode_seconds", "the same from the first token read on", "0.0"),
+    _clock("runway_seconds", "reading time of the text still unread; negative while the user waits"),
+    Fact(
+        "rate_tokens_per_second",
+        "double",
+        "tokens/s",
+        _STREAM,
+        "(tokens read - 1) / time from the first of them to the last",
+        "missing, until the second",
+        timed=True,
+    ),
+    Fact("deadlines", "int", "", _STREAM, "token deadlines so far, overdue ones included", timed=True, steps=True),
+    Fact(
+        "deadline_misses", "int", "", _STREAM, "deadlines missed so far, overdue ones included", timed=True, steps=True
+    ),
+    Fact(
+        "fluidity_index",
+        "double",
+        "0..1",
+        _STREAM,
+        "deadlines met / deadlines so far",
+        "missing while there are no deadlines",
+        timed=True,
+        steps=True,
+    ),
+    Fact("fact_age_seconds", "double", "s", _STREAM, "the stream's now less its watermark", ages=False, linear=True),
+    Fact(
+        "exact_resume",
+        "bool",
+        "",
+        _STREAM,
+        "the stream's owner can resume it token for token",
+        "false where absent",
+        ages=False,
+    ),
+)
+
+_NOW_FACTS: Final[tuple[Fact, ...]] = (
+    Fact("streams", "int", "", _WINDOWED, "streams in flight now"),
+    Fact("starving", "int", "", _WINDOWED, "of them, those whose user waits for text now"),
+    Fact("starving_share", "double", "0..1", _WINDOWED, "starving / streams"),
+)
+
+_WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
+    ("requests", "int", "", "requests that ended"),
+    ("attainment", "double", "0..1", "met / (met + not met)"),
+    ("burn_rate", "double", "", "(1 - attainment) / (1 - the class's objective)"),
+    ("smooth_goodput", "double", "tokens/s", "sum of benefit / the window"),
+    ("goodput", "double", "tokens/s", "tokens read of requests that met / the window"),
+    ("idle_p99", "double", "s", "99th percentile of the idle time of requests that ended"),
+    ("fluidity_ok_share", "double", "0..1", "requests at or above the class's fluidity objective"),
+    ("aborted_share", "double", "0..1", "requests that the server's side ended (error, disconnected)"),
+)
+
+WINDOW_FACTS: Final[tuple[Fact, ...]] = _NOW_FACTS + tuple(
+    Fact(f"{stem}_{window}", type_, unit, _WINDOWED, f"{meaning}, over {window}")
+    for stem, type_, unit, meaning in _WINDOW_STEMS
+    for window in WINDOWS
+)
+
+FACTS: Final[dict[str, Fact]] = {fact.name: fact for fact in STREAM_FACTS + WINDOW_FACTS}
+LABELS: Final = ("slo_class", "model", "instance", "measured_at")
+"""The facts that an alert may be aggregated by: identity that a handful of values share."""
+
+
+def in_scope(scope: Scope) -> dict[str, Fact]:
+    """Return the facts of one scope by name, in the table's order."""
+    return {name: fact for name, fact in FACTS.items() if scope in fact.scopes}

@@ -1,0 +1,209 @@
+"""Find the instants at which conditions flip between tokens, where facts are linear in time: computed, not polled.
+
+A condition's truth is a function of its comparisons' truth. A comparison of a linear fact with a constant flips where
+the fact, an integer of ns, crosses an integer that is known at load; one of sums and products with constants is
+monotonic between the knees of its facts and is searched. Anything else that moves has to be looked at again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Protocol
+
+from otel_llm.rules.arithmetic import COMPARISONS
+from otel_llm.rules.compile import Program, compile_expression
+from otel_llm.rules.facts import FACTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_llm.rules.tokens import Value
+    from otel_llm.rules.types import Typed
+    from otel_llm.slo.inflight import Line
+
+_FARTHEST_S: Final = 10**9
+"""Constants beyond 31 years are never reached by an age."""
+_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_REACHES: Final = ">="
+_EXCEEDS: Final = ">"
+_EDGES: Final[dict[str, tuple[str, ...]]] = {
+    "<": (_REACHES,),
+    ">=": (_REACHES,),
+    "<=": (_EXCEEDS,),
+    ">": (_EXCEEDS,),
+    "==": (_REACHES, _EXCEEDS),
+    "!=": (_REACHES, _EXCEEDS),
+}
+"""A comparison with a constant can change its truth only where the value reaches it or begins to exceed it."""
+
+
+class Facts(Protocol):
+    """The facts of a stream, as far as they are needed here."""
+
+    def line(self, name: str) -> Line:
+        """Return a linear fact's line."""
+
+    def value(self, name: str, x_ns: int) -> Value | None:
+        """Return a fact at an instant; None where it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The comparison of one linear fact with a constant; `edges_ns`: it may flip where the fact first is so long."""
+
+    fact: str
+    edges_ns: tuple[int, ...]
+
+    def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
+        """Return the instants in (after, until] that are the first of a new truth."""
+        floor, slope, zero = facts.line(self.fact)
+        if slope == 0:
+            return []
+        found = []
+        for edge in self.edges_ns:
+            if floor is not None and edge <= floor:
+                continue
+            x = zero + edge if slope > 0 else zero - edge + 1
+            if after_ns < x <= until_ns:
+                found.append(x)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The comparison of two sides that are affine in linear facts, each a compiled expression."""
+
+    left: Program
+    right: Program
+    moving: tuple[str, ...]
+    edges: tuple[str, ...]
+
+    def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
+        """Return the instants in (after, until] that are the first of a new truth."""
+        lines = [facts.line(name) for name in self.moving]
+        knees = {line.zero_ns + line.floor_ns for line in lines if line.floor_ns is not None and line.slope > 0}
+        knees |= {line.zero_ns - line.floor_ns for line in lines if line.floor_ns is not None and line.slope < 0}
+        stops = sorted({after_ns, until_ns, *(knee for knee in knees if after_ns < knee < until_ns)})
+        found = []
+        for edge in self.edges:
+            holds = partial(self._holds, facts, COMPARISONS[edge])
+            for start, stop in pairwise(stops):
+                x = _first(holds, start, stop)
+                if x is not None:
+                    found.append(x)
+        return found
+
+    def _holds(self, facts: Facts, compare: Callable[[object, object], bool], x_ns: int) -> bool:
+        left = [facts.value(name, x_ns) for name in self.left.facts]
+        right = [facts.value(name, x_ns) for name in self.right.facts]
+        if None in left or None in right:
+            return False
+        return compare(self.left.run(*left), self.right.run(*right))
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """How a condition moves between tokens: flips that can be computed, and whether the rest must be polled."""
+
+    comparisons: tuple[Threshold | Crossing, ...]
+    polled: bool
+
+    def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
+        """Return, sorted, the instants in (after, until] at which the condition may be found changed."""
+        found: set[int] = set()
+        if until_ns > after_ns:
+            for comparison in self.comparisons:
+                found.update(comparison.instants(facts, after_ns, until_ns))
+        return sorted(found)
+
+
+def motion(typed: Typed) -> Motion:
+    """Find the comparisons of a condition that move with time."""
+    comparisons: list[Threshold | Crossing] = []
+    polled = False
+
+    def visit(node: Typed) -> None:
+        nonlocal polled
+        for op, left, right in _comparisons(node):
+            degree = max(_degree(left), _degree(right))
+            if degree == 1:
+                comparisons.append(_comparison(op, left, right))
+            polled = polled or degree > 1
+        for arg in node.args:
+            visit(arg)
+
+    visit(typed)
+    return Motion(tuple(comparisons), polled)
+
+
+def first_reaching_ns(threshold_s: float) -> int:
+    """Return the smallest integer of ns that as seconds, ns / 1e9 in doubles, is at least the threshold."""
+    return _first_ns(lambda seconds: seconds >= threshold_s, threshold_s)
+
+
+def first_exceeding_ns(threshold_s: float) -> int:
+    """Return the smallest integer of ns that as seconds, ns / 1e9 in doubles, is more than the threshold."""
+    return _first_ns(lambda seconds: seconds > threshold_s, threshold_s)
+
+
+def _first_ns(beyond: Callable[[float], bool], threshold_s: float) -> int:
+    # The quotient is rounded, so that several integers may mean the same double: step to the first of them.
+    value = int(Fraction(threshold_s) * 10**9)
+    while beyond(value / 1e9):
+        value -= 1
+    while not beyond(value / 1e9):
+        value += 1
+    return value
+
+
+def _comparisons(node: Typed) -> Sequence[tuple[str, Typed, Typed]]:
+    if node.op == "in":
+        return [("==", node.args[0], item) for item in node.args[1:]]
+    if node.op in _EDGES:
+        return [(node.op, node.args[0], node.args[1])]
+    return []
+
+
+def _comparison(op: str, left: Typed, right: Typed) -> Threshold | Crossing:
+    if left.op == "literal":
+        op, left, right = _MIRRORED[op], right, left
+    if left.op == "fact" and right.op == "literal" and isinstance(right.value, float):
+        if abs(right.value) > _FARTHEST_S:
+            return Threshold(left.name, ())
+        first = {_REACHES: first_reaching_ns, _EXCEEDS: first_exceeding_ns}
+        return Threshold(left.name, tuple(first[edge](right.value) for edge in _EDGES[op]))
+    programs = compile_expression(left), compile_expression(right)
+    used = dict.fromkeys((*programs[0].facts, *programs[1].facts))
+    return Crossing(*programs, tuple(name for name in used if FACTS[name].linear), _EDGES[op])
+
+
+def _degree(node: Typed) -> int:
+    """Return 0 for what stands still between tokens, 1 for what is piecewise linear, 2 for anything else that moves."""
+    if node.op == "fact":
+        fact = FACTS[node.name]
+        return 2 if fact.steps else int(fact.linear)
+    if node.type == "bool":
+        return 0  # its own comparisons are found on their own
+    degrees = [_degree(arg) for arg in node.args]
+    if node.op == "*":
+        return min(2, sum(degrees))
+    if node.op == "/":
+        return 2 if degrees[1] else degrees[0]
+    return max(degrees, default=0)
+
+
+def _first(holds: Callable[[int], bool], start: int, stop: int) -> int | None:
+    """Bisect for the first instant in (start, stop] at which a truth that changes at most once has changed."""
+    before = holds(start)
+    if holds(stop) is before:
+        return None
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if holds(middle) is before:
+            start = middle
+        else:
+            stop = middle
+    return stop

@@ -1,0 +1,107 @@
+"""Find rule files and make one set of rules of them."""
+
+from __future__ import annotations
+
+import glob
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.rules.schema import RuleReader
+from otel_llm.rules.shipped import shipped_rules_dir
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, YamlFile, load_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_SUFFIXES: Final = (".yaml", ".yml")
+_OTHER_FILES: Final = frozenset({"classes", "tests"})
+"""Top-level keys of the other files that lie beside rules: SLO classes, tests of rules."""
+
+
+class RulesError(ConfigError):
+    """Refuse rules: the first error's place and words, and all of them in `errors`."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        first = errors[0]
+        super().__init__(first.file, first.line, first.column, first.key, first.message, first.advice)
+        self.errors = tuple(errors)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFile:
+    """One file as it was read: its rules that are right, and all that is wrong with it; `file` None if not YAML."""
+
+    path: Path
+    file: YamlFile | None
+    rules: tuple[Rule, ...]
+    errors: tuple[ConfigError, ...]
+
+
+def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] = ()) -> RuleSet:
+    """Load the rules of files, folders and globs; the shipped rules, all in shadow, where none is named.
+
+    `executors`: the verbs besides `alert` that something here can do; for others `mode: enforce` is refused. Raises
+    RulesError with everything that is wrong, UnreadableConfigError where a file cannot be read.
+    """
+    named = list(arguments)
+    files = read_rule_files(rule_files(named or [shipped_rules_dir()]), executors)
+    errors = [error for file in files for error in file.errors]
+    if errors:
+        raise RulesError(errors)
+    rules = RuleSet(tuple(rule for file in files for rule in file.rules))
+    return rules if named else rules.in_shadow()
+
+
+def rule_files(arguments: Iterable[str | Path]) -> list[Path]:
+    """List the files that arguments mean, each once; of a folder those with rules, by name.
+
+    Raises UnreadableConfigError for an argument that means none.
+    """
+    files: dict[Path, None] = {}
+    for argument in arguments:
+        path = Path(argument)
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and _may_hold_rules(file))
+        elif path.exists() or not glob.has_magic(str(argument)):
+            found = [path]
+        else:
+            found = sorted(Path(match) for match in glob.glob(str(argument), recursive=True))  # noqa: PTH207
+        if not found:
+            raise UnreadableConfigError(str(argument), None, None, "", "no rule files", "name a file, folder or glob")
+        files.update(dict.fromkeys(found))
+    return list(files)
+
+
+def read_rule_files(paths: Iterable[Path], executors: Collection[str] = ()) -> list[RuleFile]:
+    """Read files as one set, in which a rule's name stands once; raises UnreadableConfigError only."""
+    first: dict[str, str] = {}
+    return [_read(path, executors, first) for path in paths]
+
+
+def _read(path: Path, executors: Collection[str], first: dict[str, str]) -> RuleFile:
+    try:
+        file = load_yaml(path)
+    except UnreadableConfigError:
+        raise
+    except ConfigError as error:
+        return RuleFile(path, None, (), (error,))
+    reader = RuleReader(file, executors)
+    rules = reader.rules()
+    errors = list(reader.errors)
+    for name, key in reader.names:
+        if name in first:
+            errors.append(file.refuse(key, f"another rule is called {name}", f"it stands in {first[name]}"))
+        else:
+            first[name] = f"{file.file}:{file.value_mark(key).line}"
+    errors.sort(key=lambda error: (error.line or 0, error.column or 0))
+    return RuleFile(path, file, tuple(rules), tuple(errors))
+
+
+def _may_hold_rules(path: Path) -> bool:
+    try:
+        keys = load_yaml(path).data.keys()
+    except ConfigError:
+        return True  # so that it is read again, and reported
+    return "groups" in keys or not _OTHER_FILES & keys

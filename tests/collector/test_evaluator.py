@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.live import Delivery, Live
+from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span, stream_spans, token
+from support.vectors import FOLDER, Vector, vectors
+
+from otel_llm import semconv
+from otel_llm.audit.judging import judge_all
+from otel_llm.audit.windowing import window_rows
+from otel_llm.collector.evaluator import Patience
+from otel_llm.readers.assemble import Assembler
+from otel_llm.readers.otlp import decode
+from otel_llm.readers.otlp_json import parse_json
+from otel_llm.readers.rows import Row
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.classes import SloClasses
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+
+def by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
+    found = {(row["trace_id"], row["span_id"], row["choice"]): row for row in rows}
+    assert len(found) == len(rows), "a row came twice"
+    return found
+
+
+def audited(deliveries: list[Delivery], classes: SloClasses, window_ns: int) -> tuple[list[Row], list[Row]]:
+    assembler = Assembler()
+    for receipt_ns, message in sorted(deliveries, key=lambda one: one[0]):
+        assembler.add(decode(message, receipt_ns))
+    counts: Counter[str] = Counter()
+    judged = judge_all(assembler.finish(), classes, counts)
+    return [one.row for one in judged], window_rows(judged, window_ns, 5 * SECOND, counts)
+
+
+def rows_vector() -> tuple[list[bytes], list[dict[str, Any]]]:
+    lines = (FOLDER / "rows.jsonl").read_bytes().splitlines()
+    expected = [json.loads(line) for line in (FOLDER / "rows.expect.jsonl").read_text().splitlines()]
+    return lines, expected
+
+
+@pytest.mark.parametrize("order", ["as recorded", "backwards", "shuffled"])
+def test_spans_become_the_expected_rows_in_any_order(order: str) -> None:
+    lines, expected = rows_vector()
+    if order == "backwards":
+        lines.reverse()
+    if order == "shuffled":
+        random.Random(7).shuffle(lines)
+    deliveries = [(T0_NS + 2 * SECOND + i * 100 * MS, parse_json(line)) for i, line in enumerate(lines)]
+    rows = by_key(Live().run(deliveries).rows)
+    for want in expected:
+        row = rows.pop((want["trace_id"], want["span_id"], want["choice"]))
+        for name, value in want.items():
+            if name == "why":
+                continue
+            if isinstance(value, float):
+                assert row[name] == pytest.approx(value, abs=1e-9), f"{want['why']}: {name}"
+            else:
+                assert row[name] == value, f"{want['why']}: {name}"
+    assert not rows
+
+
+def vector_deliveries(vector: Vector) -> list[Delivery]:
+    """Send a worked request as a recorder would, on an axis where all of it is plausible."""
+    shift = T0_NS - vector.commit_ns
+    tokens = sorted(
+        zip(vector.tokens_ns, vector.kinds or [0] * len(vector.tokens_ns), strict=True), key=lambda pair: pair[0]
+    )
+    end = vector.end_ns + shift
+    spans = [segment_span(start_ns=T0_NS, attributes=IDENTITY)]
+    first = 0
+    start = T0_NS
+    for seq, at in enumerate(range(0, len(tokens), 7), start=1):
+        piece = tokens[at : at + 7]
+        upto = piece[-1][0] + shift
+        events = [token(time + shift, kind=semconv_kind(kind)) for time, kind in piece]
+        spans.append(segment_span(seq, first, events, start_ns=start, end_ns=upto))
+        first, start = first + len(piece), upto
+    if vector.outcome == "lost":
+        spans.append(segment_span(len(spans), first, start_ns=start, end_ns=end))
+    else:
+        closing = {semconv.OUTCOME: vector.outcome, semconv.TOKENS: first, semconv.SEGMENTS: len(spans) + 1}
+        spans.append(segment_span(len(spans), first, start_ns=start, end_ns=end, attributes=closing))
+    return [(span.end_time_unix_nano + 20 * MS, export(span)) for span in spans]
+
+
+def semconv_kind(kind: int) -> str | None:
+    return {0: None, 1: "reasoning", 2: "tool"}[kind]
+
+
+@pytest.mark.parametrize("vector", vectors(), ids=lambda vector: vector.name)
+def test_worked_requests_live(vector: Vector) -> None:
+    classes = SloClasses((replace(vector.slo, name="v"),), "v")
+    (row,) = Live(classes=classes).run(vector_deliveries(vector)).rows
+    for name, value in vector.expect.items():
+        if isinstance(value, float):
+            assert row[name] == pytest.approx(value, rel=1e-9, abs=1e-9), name
+        else:
+            assert row[name] == value, name
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
+    """Several streams, each cut, delayed, shuffled, repeated and sometimes holed, all inside the lateness."""
+    deliveries: list[Delivery] = []
+    for request in range(1, draw(st.integers(1, 4)) + 1):
+        commit = T0_NS + draw(st.integers(0, 15_000)) * MS
+        gaps = draw(st.lists(st.sampled_from([0, 1, 20, 200, 1500]), max_size=40))
+        times, at = [], commit
+        for gap in gaps:
+            at += gap * MS
+            times.append(at)
+        end = at + draw(st.sampled_from([0, 3, 900])) * MS
+        outcome = draw(st.sampled_from(["completed", "cancelled", "error", "disconnected", "abandoned", None]))
+        spans = stream_spans(
+            times,
+            request=request,
+            commit_ns=commit,
+            end_ns=end,
+            outcome=outcome or "completed",
+            segment_tokens=draw(st.sampled_from([1, 5, 64])),
+        )
+        if outcome is None:
+            spans = spans[:-1]
+        if len(spans) > 2 and draw(st.booleans()):
+            del spans[draw(st.integers(1, len(spans) - 1))]
+        for span in spans:
+            for _ in range(draw(st.integers(1, 2))):
+                delay = draw(st.sampled_from([0, 5, 40, 700])) * MS
+                deliveries.append((span.end_time_unix_nano + delay, export(span)))
+        if draw(st.booleans()):
+            deliveries.append((end + 300 * MS, export(request_span(request=request, start_ns=commit, end_ns=end))))
+    return deliveries, draw(st.sampled_from([1, 3, 10])) * SECOND
+
+
+@settings(max_examples=150, deadline=None)
+@given(fleets())
+def test_live_rows_and_windows_are_the_audits_to_the_bit(fleet: tuple[list[Delivery], int]) -> None:
+    deliveries, window_ns = fleet
+    classes = load_slo()
+    patience = Patience(lateness_ns=60 * SECOND)  # nothing that these deliveries do is late
+    live = Live(classes=classes, window_ns=window_ns, patience=patience).run(deliveries)
+    rows, windows = audited(deliveries, classes, window_ns)
+    assert by_key(live.rows) == by_key(rows)
+    if any(row["outcome"] == "lost" for row in rows):
+        return  # a lost stream's end is known only long after its window closed
+    assert [dict(one) for one in live.windows] == windows
+    assert live.windowing.late == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets())
+def test_counters_add_up_to_the_benefit(fleet: tuple[list[Delivery], int]) -> None:
+    deliveries, window_ns = fleet
+    live = Live(window_ns=window_ns).run(deliveries)
+    benefit = sum(one.benefit for one in live.verdicts if one is not None and one.benefit is not None)
+    read = sum(max(0, one.tokens_read) for one in live.charged)
+    penalty = sum(one.penalty_tokens for one in live.charged)
+    refunded = sum(one.refunded_tokens for one in live.charged)
+    assert read - penalty + refunded == pytest.approx(benefit, abs=1e-6)
+
+
+def test_a_verdict_from_segments_alone_comes_with_the_lateness_at_most() -> None:
+    spans = stream_spans([T0_NS + 100 * MS], end_ns=T0_NS + 200 * MS)
+    live = Live()
+    for span in spans:
+        live.evaluator.apply(decode(export(span), span.end_time_unix_nano), span.end_time_unix_nano)
+    live.evaluator.advance(T0_NS + 5 * SECOND)
+    assert not live.rows
+    live.evaluator.advance(T0_NS + 200 * MS + 5 * SECOND)
+    assert live.rows[0]["met"] is True
+
+
+def test_a_verdict_is_at_once_when_the_request_span_is_there() -> None:
+    spans = stream_spans([T0_NS + 100 * MS], end_ns=T0_NS + 200 * MS)
+    live = Live()
+    now = T0_NS + 200 * MS
+    live.evaluator.apply(decode(export(*spans, request_span(end_ns=now)), now), now)
+    assert [row["outcome"] for row in live.rows] == ["completed"]
+
+
+def test_a_silent_stream_is_lost_after_its_time() -> None:
+    live = Live(patience=Patience(lost_after_ns=10 * SECOND))
+    live.evaluator.apply(decode(export(segment_span(attributes=IDENTITY)), T0_NS), T0_NS)
+    live.evaluator.advance(T0_NS + 9 * SECOND)
+    assert not live.rows
+    live.evaluator.advance(T0_NS + 10 * SECOND)
+    assert live.rows[0]["outcome"] == "lost"
+    assert not live.evaluator.live
+
+
+def test_what_comes_after_the_verdict_is_counted_and_starts_nothing() -> None:
+    spans = stream_spans([T0_NS + 100 * MS], end_ns=T0_NS + 200 * MS)
+    live = Live().run([(span.end_time_unix_nano, export(span)) for span in spans])
+    late = T0_NS + 1000 * SECOND
+    live.evaluator.apply(decode(export(*spans, request_span()), late), late)
+    assert len(live.rows) == 1
+    assert live.evaluator.counts["late_or_duplicate_segments"] == len(spans)
+    assert live.evaluator.counts["late_request_spans"] == 1
+    assert not live.evaluator.live
+
+
+def test_a_clock_that_is_off_by_years_lands_in_the_collectors_windows() -> None:
+    year = 365 * 86_400 * SECOND
+    for off in (-40 * year, 40 * year):
+        spans = stream_spans([T0_NS + off + 100 * MS], commit_ns=T0_NS + off, end_ns=T0_NS + off + 200 * MS)
+        live = Live().run([(span.end_time_unix_nano - off, export(span)) for span in spans])
+        assert [window["window_start_unix_nano"] for window in live.windows] == [T0_NS]
+        assert live.evaluator.counts["shifted_streams"] == 1
+
+
+def test_a_token_in_the_far_future_costs_no_loop_of_years() -> None:
+    spans = stream_spans([T0_NS + 10**18], end_ns=T0_NS + 10**18)
+    live = Live().run([(T0_NS + i * MS, export(span)) for i, span in enumerate(spans)])
+    assert live.rows[0]["ttft_s"] == 1e9
+    assert len(live.windows) < 10

@@ -1,0 +1,178 @@
+"""The service as a process: real doors, real exporters, the journal, the page, a clean stop."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client.parser import text_string_to_metric_families
+from support.commands import Collector, collector, run, wait_until
+from support.otlp import export, request_span, stream_spans
+from support.vectors import FOLDER
+
+import otel_llm.audit
+from otel_llm.readers.files import read_inputs
+
+MS = 1_000_000
+FREE = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0")
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def get_json(url: str) -> Any:
+    return json.loads(get(url))
+
+
+def post_json(door: Collector, line: bytes) -> None:
+    request = urllib.request.Request(
+        f"http://{door.http}/v1/traces", data=line, headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp_path: Path) -> None:
+    with collector(tmp_path, "--lateness", "1s", "--lost-after", "2s", "--windows", tmp_path / "windows.jsonl") as door:
+        for line in (FOLDER / "rows.jsonl").read_bytes().splitlines():
+            post_json(door, line)
+        wait_until("every stream judged", lambda: len(get_json(f"{door.web}/v1/requests")["requests"]) == 18)
+        live = get_json(f"{door.web}/v1/requests")["requests"]
+        metrics = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(get(f"{door.web}/metrics"))
+            for sample in family.samples
+        }
+        page = get(f"{door.web}/")
+        assert (get(f"{door.web}/healthz"), get(f"{door.web}/readyz")) == ("ok\n", "ok\n")
+        status, said = door.stop()
+    assert status == 0, said
+    assert "6 exports, 18 streams judged, 0 still in flight" in said
+    rows = otel_llm.audit.load(tmp_path / "journal").rows
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return (row["trace_id"], row["span_id"], row["choice"])
+
+    assert sorted(live, key=key) == sorted(rows, key=key)
+    counted = sum(value for (name, _), value in metrics.items() if name == "otel_llm_requests_total")
+    assert counted == 18
+    labels = (("measured_at", "client"), ("model", "m"), ("slo_class", "chat"))
+    read = sum(row["tokens_read"] for row in rows if row["benefit"] is not None)
+    met = sum(row["tokens_read"] for row in rows if row["met"])
+    assert metrics["otel_llm_tokens_met_total", labels] == met
+    smooth = (
+        metrics["otel_llm_tokens_read_total", labels]
+        - metrics["otel_llm_penalty_tokens_total", labels]
+        + metrics["otel_llm_penalty_refunded_tokens_total", labels]
+    )
+    assert smooth == pytest.approx(sum(row["benefit"] for row in rows if row["benefit"] is not None))
+    assert read <= metrics["otel_llm_tokens_read_total", labels]
+    assert metrics["otel_llm_deadline_misses_total", labels] == sum(row["deadline_misses"] or 0 for row in rows)
+    assert metrics["otel_llm_streams_in_flight", labels] == 0
+    assert ("otel_llm_idle_seconds_bucket", (("le", "+Inf"), *labels)) in metrics
+    assert "MISSED" in page
+    windows = [json.loads(line) for line in (tmp_path / "windows.jsonl").read_text().splitlines()]
+    assert sum(window["requests_ended"] for window in windows) == 18
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http", "grpc gzip"])
+def test_the_standard_exporters_are_understood(tmp_path: Path, protocol: str) -> None:
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    with provider.get_tracer("another").start_as_current_span("GET /"):
+        pass
+    with collector(tmp_path) as door:
+        made: SpanExporter
+        if protocol == "http":
+            made = HttpExporter(endpoint=f"http://{door.http}/v1/traces")
+        else:
+            from grpc import Compression
+
+            zipped = Compression.Gzip if "gzip" in protocol else None
+            made = GrpcExporter(endpoint=f"http://{door.grpc}", insecure=True, compression=zipped)
+        spans: tuple[ReadableSpan, ...] = kept.get_finished_spans()
+        assert made.export(spans) is SpanExportResult.SUCCESS
+        made.shutdown()
+        wait_until("counted", lambda: "otel_llm_collector_ignored_spans_total 1.0" in get(f"{door.web}/metrics"))
+        assert door.stop()[0] == 0
+    ((message, receipt_ns),) = list(read_inputs([tmp_path / "journal"]))
+    assert message.resource_spans[0].scope_spans[0].spans[0].name == "GET /"
+    assert receipt_ns is not None
+
+
+def test_a_port_in_use_says_what_to_do_and_starts_nothing(tmp_path: Path) -> None:
+    with collector(tmp_path) as door:
+        again = run(
+            "collect", "--grpc", door.grpc, "--http", "127.0.0.1:0", "--web", "127.0.0.1:0", "--journal", tmp_path / "b"
+        )
+    assert again.returncode == 2
+    assert f"{door.grpc} is in use" in again.stderr
+    assert "--grpc" in again.stderr
+
+
+def test_a_journal_in_use_is_refused(tmp_path: Path) -> None:
+    with collector(tmp_path):
+        again = run("collect", *FREE, "--journal", tmp_path / "journal")
+    assert again.returncode == 2
+    assert str(tmp_path / "journal") in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("--slo", "version: 1\ndefault: chat\nclasses:\n  chat: {reading_sped: 5}\n", ["slo.yaml:4:", "reading_speed"]),
+        ("--rules", "version: 1\ngroups:\n- name: a\n  name: b\n", ["rules.yaml:4:", "name"]),
+        ("--config", "version: 1\nlimits: {message_bites: 1}\n", ["config.yaml:2:", "message_bytes"]),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, option: str, text: str, words: list[str]) -> None:
+    path = tmp_path / f"{option.removeprefix('--')}.yaml"
+    path.write_text(text)
+    refused = run("collect", option, path, "--journal", tmp_path / "journal")
+    assert refused.returncode == 2
+    for word in words:
+        assert word in refused.stderr
+    assert not (tmp_path / "journal").exists()
+
+
+@pytest.mark.parametrize("arguments", [("--window", "0s"), ("--lateness", "5 parsecs"), ("--grpc", "4317")])
+def test_a_wrong_option_is_refused(tmp_path: Path, arguments: tuple[str, str]) -> None:
+    refused = run("collect", *arguments, "--journal", tmp_path / "journal")
+    assert refused.returncode == 2
+    assert arguments[1] in refused.stderr
+
+
+def test_decisions_are_written_as_they_are_made(tmp_path: Path) -> None:
+    decisions = tmp_path / "decisions.jsonl"
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "version: 1\ngroups:\n- name: g\n  scope: stream\n  rules:\n"
+        "  - {rule: Slow, when: 'tokens == 1', actions: [alert: {name: Slow, by: [model]}]}\n"
+    )
+    with collector(tmp_path, "--rules", rules, "--decisions", decisions) as door:
+        # Far in the past: the stream's own axis is all that counts.
+        spans = stream_spans(
+            [1_790_000_000_100 * MS, 1_790_000_000_200 * MS], end_ns=1_790_000_000_300 * MS, segment_tokens=1
+        )
+        exporter = f"http://{door.http}/v1/traces"
+        for span in [*spans, request_span(end_ns=1_790_000_000_300 * MS)]:
+            body = export(span).SerializeToString()
+            request = urllib.request.Request(exporter, data=body, headers={"Content-Type": "application/x-protobuf"})
+            urllib.request.urlopen(request, timeout=10).close()
+        wait_until("judged", lambda: get_json(f"{door.web}/v1/requests")["requests"])
+        assert door.stop()[0] == 0
+    records = [json.loads(line) for line in decisions.read_text().splitlines()]
+    assert [record["state"] for record in records] == ["firing", "resolved"]
+    assert records[0]["facts"] == {"tokens": 1}
+    assert records[0]["flip_unix_nano"] == 1_790_000_000_100 * MS

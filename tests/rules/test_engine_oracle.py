@@ -1,0 +1,213 @@
+"""The engine against brute force: a state machine written from the rules page that looks at every instant.
+
+Everything in these scripts happens at whole milliseconds, so facts cross thresholds at a millisecond or, where the
+comparison is strict, a nanosecond later: an oracle that looks at both sees everything, and must agree to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_llm.rules.condition import Condition
+from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.slo.classes import SloClass
+from otel_llm.slo.stream import Stream
+from rules.scripted import COMMIT, MS, Receiver, Segment, View, one_rule, run, story
+
+CONDITIONS = [
+    "gap_seconds > 0.3",
+    "gap_seconds >= 0.3",
+    "runway_seconds < 0.2",
+    "0.2 > runway_seconds && gap_seconds > 0.3",
+    "idle_seconds > 0.5 || gap_seconds > 0.4",
+    "!(gap_seconds <= 0.2) && tokens_read > 2",
+    "idle_decode_seconds * 2.0 > 0.5 + gap_seconds",
+    "runway_seconds + idle_seconds / 2.0 < gap_seconds",
+    "age_seconds - 0.25 > runway_seconds * 3.0",
+    "tokens > 5 && runway_seconds >= 0.25",
+    "ttft_seconds > 0.4 && gap_seconds > 0.1",
+    "gap_seconds > ttft_seconds",
+    "fact_age_seconds > 0.4",
+    "exact_resume == (gap_seconds > 0.25)",
+    "gap_seconds in [0.25, 0.5] || gap_seconds == 0.125",
+    "rate_tokens_per_second < 5.0 && gap_seconds > 0.1",
+    "tokens > 3",
+    "age_seconds > 1.0 && age_seconds < 1.5",
+]
+RESOLVES = [None, None, "runway_seconds > 0.4", "gap_seconds < 0.1", "idle_decode_seconds > 0.5", "tokens > 6"]
+
+
+@dataclass
+class Oracle:
+    """One rule on one stream, looked at at every instant that is asked for, by what is known then."""
+
+    rule: Rule
+    slo: SloClass = field(default_factory=SloClass)
+    state: str = "inactive"
+    judged: tuple[bool, int] | None = None  # what `when` was taken for at the last look, and since when
+    was_missing: bool = False
+    floor: int = COMMIT
+    flip: int = 0
+    assumed: int | None = None
+    told: list[tuple[str, str, float]] = field(default_factory=list)
+    parts: dict[int, Stream] = field(default_factory=dict)
+
+    def facts(self, view: View, x: int) -> dict[str, object]:
+        """Return every fact at an instant, from a stream of the tokens that had come by then."""
+        count = bisect_right(view.stream.times_ns, x)
+        part = self.parts.get(count)
+        if part is None:
+            part = self.parts[count] = Stream(self.slo, COMMIT)
+            part.extend(list(view.stream.times_ns[:count]))
+        now = part.at(x)
+        seconds = {name.replace("_ns", "_seconds"): value for name, value in now._asdict().items() if "_ns" in name}
+        facts: dict[str, object] = {name: None if v is None else v / 1e9 for name, v in seconds.items()}
+        facts |= {"tokens": now.tokens, "tokens_read": now.tokens_read, "exact_resume": view.exact_resume}
+        facts["rate_tokens_per_second"] = now.rate_tokens_per_second
+        facts["fact_age_seconds"] = (x - view.watermark_ns) / 1e9
+        return facts
+
+    def truth(self, condition: Condition, view: View, x: int, *, aged: bool) -> bool | None:
+        names = condition.facts
+        identity = {"fact_age_seconds", "exact_resume"}
+        timed = set(names) - identity - {"tokens", "tokens_read"}
+        if timed and view.has_gap:
+            return None
+        if aged and set(names) - identity and x - view.watermark_ns > self.rule.max_fact_age_ns:
+            return None
+        facts = self.facts(view, x)
+        values = [facts[name] for name in names]
+        return None if None in values else bool(condition.program.run(*values))
+
+    def since(self, condition: Condition, view: View, x: int, value: bool) -> int:
+        """Step back, a look at a time, to where the run that goes on at x began."""
+        start = back = x
+        while back > self.floor:
+            back = max(self.floor, (back - 1) // MS * MS + (1 if back % MS != 1 else 0))
+            truth = self.truth(condition, view, back, aged=False)
+            if truth is (not value):
+                break
+            start = back if truth is value else start
+        return start
+
+    def look(self, view: View, x: int) -> None:
+        rule = self.rule
+        if self.state == "firing" and self.assumed is not None:
+            known = bisect_right(view.stream.times_ns, self.flip)
+            if known != self.assumed and self.truth(rule.when, view, self.flip, aged=False) is False:
+                self.close("refuted", self.flip)
+            else:
+                self.assumed = None if view.watermark_ns >= self.flip else known
+        truth = self.truth(rule.when, view, x, aged=True)
+        if truth is None and rule.on_missing == "hold":
+            return
+        holds = rule.on_missing == "fire" if truth is None else truth
+        if truth is None or self.was_missing:
+            stale = view.watermark_ns + rule.max_fact_age_ns + 1
+            begin = stale if truth is None and rule.when.ages and self.floor <= stale <= x else x
+            since = self.judged[1] if self.judged and self.judged[0] is holds else begin
+        else:
+            since = self.since(rule.when, view, x, holds)
+        missing, self.was_missing = self.was_missing, truth is None
+        self.judged = (holds, since)
+        if not holds and self.state != "firing":
+            self.state, self.judged = "inactive", None
+        elif holds and self.state != "firing":
+            self.state = "pending"
+            if x >= since + rule.for_ns:
+                self.state, self.flip = "firing", since + rule.for_ns
+                self.floor = self.flip
+                settled = truth is None or view.watermark_ns >= self.flip
+                self.assumed = None if settled else bisect_right(view.stream.times_ns, self.flip)
+                self.told.append(("firing", "done", (self.flip - COMMIT) / MS))
+        elif not holds and x >= since + rule.keep_firing_for_ns:
+            at = since + rule.keep_firing_for_ns
+            if rule.resolve_when is None:
+                self.close("resolved", at)
+            elif self.truth(rule.resolve_when, view, x, aged=True):
+                self.close("resolved", max(at, self.since(rule.resolve_when, view, x, True)))
+        assert missing is not None
+
+    def close(self, outcome: str, at: int) -> None:
+        self.told.append(("resolved", outcome, (at - COMMIT) / MS))
+        self.floor = max(self.floor, at)
+        self.state, self.judged = "inactive", None
+
+
+def watch(rules: RuleSet, segments: list[Segment], until_ns: int) -> list[tuple[str, str, float]]:
+    """Run the oracle: at every receipt after the batch, and at every millisecond and the nanosecond after it."""
+    oracle = Oracle(rules.rules[0])
+    receiver = Receiver()
+    receipts = {
+        at: list(group) for at, group in groupby(sorted(segments, key=lambda s: s.receipt_ns), lambda s: s.receipt_ns)
+    }
+    view: View | None = None
+    for tick in range(0, until_ns + 1, MS):
+        for segment in receipts.get(tick, ()):
+            view, ended = receiver.apply(segment)
+            oracle.parts = {}
+            if ended:
+                end = view.watermark_ns
+                if oracle.state == "firing" and oracle.assumed is not None:
+                    known = bisect_right(view.stream.times_ns, oracle.flip)
+                    if known != oracle.assumed and not oracle.truth(rules.rules[0].when, view, oracle.flip, aged=False):
+                        oracle.close("refuted", oracle.flip)
+                if oracle.state == "firing":
+                    oracle.close("ended", end)
+                return oracle.told
+        if view is not None:
+            for at in (tick, tick + 1):
+                if at <= until_ns:
+                    oracle.look(view, at + view.offset_ns)
+    return oracle.told
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[Segment]:
+    """Draw a reply of bursts and stalls, its segments, their delays and order of arrival."""
+    times, at = [], draw(st.integers(0, 500))
+    for _ in range(draw(st.integers(0, 5))):
+        for _ in range(draw(st.integers(1, 4))):
+            times.append(at)
+            at += draw(st.sampled_from([0, 1, 10, 50, 125, 200]))
+        at += draw(st.sampled_from([0, 100, 250, 300, 301, 700]))
+    segments, begin, end, seq = [], -1, 0, 0
+    stop = at + draw(st.sampled_from([0, 100, 600]))
+    while True:
+        last = end >= stop
+        receipt = 1000 + end + draw(st.sampled_from([0, 0, 1, 20, 20, 80, 300]))
+        inside = tuple(COMMIT + time * MS for time in times if begin < time <= end)
+        segments.append(Segment(receipt * MS, seq, COMMIT + end * MS, inside, last=last and draw(st.booleans())))
+        if last:
+            return segments
+        begin, seq = end, seq + 1
+        end = min(stop, end + draw(st.sampled_from([50, 100, 250, 250, 400])))
+
+
+durations = st.sampled_from(["0s", "50ms", "100ms", "300ms"])
+
+
+@st.composite
+def rules_drawn(draw: st.DrawFn) -> RuleSet:
+    resolve = draw(st.sampled_from(RESOLVES))
+    return one_rule(
+        draw(st.sampled_from(CONDITIONS)),
+        **({} if resolve is None else {"resolve_when": repr(resolve)}),
+        for_=draw(durations),
+        keep_firing_for=draw(durations),
+        on_missing=draw(st.sampled_from(["hold", "hold", "false", "fire"])),
+        max_fact_age=draw(st.sampled_from(["150ms", "350ms", "1500ms"])),
+    )
+
+
+@given(rules_drawn(), scripts())
+@settings(max_examples=60, deadline=None)
+def test_the_engine_sees_what_brute_force_sees(rules: RuleSet, segments: list[Segment]) -> None:
+    until_ns = max(segment.receipt_ns for segment in segments) + 500 * MS
+    expected = watch(rules, segments, until_ns)
+    assert story(run(rules, segments, until_ns)) == expected

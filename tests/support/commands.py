@@ -1,0 +1,77 @@
+"""The command `otel-llm` as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Collector:
+    """A running `otel-llm collect`: its doors, and its process."""
+
+    process: subprocess.Popen[str]
+    grpc: str
+    http: str
+    web: str
+
+    def stop(self) -> tuple[int, str]:
+        """Ask it to stop; return its exit status and what it still said."""
+        self.process.terminate()
+        said, _ = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, said
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment without telemetry settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")} | {
+        "PYTHONUNBUFFERED": "1"
+    }
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `otel-llm` to its end."""
+    command = [sys.executable, "-m", "otel_llm.cli.main", *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment(), cwd=cwd, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+
+
+@contextmanager
+def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
+    """Run `otel-llm collect` on free ports with its journal in `folder`."""
+    command = [
+        *(sys.executable, "-m", "otel_llm.cli.main", "collect", "--journal", str(folder / "journal")),
+        *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"),
+        *map(str, arguments),
+    ]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        doors = re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)", line)
+        assert doors, line + process.stdout.read()
+        yield Collector(process, *doors.groups())
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def wait_until(what: str, holds: object) -> None:
+    """Poll until `holds()` is true; fail naming `what` after a generous time."""
+    assert callable(holds)
+    limit = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < limit, f"not within {WAIT_S} s: {what}"
+        time.sleep(0.02)

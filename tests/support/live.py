@@ -1,0 +1,79 @@
+"""The live evaluator on a virtual clock: deliveries in, rows, windows and decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_llm.collector.evaluator import Evaluator, Patience
+from otel_llm.collector.streams import LiveStream
+from otel_llm.collector.windowing import Windowing
+from otel_llm.readers.otlp import decode
+from otel_llm.readers.rows import Row
+from otel_llm.rules.engine import Decision, RuleEngine
+from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.classes import SloClasses
+from otel_llm.slo.verdict import Verdict
+from otel_llm.slo.windows import Charge
+
+Delivery = tuple[int, ExportTraceServiceRequest]
+"""When the collector received it (unix ns), and what."""
+
+
+@dataclass
+class Live:
+    """An evaluator and all that came out of it."""
+
+    classes: SloClasses = field(default_factory=load_slo)
+    rules: RuleSet = field(default_factory=lambda: RuleSet(()))
+    window_ns: int = 10_000_000_000
+    patience: Patience = field(default_factory=Patience)
+    rows: list[Row] = field(default_factory=list)
+    verdicts: list[Verdict | None] = field(default_factory=list)
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    charged: list[Charge] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.windowing = Windowing(self.window_ns, self.patience.lateness_ns, self.windows.append)
+        self.engine = RuleEngine(self.rules)
+        self.evaluator = Evaluator(self.classes, self.engine, self.windowing, self, self.patience)
+
+    def run(self, deliveries: Iterable[Delivery], until_ns: int | None = None) -> Live:
+        """Apply deliveries at their instants, in order, then let time pass."""
+        last = 0
+        for last, message in sorted(deliveries, key=lambda one: one[0]):
+            self.evaluator.apply(decode(message, last), last)
+        patience = self.patience
+        self.evaluator.advance(last + patience.lost_after_ns + patience.lateness_ns + 2 * self.window_ns)
+        if until_ns is not None:
+            self.evaluator.advance(until_ns)
+        return self
+
+    def stream_started(self, stream: LiveStream) -> None:
+        pass
+
+    def stream_moved(self, stream: LiveStream) -> None:
+        if stream.meter is not None and stream.arithmetic is not None:
+            self.charged.append(
+                stream.meter.advance(stream.arithmetic.read_ns, stream.watermark_ns, stream.watermark_ns)
+            )
+
+    def stream_charged(self, stream: LiveStream, charge: Charge) -> None:
+        self.charged.append(charge)
+
+    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+        if stream.meter is not None:
+            self.charged.append(stream.meter.close(verdict))
+        self.rows.append(row)
+        self.verdicts.append(verdict)
+
+    def foreign_judged(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def decided(self, decisions: list[Decision]) -> None:
+        self.decisions.extend(decisions)
