@@ -90,6 +90,10 @@ def audit(
             found.write_windows(windows)
         if html is not None:
             found.write_html(html)
+    except ModuleNotFoundError as missing:
+        from otel_llm.cli.main import MissingExtraError
+
+        raise MissingExtraError("audit", missing.name or "a module") from missing
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
     _print(found, form)

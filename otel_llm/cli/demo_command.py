@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ START_S = 30.0
 VLLM_START_S = 180.0
 REPLIES_S = 60.0
 VERDICTS_S = 20.0
+FILE_WIDTH = 120
 LISTENING = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 
 
@@ -52,7 +54,7 @@ def demo(out: Path, vllm: Path | None, live: bool | None) -> None:
     Example:
       otel-llm demo --out demo-out
     """
-    console = Console()
+    console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
     folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)
     watched = console.is_terminal if live is None else live
@@ -75,7 +77,7 @@ def demo(out: Path, vllm: Path | None, live: bool | None) -> None:
     audit.write_html(report)
     audit.write_requests(folder / "requests.csv")
     _print_rows(console, audit.rows)
-    _print_decisions(console, snapshot["decisions"])
+    _print_decisions(console, snapshot["decisions"], audit.rows)
     same = _compare(console, snapshot["recent"], audit.rows)
     console.print(
         f"\njournal    {folder / 'journal'}\ndecisions  {folder / 'decisions.jsonl'}\nreport     {report}  (open it)"
@@ -169,10 +171,10 @@ def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[
 def _print_rows(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(title="what each reader felt", title_justify="left", box=None, pad_edge=False)
     for name in ("reply", "outcome"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for name in ("tokens", "TTFT s", "max gap s", "fluidity", "idle s"):
-        table.add_column(name, justify="right")
-    table.add_column("met")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("met", no_wrap=True)
     for row in sorted(rows, key=lambda one: (str(one["model"]), one["start_unix_nano"] or 0)):
         table.add_row(
             str(row["model"]),
@@ -187,20 +189,22 @@ def _print_rows(console: Console, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _print_decisions(console: Console, decisions: list[dict[str, Any]]) -> None:
+def _print_decisions(console: Console, decisions: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+    """Say which rule fired on which replies, and show one decision."""
+    replies = {row["trace_id"]: str(row["model"]) for row in rows}
     fired = [one for one in decisions if one["state"] == "firing"]
     if not fired:
         console.print("\nno rule fired")
         return
-    console.print(f"\nrules      {len(fired)} actions decided (shadow: recorded, not done), for example:")
+    console.print("\nrules that fired (in shadow: decided and recorded, not done)")
+    for rule in dict.fromkeys(str(one["rule"]) for one in fired):
+        streams = {one["trace_id"] for one in fired if one["rule"] == rule}
+        kinds = Counter(replies.get(stream, "?") for stream in streams)
+        console.print(f"  {rule} on " + ", ".join(f"{count} of {name}" for name, count in sorted(kinds.items())))
     first = fired[0]
-    facts = ", ".join(
-        f"{name}={value:.3f}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in first["facts"].items()
-    )
+    facts = ", ".join(f"{name} {_fact(value)}" for name, value in first["facts"].items())
     console.print(
-        f"           {first['rule']} on {first['trace_id'][:8]}: {first['action']}, {first['outcome']}; {facts}",
-        markup=False,
+        f"  for example {first['action']} on {first['trace_id'][:8]}: {first['outcome']} ({facts})", markup=False
     )
 
 
@@ -222,6 +226,10 @@ def _compare(console: Console, live: list[dict[str, Any]], audited: list[dict[st
         words = ", ".join(f"{name}: {a.get(name)} / {b.get(name)}" for name in names)
         console.print(f"  {re.sub('^0+', '', key[0])[:16]}: {words}", markup=False)
     return False
+
+
+def _fact(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _digits(value: float | None) -> str:

@@ -5,7 +5,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Barrier, Event
 
 import grpc
 import pytest
@@ -193,6 +193,20 @@ def test_the_port_is_taken_before_anything_is_served(behind: Behind) -> None:
     with grpc.insecure_channel(str(receiver.address)) as channel:
         call(channel, RAW)
     receiver.stop(0)
+    receiver.stop(0)
+
+
+def test_exports_are_handled_at_once() -> None:
+    both = Barrier(2)
+
+    def meet(_raw: bytes) -> bytes:
+        both.wait(30)
+        return b""
+
+    receiver = GrpcReceiver(LOCAL, meet, threads=2)
+    receiver.start()
+    with grpc.insecure_channel(str(receiver.address)) as channel, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: call(channel, RAW), range(2))) == [b"", b""]
     receiver.stop(0)
 
 

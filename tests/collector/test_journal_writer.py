@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -166,6 +167,22 @@ def test_threads_write_whole_records(tmp_path: Path) -> None:
     assert len(names(tmp_path)) > 3
 
 
+def test_one_thread_writes_at_a_time(tmp_path: Path) -> None:
+    inside: list[int] = []
+    most = 0
+
+    def sync(fd: int) -> None:
+        nonlocal most
+        inside.append(fd)
+        time.sleep(0.001)  # room for another to come in
+        most = max(most, len(inside))
+        inside.pop()
+
+    with Journal(tmp_path, sync=sync) as journal, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: journal.append(RAW, T0_NS + i), range(50)))
+    assert most == 1
+
+
 def test_the_policy_of_fsync_is_asked_before_append_returns(tmp_path: Path) -> None:
     seen: list[int] = []
     with Journal(tmp_path, sync=lambda fd: seen.append(os.fstat(fd).st_size)) as journal:
@@ -179,7 +196,7 @@ def test_the_policy_of_fsync_is_asked_before_append_returns(tmp_path: Path) -> N
 
 
 def test_a_record_that_does_not_fit_leaves_nothing_and_the_next_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = os.write
 
@@ -194,10 +211,13 @@ def test_a_record_that_does_not_fit_leaves_nothing_and_the_next_is_whole(
                 during.setattr(os, "write", full)
                 with pytest.raises(JournalError) as raised:
                     journal.append(RAW, T0_NS + 1)
-            assert raised.value.reason == "No space left on device"
+            assert raised.value.reason == journal.failing == "No space left on device"
             assert records(tmp_path) == [Record(RAW, T0_NS)]
         journal.append(RAW, T0_NS + 2)
         assert journal.written_records == 2
+        assert journal.failing is None
+    # Said once when it begins, once when it is over.
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert [record.receipt_ns for record in records(tmp_path)] == [T0_NS, T0_NS + 2]
     assert len(names(tmp_path)) == 1
 

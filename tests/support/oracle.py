@@ -1,4 +1,4 @@
-"""A naive judge, written from the metrics page without a thought for speed: instants are enumerated, shares are Fractions.
+"""A naive judge, written from the metrics page without a thought for speed: instants are enumerated.
 
 It shares no code with the package but the class definitions.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 from otel_llm.slo.classes import Curve, SloClass
 
@@ -29,7 +30,7 @@ def judged(
     read = sorted(max(0, time - commit_ns) for time, kind in zip(tokens_ns, kinds, strict=True) if kind in slo.reads)
     end = max([end_ns - commit_ns, 0, *every])
     completed = outcome == "completed"
-    gaps = [after - before for before, after in zip(every, every[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(every)]
     row: dict[str, Exact] = {
         "tokens": len(every),
         "tokens_read": len(read),
@@ -56,9 +57,8 @@ def judged(
     row["stalls"] = _stalls(arrivals, slo)
     row |= _fluidity(read, None if completed else end, slo, input_tokens)
     row["met"] = _met(read, None if completed else end, outcome, slo, idle)
-    row["benefit"] = len(read) - _penalty(idle, slo)
-    if outcome in ("error", "disconnected"):
-        row["benefit"] -= Fraction(slo.benefit.abort_penalty)
+    aborted = Fraction(slo.benefit.abort_penalty) if outcome in ("error", "disconnected") else 0
+    row["benefit"] = len(read) - _penalty(idle, slo) - aborted
     return row
 
 
@@ -180,7 +180,7 @@ def _first_target(slo: SloClass, input_tokens: int | None) -> int | None:
     points = ttft.points
     if input_tokens <= points[0][0]:
         return points[0][1]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= input_tokens <= x1:
             return round(y0 + Fraction((input_tokens - x0) * (y1 - y0), x1 - x0))
     return points[-1][1]

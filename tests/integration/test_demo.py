@@ -1,0 +1,48 @@
+"""The demo end to end: thirty requests, live verdicts, a rule that fires, the same figures in the audit."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+from support.commands import run
+
+import otel_llm.audit
+
+
+def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
+    shown = run("demo", "--out", tmp_path / "out")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "live and audit agree on all 30 requests" in shown.stdout
+    (folder,) = (tmp_path / "out").glob("run-*")
+    rows = otel_llm.audit.load(folder / "journal").rows
+    felt: dict[str, list[dict[str, object]]] = {}
+    for row in rows:
+        felt.setdefault(str(row["model"]), []).append(row)
+        assert row["coverage"] == 1.0
+        assert row["measured_at"] == "client"
+    assert {name: len(found) for name, found in felt.items()} == {
+        "healthy": 10, "slow-prefill": 4, "stall-full-buffer": 4, "stall-empty-buffer": 4, "bursts": 4,
+        "early-cancel": 2, "disconnect": 2,
+    }  # fmt: skip
+    outcomes = {name: {row["outcome"] for row in found} for name, found in felt.items()}
+    assert outcomes["early-cancel"] == {"cancelled"}
+    assert outcomes["disconnect"] == {"disconnected"}
+    assert outcomes["healthy"] == {"completed"}
+    # The scripts, as felt: no time is asserted closer than seconds.
+    for row in felt["stall-full-buffer"]:
+        assert float(str(row["tbt_max_s"])) > 2.5
+        assert float(str(row["idle_decode_s"])) < 1.0
+    for row in felt["stall-empty-buffer"]:
+        assert float(str(row["idle_decode_s"])) > 2.0
+    for row in felt["bursts"]:
+        assert (row["tokens"], row["token_basis"]) == (84, "exact")
+    for row in felt["early-cancel"]:
+        assert row["tokens"] == 30
+    with (folder / "requests.csv").open() as written:
+        assert len(list(csv.DictReader(written))) == 30
+    fired = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
+    starving = {record["trace_id"] for record in fired if record["rule"] == "ReaderStarving"}
+    assert starving == {row["trace_id"] for row in felt["stall-empty-buffer"]}
+    assert "<html" in (folder / "report.html").read_text()[:500].lower()

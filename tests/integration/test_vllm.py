@@ -1,0 +1,122 @@
+"""Against a real vLLM on the CPU: what we count is what the server says it made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.spans import records_of
+
+import otel_llm
+from otel_llm.readers.assemble import Assembled, Assembler
+
+VENV = Path(__file__).parents[2] / ".venv-vllm"
+START_S = 240.0
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if not (VENV / "ready").exists():
+        pytest.skip("no vLLM environment: run `make vllm-env`")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    log = (tmp_path_factory.mktemp("vllm") / "log").open("w+")
+    command = [
+        *(VENV / "bin" / "vllm", "serve", VENV / "tiny", "--served-model-name", "tiny"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"),
+        *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
+        *("--stream-interval", "3"),  # several tokens in one chunk, as a busy engine or speculative decoding sends them
+    ]
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    server = subprocess.Popen(command, env=os.environ | offline, stdout=log, stderr=log, start_new_session=True)
+    try:
+        limit = time.monotonic() + START_S
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+                break
+            except (urllib.error.URLError, OSError):
+                log.seek(0)
+                assert server.poll() is None, log.read()[-3000:]
+                assert time.monotonic() < limit, log.read()[-3000:]
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        log.close()
+
+
+def streamed(url: str, **asked: Any) -> tuple[int, Assembled]:
+    """Stream one reply; return the server's count and what was recorded."""
+    exporter = InMemorySpanExporter()
+    otel_llm.instrument(exporter=exporter)
+    try:
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "def f(x):"}], stream=True, **asked
+            )
+            completion = None
+            for chunk in stream:
+                if chunk.usage is not None:
+                    completion = chunk.usage.completion_tokens
+        otel_llm.flush()
+    finally:
+        otel_llm.uninstrument()
+    assert completion is not None
+    assembler = Assembler()
+    assembler.add(records_of(exporter.get_finished_spans()))
+    (recorded,) = assembler.finish()
+    return completion, recorded
+
+
+def test_the_count_is_the_servers(vllm_url: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    completion, recorded = streamed(
+        vllm_url, max_tokens=150, seed=1, extra_body={"stream_options": options, "ignore_eos": True}
+    )
+    assert completion == 150
+    assert len(recorded.times_ns) == completion
+    assert recorded.resolved.token_basis == "exact"
+    assert recorded.resolved.coverage == 1.0
+    assert len(set(recorded.times_ns)) < completion, "no chunk carried several tokens"
+
+
+def test_token_ids_count_as_well(vllm_url: str) -> None:
+    completion, recorded = streamed(
+        vllm_url,
+        max_tokens=120,
+        stream_options={"include_usage": True},
+        extra_body={"return_token_ids": True, "ignore_eos": True},
+    )
+    assert (len(recorded.times_ns), recorded.resolved.token_basis) == (completion, "exact")
+
+
+def test_without_a_count_the_basis_is_labelled(vllm_url: str) -> None:
+    _, recorded = streamed(
+        vllm_url, max_tokens=60, stream_options={"include_usage": True}, extra_body={"ignore_eos": True}
+    )
+    assert recorded.resolved.token_basis == "chunk"
