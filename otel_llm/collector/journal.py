@@ -7,6 +7,7 @@ again, so that what a crash tore stays the last thing in its file. Names sort by
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import time
@@ -26,6 +27,7 @@ NS_PER_S: Final = 1_000_000_000
 LOCK_FILE: Final = "journal.lock"
 _NAME: Final = re.compile(r"(\d{8}T\d{6})\.(\d{9})Z-(\d{6,})\.otlp(?:\.zst)?")
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%S"
+_log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -53,6 +55,8 @@ class Journal:
         """Since the start, lengths and seals included."""
         self.path: Path | None = None
         """The file being written; None before the first record and between files."""
+        self.failing: str | None = None
+        """Why the last record could not be written; None when it could."""
         self._max_bytes = max_bytes
         self._max_age_ns = round(max_age_s * NS_PER_S)
         self._sync = sync
@@ -103,7 +107,14 @@ class Journal:
                 fd = self._file_for(size, receipt_ns)
                 self._write(fd, (head, raw, seal), size)
             except OSError as error:
-                raise JournalError(error.strerror or str(error)) from error
+                reason = error.strerror or str(error)
+                if self.failing is None:
+                    _log.error("%s: cannot be written: %s; exports are refused until it can", self.folder, reason)
+                self.failing = reason
+                raise JournalError(reason) from error
+            if self.failing is not None:
+                _log.warning("%s: can be written again", self.folder)
+                self.failing = None
             self._size += size
             self.written_bytes += size
             self.written_records += 1

@@ -161,7 +161,7 @@ class Pipeline:
 
     def unready(self) -> str | None:
         """Return why nothing should be sent here now, None when it can be."""
-        return "stopping" if self._stopping else self.unwell()
+        return "stopping" if self._stopping else self.unwell() or self.journal.failing
 
     def stop(self) -> None:
         """Refuse what comes, evaluate what was accepted, judge what ended, close the journal."""
@@ -193,7 +193,9 @@ class Pipeline:
             try:
                 return self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
             except queue.Empty:
-                self._guard(lambda: self.evaluator.advance(self.clock.now_ns()))
+                now_ns = self.clock.now_ns()
+                self.journal.tick(now_ns)
+                self._guard(lambda now_ns=now_ns: self.evaluator.advance(now_ns))  # type: ignore[misc]
 
     def _guard(self, step: Callable[[], None]) -> None:
         """Keep the service up when one batch hits a bug of ours: said once with its traceback, counted always."""

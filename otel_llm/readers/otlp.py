@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_llm import semconv
 from otel_llm.readers.attributes import ENGINE_LATENCIES, MAX_COUNT, MAX_VALUE_CHARS, scalars
 from otel_llm.readers.records import Batch, DecodeError, RequestSpan, Segment
-from otel_llm.readers.token_events import MAX_TOKENS, TokenEventError, read_tokens
+from otel_llm.readers.token_events import MAX_TIME_NS, MAX_TOKENS, TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_TOKENS: Final = 4_000_000
 """Tokens that one message may expand to: an event of 40 bytes can claim a million."""
-MAX_TIME_NS: Final = 2**63 - 1
 
 CHUNK_EVENT: Final = "gen_ai.content.completion.chunk"
 """Traceloop's event for each chunk of a streamed reply."""
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 _REQUEST_EVENTS: Final = frozenset({semconv.TOKEN_EVENT, CHUNK_EVENT})
 _STATUS_ERROR: Final = 2
+_NO_TRACE_ID: Final = bytes(16)
+_NO_SPAN_ID: Final = bytes(8)
 _RESOURCE_SPANS_TAG: Final = 0x0A
 
 
@@ -92,29 +93,24 @@ def decode(message: ExportTraceServiceRequest, receipt_ns: int | None = None) ->
         for scope_spans in resource_spans.scope_spans:
             for span in scope_spans.spans:
                 try:
+                    allowed = min(budget, MAX_TOKENS)
                     if span.name == semconv.SEGMENT_SPAN:
-                        segment = _segment(span, batch, min(budget, MAX_TOKENS))
-                        segment.receipt_ns = receipt_ns
-                        segment.instance_id = instance_id
+                        segment = _segment(span, batch, allowed, receipt_ns, instance_id)
                         budget -= len(segment.times_ns)
                         batch.segments.append(segment)
-                        continue
-                    request = _request(span, batch, min(budget, MAX_TOKENS))
-                    if request is None:
+                    elif (request := _request(span, batch, allowed, receipt_ns, instance_id)) is not None:
+                        budget -= len(request.events_ns)
+                        batch.requests.append(request)
+                    else:
                         batch.ignored += 1
-                        continue
-                    request.receipt_ns = receipt_ns
-                    request.instance_id = instance_id
-                    budget -= len(request.events_ns)
-                    batch.requests.append(request)
                 except (_Refused, TokenEventError) as refusal:
                     batch.refused[str(refusal)] += 1
     return batch
 
 
-def _segment(span: Span, batch: Batch, budget: int) -> Segment:
-    _check_id(span.trace_id, 16, "trace_id")
-    _check_id(span.parent_span_id, 8, "parent_span_id")
+def _segment(span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None) -> Segment:
+    trace_id = _check_id(span.trace_id, _NO_TRACE_ID, "bad_trace_id")
+    request_id = _check_id(span.parent_span_id, _NO_SPAN_ID, "bad_parent_span_id")
     start_ns, end_ns = _check_times(span)
     seq = first_token = None
     choice = 0
@@ -135,16 +131,28 @@ def _segment(span: Span, batch: Batch, budget: int) -> Segment:
     if seq is None or first_token is None:
         raise _Refused("missing_seq" if seq is None else "missing_first_token")
     times_ns, kinds = read_tokens(span, _TOKEN_EVENTS, batch.anomalies, budget)
-    _check_token_times(times_ns)
     if times_ns and max(times_ns) > end_ns:
         batch.anomalies["token_after_segment_end"] += 1
     attributes = scalars(others, batch.anomalies) if others else {}
     return Segment(
-        span.trace_id, span.parent_span_id, choice, seq, first_token, start_ns, end_ns, times_ns, kinds, attributes
+        trace_id,
+        request_id,
+        choice,
+        seq,
+        first_token,
+        start_ns,
+        end_ns,
+        times_ns,
+        kinds,
+        attributes,
+        receipt_ns,
+        instance_id,
     )
 
 
-def _request(span: Span, batch: Batch, budget: int) -> RequestSpan | None:
+def _request(
+    span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None
+) -> RequestSpan | None:
     """Return the inference span, None for any other.
 
     Others' spans are the bulk of what a general exporter sends, so their attributes are looked at once, by key.
@@ -152,15 +160,14 @@ def _request(span: Span, batch: Batch, budget: int) -> RequestSpan | None:
     chunked = any(event.name == CHUNK_EVENT for event in span.events)
     if not chunked and not _is_inference(span):
         return None
-    _check_id(span.trace_id, 16, "trace_id")
-    _check_id(span.span_id, 8, "span_id")
+    trace_id = _check_id(span.trace_id, _NO_TRACE_ID, "bad_trace_id")
+    span_id = _check_id(span.span_id, _NO_SPAN_ID, "bad_span_id")
     start_ns, end_ns = _check_times(span)
     attributes = scalars(span.attributes, batch.anomalies)
     events_ns, kinds = read_tokens(span, _REQUEST_EVENTS, batch.anomalies, budget)
-    _check_token_times(events_ns)
     return RequestSpan(
-        trace_id=span.trace_id,
-        span_id=span.span_id,
+        trace_id=trace_id,
+        span_id=span_id,
         parent_id=span.parent_span_id,
         name=span.name[:MAX_VALUE_CHARS],
         kind=span.kind,
@@ -172,6 +179,8 @@ def _request(span: Span, batch: Batch, budget: int) -> RequestSpan | None:
         kinds=kinds,
         event_basis="chunk" if chunked else None,
         dropped_events=span.dropped_events_count,
+        receipt_ns=receipt_ns,
+        instance_id=instance_id,
     )
 
 
@@ -194,9 +203,10 @@ def _instance_id(attributes: Iterable[KeyValue]) -> str | None:
     return None
 
 
-def _check_id(value: bytes, length: int, name: str) -> None:
-    if len(value) != length or not any(value):
-        raise _Refused(f"bad_{name}")
+def _check_id(value: bytes, nobody: bytes, reason: str) -> bytes:
+    if len(value) != len(nobody) or value == nobody:
+        raise _Refused(reason)
+    return value
 
 
 def _check_times(span: Span) -> tuple[int, int]:
@@ -208,14 +218,6 @@ def _check_times(span: Span) -> tuple[int, int]:
     if end_ns < start_ns:
         raise _Refused("end_before_start")
     return start_ns, end_ns
-
-
-def _check_token_times(times_ns: list[int]) -> None:
-    if times_ns:
-        if min(times_ns) == 0:
-            raise _Refused("missing_time")
-        if max(times_ns) > MAX_TIME_NS:
-            raise _Refused("time_out_of_range")
 
 
 def _placing(attribute: KeyValue, reason: str) -> int:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import struct
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.readers import files
-from otel_llm.readers.bytestream import open_chunks, split_lines
+from otel_llm.readers.bytestream import open_chunks, split_lines, unzstd_bytes
 from otel_llm.readers.files import Received, Skipped, read_file, read_inputs
 from otel_llm.readers.journal_format import frame
 from otel_llm.readers.otlp import decode
-from otel_llm.readers.records import InputError
+from otel_llm.readers.records import DecodeError, InputError
 
 MESSAGES = [export(segment_span(seq, 0, [T0_NS + seq])) for seq in range(4)]
 RAWS = [message.SerializeToString() for message in MESSAGES]
@@ -189,6 +190,16 @@ def test_a_record_that_expands_without_end_is_counted(write: Write, monkeypatch:
     monkeypatch.setattr(files, "MAX_RECORD_BYTES", 1000)
     path = write("a.otlp", frame(zstandard.compress(bytes(10**6)), 1) + frame(RAWS[0], T0_NS))
     assert read(path) == (RECEIVED[:1], Counter(bad_record=1))
+
+
+def test_a_bomb_in_a_record_is_not_held_whole() -> None:
+    bomb = zstandard.compress(bytes(2**29))
+    tracemalloc.start()
+    with pytest.raises(DecodeError, match="expands to more than 1000 bytes"):
+        unzstd_bytes(bomb, 1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**28
 
 
 def test_a_line_without_end_is_not_held_whole(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

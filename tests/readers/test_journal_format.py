@@ -105,6 +105,12 @@ def test_a_wrong_length_does_not_cost_the_records_behind_it(length: int, damaged
     assert sum(skipped.values()) >= 1
 
 
+def test_a_length_that_takes_in_the_next_record_costs_one_only() -> None:
+    both = len(FRAMES[1]) + len(FRAMES[2])
+    data = FRAMES[0] + struct.pack(">I", both - 4) + FRAMES[1][4:] + b"".join(FRAMES[2:])
+    assert split(data) == ([RECORDS[0], *RECORDS[2:]], Counter(bad_crc=1))
+
+
 def test_a_tail_of_zeros_is_one_broken_record() -> None:
     records, skipped = split(FILE + bytes(4096))
     assert records == RECORDS

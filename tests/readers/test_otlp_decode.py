@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from otel_llm.readers.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
 from otel_llm.readers.otlp import CHUNK_EVENT, decode, parse, parse_cut
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
+from otel_llm.slo.classes import KINDS
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 S = 1_000_000_000
@@ -161,20 +163,42 @@ def test_a_segment_that_cannot_be_placed_is_refused_and_the_rest_kept(span: Span
 def test_what_one_message_expands_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "MAX_MESSAGE_TOKENS", 10)
     many: list[Event] = [(T0_NS, {semconv.TOKEN_COUNT: 4})]
-    batch = decode(export(*(segment_span(seq, 0, many) for seq in range(4))))
-    assert [len(segment.times_ns) for segment in batch.segments] == [4, 4]
-    assert batch.refused == Counter(too_many_tokens=2)
+    for spans in ([segment_span(seq, 0, many) for seq in range(4)], [request_span(events=many)] * 4):
+        batch = decode(export(*spans))
+        assert len(batch.segments) + len(batch.requests) == 2
+        assert batch.refused == Counter(too_many_tokens=2)
+
+
+@pytest.mark.parametrize("events", [[T0_NS] * 6, [token(T0_NS, 1)] * 6, [token(T0_NS, 6)]])
+def test_a_budget_counts_however_tokens_come(events: list[Event]) -> None:
+    span = segment_span(1, 0, events)
+    assert len(token_events.read_tokens(span, {semconv.TOKEN_EVENT}, Counter(), 6)[0]) == 6
+    with pytest.raises(token_events.TokenEventError, match="too_many_tokens"):
+        token_events.read_tokens(span, {semconv.TOKEN_EVENT}, Counter(), 5)
+
+
+any_time = st.one_of(
+    st.integers(T0_NS, T0_NS + S), st.integers(1, 2**63 - 1), st.sampled_from([0, 1, 2**63, 2**64 - 1])
+)
+any_event = st.one_of(
+    any_time,
+    st.integers(T0_NS, T0_NS + S),
+    st.builds(token, any_time, st.sampled_from([None, None, 1, 2, 0]), st.sampled_from([None, *KINDS, "audio"])),
+    st.builds(token, st.integers(T0_NS, T0_NS + S), st.none(), st.sampled_from(KINDS)),
+    st.tuples(st.sampled_from(["token", "tokens", "tokeo", "x"]), any_time),
+)
+
+
+def outcome(read: Callable[[Counter[str]], object]) -> object:
+    anomalies: Counter[str] = Counter()
+    try:
+        return read(anomalies), anomalies
+    except token_events.TokenEventError as error:
+        return str(error)
 
 
 @given(
-    st.lists(
-        st.one_of(
-            st.integers(1, 2**63 - 1),
-            st.tuples(st.integers(1, 2**63 - 1), st.just({semconv.TOKEN_COUNT: 2})),
-            st.tuples(st.sampled_from(["token", "tokens", "tokeo", "x"]), st.integers(1, 2**63 - 1)),
-        ),
-        max_size=12,
-    ),
+    st.lists(any_event, max_size=12),
     st.integers(1, 300),
     st.dictionaries(st.text(max_size=5), st.one_of(st.text(max_size=300), st.integers(0, 2**60)), max_size=5),
     st.booleans(),
@@ -187,20 +211,26 @@ def test_both_ways_of_reading_events_agree(
     span.trace_state = "a=b"
     if linked:
         span.links.add(trace_id=trace_id(3), span_id=span_id(3))
-    quick: Counter[str] = Counter()
-    slow: Counter[str] = Counter()
     names = {semconv.TOKEN_EVENT}
-    assert token_events.read_tokens(span, names, quick) == token_events._one_by_one(
-        span, names, slow, token_events.MAX_TOKENS
+    assert outcome(lambda anomalies: token_events.read_tokens(span, names, anomalies)) == outcome(
+        lambda anomalies: token_events._one_by_one(span, names, anomalies, token_events.MAX_TOKENS)
     )
-    assert quick == slow
+
+
+@pytest.mark.parametrize("kind", [None, *KINDS])
+def test_events_as_recorders_write_them_go_the_quick_way(kind: str | None) -> None:
+    span = segment_span(1, 0, [token(T0_NS + i, kind=None if kind == "content" else kind) for i in range(300)])
+    found = token_events._by_shape(span.SerializeToString(), 300)
+    assert found is not None
+    assert found[0] == [T0_NS + i for i in range(300)]
+    assert found[1] == (None if kind in (None, "content") else bytes([KINDS.index(kind)]) * 300)
 
 
 def test_an_attribute_that_looks_like_events_is_none() -> None:
     forged = b"".join(
         b"\x5a\x10" + event_of(T0_NS + i).SerializeToString() for i in range(5)
     )  # as a span carries five of them
-    span = segment_span(1, 0, [T0_NS + 100 + i for i in range(5)], attributes={"a": forged}, end_ns=T0_NS + S)
+    span = segment_span(1, 0, [T0_NS + 100 + i for i in range(5)], attributes={"a": forged, "b": 1}, end_ns=T0_NS + S)
     assert one_segment(span).times_ns == [T0_NS + 100 + i for i in range(5)]
 
 
@@ -212,6 +242,7 @@ def test_attributes_that_are_wrong_cost_themselves_only() -> None:
         semconv.OUTCOME: "exploded",
         semconv.TOKENS: "6",
         semconv.SEGMENTS: -1,
+        semconv.DROPPED_SEGMENTS: True,
         semconv.TOKEN_BASIS: 3,
         semconv.MEASURED_AT: "moon",
         semconv.EXACT_RESUME: "true",
