@@ -23,7 +23,7 @@ CHOICE: Final = "otel_llm.choice"
 SEGMENT_SEQ: Final = "otel_llm.segment.seq"
 SEGMENT_FIRST_TOKEN: Final = "otel_llm.segment.first_token"  # noqa: S105
 DROPPED_SEGMENTS: Final = "otel_llm.segments.dropped"
-"""How many segments of any stream this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
+"""Segments that this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
 
 TOKEN_EVENT: Final = "token"  # noqa: S105
 TOKEN_COUNT: Final = "otel_llm.token.count"  # noqa: S105

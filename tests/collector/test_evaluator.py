@@ -89,7 +89,11 @@ def vector_deliveries(vector: Vector) -> list[Delivery]:
     if vector.outcome == "lost":
         spans.append(segment_span(len(spans), first, start_ns=start, end_ns=end))
     else:
-        closing = {semconv.OUTCOME: vector.outcome, semconv.TOKENS: first, semconv.SEGMENTS: len(spans) + 1}
+        closing: dict[str, str | int] = {
+            semconv.OUTCOME: vector.outcome,
+            semconv.TOKENS: first,
+            semconv.SEGMENTS: len(spans) + 1,
+        }
         spans.append(segment_span(len(spans), first, start_ns=start, end_ns=end, attributes=closing))
     return [(span.end_time_unix_nano + 20 * MS, export(span)) for span in spans]
 

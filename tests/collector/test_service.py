@@ -58,7 +58,7 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
         status, said = door.stop()
     assert status == 0, said
     assert "6 exports, 18 streams judged, 0 still in flight" in said
-    rows = otel_llm.audit.load(tmp_path / "journal").rows
+    rows: list[dict[str, Any]] = otel_llm.audit.load(tmp_path / "journal").rows
 
     def key(row: dict[str, Any]) -> tuple[Any, ...]:
         return (row["trace_id"], row["span_id"], row["choice"])

@@ -35,7 +35,7 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = listener.getsockname()[1]
     log = (tmp_path_factory.mktemp("vllm") / "log").open("w+")
     command = [
-        *(VENV / "bin" / "vllm", "serve", VENV / "tiny", "--served-model-name", "tiny"),
+        *(str(VENV / "bin" / "vllm"), "serve", str(VENV / "tiny"), "--served-model-name", "tiny"),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"),
         *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
         *("--stream-interval", "3"),  # several tokens in one chunk, as a busy engine or speculative decoding sends them

@@ -13,7 +13,8 @@ from otel_llm.collector.streams import LiveStream
 from otel_llm.collector.windowing import Windowing
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
-from otel_llm.rules.engine import Decision, RuleEngine
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
