@@ -1,0 +1,63 @@
+"""What became of one attempt to deliver a batch, and how long to wait before the next."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final, Literal
+
+FIRST_BACKOFF_S: Final = 1.0
+LONGEST_BACKOFF_S: Final = 15.0
+JITTER: Final = 0.2
+"""The wait is multiplied by a random number within this of 1, so that a fleet does not come back at one instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The answer to one export request.
+
+    `accepted`, perhaps but for `rejected` spans (OTLP's partial success); `retry`: not now, but `after_s` (the server's
+    word, None where it gave none); `refused`: never.
+    """
+
+    verdict: Literal["accepted", "retry", "refused"]
+    reason: str = ""
+    after_s: float | None = None
+    rejected: int = 0
+
+
+def backoff_s(attempt: int) -> float:
+    """Return the seconds to wait after failed attempt 0, 1, 2 ...: doubling, capped, with jitter."""
+    return min(FIRST_BACKOFF_S * 2.0 ** min(attempt, 16), LONGEST_BACKOFF_S) * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """Read a `Retry-After` header (RFC 9110, 10.2.3: seconds or an HTTP date), None where it says nothing usable."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (TypeError, ValueError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def rejected_spans(response: bytes) -> tuple[int, str]:
+    """Return how many spans an `ExportTraceServiceResponse` says were not accepted, and why."""
+    if not response:
+        return 0, ""
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    message = ExportTraceServiceResponse()
+    try:
+        message.ParseFromString(response)
+    except DecodeError:  # whatever a proxy wrote there: it answered 200
+        return 0, ""
+    return max(message.partial_success.rejected_spans, 0), message.partial_success.error_message

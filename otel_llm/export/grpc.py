@@ -1,0 +1,112 @@
+"""OTLP over gRPC: one unary call of bytes that are already protobuf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.export.attempt import Attempt, rejected_spans
+from otel_llm.export.records import version
+
+if TYPE_CHECKING:
+    from otel_llm.export.settings import OtlpSettings
+
+EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+RETRYABLE_CODES: Final = frozenset(
+    {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""Source: OTLP specification, "Failures"; RESOURCE_EXHAUSTED joins them where the server sends a RetryInfo."""
+
+
+class GrpcSender:
+    """Sends payloads over one channel; nothing is opened or imported before the first."""
+
+    def __init__(self, settings: OtlpSettings) -> None:
+        self._settings = settings
+        self._channel: Any = None
+        self._call: Any = None
+        self._inherited: list[Any] = []
+
+    def send(self, payload: bytes) -> Attempt:
+        """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
+        import grpc
+
+        if self._call is None:
+            self._open()
+        try:
+            response = self._call(payload, timeout=self._settings.timeout_s, metadata=self._settings.headers)
+        except grpc.RpcError as error:
+            return _judged(error)
+        rejected, reason = rejected_spans(response)
+        return Attempt("accepted", reason, rejected=rejected)
+
+    def close(self) -> None:
+        """Close the channel."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = self._call = None
+
+    def forget(self) -> None:
+        """Let go of a channel that belongs to the process this one was forked from.
+
+        It is kept, untouched: closing it here would wait for threads that exist in the parent only.
+        """
+        if self._channel is not None:
+            self._inherited.append((self._channel, self._call))
+            self._channel = self._call = None
+
+    def _open(self) -> None:
+        import grpc
+
+        settings = self._settings
+        compression = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
+        options = (("grpc.primary_user_agent", f"otel-llm/{version()}"),)
+        if settings.insecure:
+            self._channel = grpc.insecure_channel(settings.endpoint, options=options, compression=compression)
+        else:
+            credentials = grpc.ssl_channel_credentials(
+                _read(settings.certificate), _read(settings.client_key), _read(settings.client_certificate)
+            )
+            self._channel = grpc.secure_channel(
+                settings.endpoint, credentials, options=options, compression=compression
+            )
+        self._call = self._channel.unary_unary(EXPORT_METHOD)
+
+
+def _read(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def _judged(error: Any) -> Attempt:
+    code: str = error.code().name
+    reason = f"{code}: {error.details() or ''}".strip().rstrip(":")[:300]
+    after_s = _retry_info_s(error)
+    if code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after_s is not None):
+        return Attempt("retry", reason, after_s=after_s)
+    return Attempt("refused", reason)
+
+
+def _retry_info_s(error: Any) -> float | None:
+    # The standard place is a google.rpc.Status in grpc-status-details-bin; some servers send the RetryInfo bare.
+    from google.protobuf.message import DecodeError
+    from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+    info = RetryInfo()
+    for key, value in error.trailing_metadata() or ():
+        try:
+            if key == "google.rpc.retryinfo-bin":
+                info.ParseFromString(value)
+                return _seconds(info)
+            if key == "grpc-status-details-bin":
+                for detail in Status.FromString(value).details:
+                    if detail.Unpack(info):
+                        return _seconds(info)
+        except DecodeError:
+            continue
+    return None
+
+
+def _seconds(info: Any) -> float:
+    seconds: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+    return max(seconds, 0.0)

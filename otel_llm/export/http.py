@@ -1,0 +1,123 @@
+"""OTLP over HTTP: one POST of protobuf bytes over a kept connection."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.export.attempt import Attempt, rejected_spans, retry_after_s
+from otel_llm.export.records import version
+
+if TYPE_CHECKING:
+    import requests
+
+    from otel_llm.export.settings import OtlpSettings
+
+RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
+"""Source: OTLP specification, "Retryable response codes"."""
+
+
+class HttpSender:
+    """Sends payloads to one URL with the TLS, proxy and connection handling of `requests`.
+
+    Nothing is opened or imported before the first payload. The request is prepared once, since preparing it anew costs
+    as much as sending it (270 us of 590 here).
+    """
+
+    def __init__(self, settings: OtlpSettings) -> None:
+        self._settings = settings
+        self._session: requests.Session | None = None
+
+    def send(self, payload: bytes) -> Attempt:
+        """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
+        import requests
+
+        session = self._session
+        if session is None:
+            session = self._open()
+        settings = self._settings
+        body = _compress(payload, settings.compression)
+        request = self._prepared.copy()
+        request.body = body
+        request.headers["Content-Length"] = str(len(body))
+        try:
+            response = session.get_adapter(settings.endpoint).send(
+                request,
+                timeout=settings.timeout_s,
+                verify=self._verify,
+                cert=self._cert,
+                proxies=self._proxies,
+            )
+        except requests.exceptions.RequestException as error:
+            return Attempt("retry" if _is_passing(error) else "refused", _first_line(error))
+        return _judged(response)
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def forget(self) -> None:
+        """Let go of connections that belong to the process this one was forked from."""
+        self._session = None
+
+    def _open(self) -> requests.Session:
+        import requests
+
+        settings = self._settings
+        session = requests.Session()
+        headers = {"Content-Type": "application/x-protobuf", "User-Agent": f"otel-llm/{version()}"}
+        if settings.compression != "none":
+            headers["Content-Encoding"] = settings.compression
+        headers.update(settings.headers)
+        self._prepared = requests.Request("POST", settings.endpoint, headers=headers).prepare()
+        self._cert = (
+            (settings.client_certificate, settings.client_key)
+            if settings.client_certificate and settings.client_key
+            else settings.client_certificate
+        )
+        environment = session.merge_environment_settings(
+            settings.endpoint,
+            {},
+            False,
+            settings.certificate or True,
+            self._cert,
+        )
+        self._verify = environment["verify"]
+        self._proxies = environment["proxies"]
+        self._session = session
+        return session
+
+
+def _judged(response: requests.Response) -> Attempt:
+    status = response.status_code
+    content = response.content
+    if 200 <= status < 300:
+        rejected, reason = rejected_spans(content)
+        return Attempt("accepted", reason, rejected=rejected)
+    if status in RETRYABLE_STATUS:
+        return Attempt("retry", f"HTTP {status}", after_s=retry_after_s(response.headers.get("Retry-After")))
+    return Attempt("refused", f"HTTP {status} {response.reason or ''}".strip())
+
+
+def _is_passing(error: Exception) -> bool:
+    import requests
+
+    passing = (
+        requests.exceptions.ConnectionError,
+        requests.exceptions.Timeout,
+        requests.exceptions.ChunkedEncodingError,
+    )
+    return isinstance(error, passing)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def _compress(payload: bytes, compression: str) -> bytes:
+    if compression == "gzip":
+        return gzip.compress(payload, 6)
+    return zlib.compress(payload) if compression == "deflate" else payload

@@ -1,0 +1,143 @@
+"""The bounded queue between cutting segments and sending them, with the one thread that sends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.export.records import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.export.delivery import Delivery
+    from otel_llm.export.records import Record
+
+CAPACITY: Final = 8192
+"""Records that may wait. At most 100 tokens each: 35 MB at the very worst, 2 s of 1,000 streams."""
+BATCH: Final = 512
+"""Records in one request: about 1 MB, where gRPC servers refuse more than 4 MB by default."""
+SPACING_S: Final = 0.05
+"""From the start of one request to the start of the next at least: bounds the fixed cost of sending (0.3 ms a request
+here) to 20 requests a second, however many streams begin and end, and is the most that it delays a segment."""
+
+_log: Final = logging.getLogger("otel_llm")
+
+
+class Outbox:
+    """Takes records from any thread without waiting for the network, and delivers them in order from its own thread.
+
+    When `capacity` records wait, the oldest give way. What is dropped, there or by the delivery, is counted in
+    `dropped` (segments) and warned of once.
+    """
+
+    def __init__(self, delivery: Delivery, capacity: int = CAPACITY) -> None:
+        self._delivery = delivery
+        self._capacity = capacity
+        self._reset()
+
+    def _reset(self) -> None:
+        self._queue: deque[Record] = deque()
+        self._changed = threading.Condition(threading.Lock())
+        self._hurry = threading.Event()
+        self._closing = False
+        self._taken = 0
+        self._settled = 0
+        self._thread: threading.Thread | None = None
+        self._not_before_s = 0.0
+        self._warned = False
+        self.dropped = 0
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Queue records for sending; never waits for the network."""
+        if not records:
+            return
+        lost: list[Record] = []
+        with self._changed:
+            self._queue.extend(records)
+            self._taken += len(records)
+            while len(self._queue) > self._capacity:
+                lost.append(self._queue.popleft())
+            if lost:
+                self._count(lost, len(lost))
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name="otel-llm-export", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        if lost:
+            self._warn(f"the queue of {self._capacity} is full: the endpoint is slow or away")
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send what is queued without waiting for company or back-off; return whether all was settled in time."""
+        with self._changed:
+            goal = self._taken
+            self._hurry.set()
+            return self._changed.wait_for(lambda: self._settled >= goal, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Send what is queued, each batch once, and stop; return whether all was settled in time."""
+        with self._changed:
+            self._closing = True
+            self._hurry.set()
+            self._changed.notify_all()
+        settled = self.flush(timeout_s)
+        if settled:
+            self._delivery.close()
+        return settled
+
+    def after_fork(self) -> None:
+        """Start clean in a forked child: the parent sends what was queued before the fork."""
+        self._delivery.forget()
+        self._reset()
+
+    def _run(self) -> None:
+        from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+        with suppress_instrumentation():  # or an instrumented HTTP client would trace our own exports
+            while batch := self._next_batch():
+                dropped, reason = self._deliver(batch)
+                with self._changed:
+                    self._count(batch, dropped)
+                    self._settled += len(batch) - dropped
+                    self._changed.notify_all()
+                if dropped:
+                    self._warn(reason)
+
+    def _next_batch(self) -> list[Record]:
+        with self._changed:
+            while not self._queue:
+                self._hurry.clear()
+                if self._closing:
+                    return []
+                self._changed.wait()
+        rest_s = self._not_before_s - time.monotonic()
+        if rest_s > 0:
+            self._hurry.wait(rest_s)
+        self._not_before_s = time.monotonic() + SPACING_S
+        with self._changed:
+            return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+
+    def _deliver(self, batch: list[Record]) -> tuple[int, str]:
+        try:
+            return self._delivery.deliver(batch, self._pause)
+        except Exception as error:  # noqa: BLE001  whatever an exporter does, the next batch gets its chance
+            return len(batch), f"{type(error).__name__}: {error}"
+
+    def _pause(self, seconds: float) -> bool:
+        if self._hurry.wait(seconds) and not self._closing:
+            self._hurry.clear()
+        return not self._closing
+
+    def _count(self, records: Sequence[Record], dropped: int) -> None:
+        # Called with the lock held. Of a batch accepted in part nobody says which spans were refused.
+        segments = sum(isinstance(record, Segment) for record in records)
+        self.dropped += min(dropped, segments)
+        self._settled += dropped
+
+    def _warn(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%d segments could not be sent (%s); later ones are only counted", self.dropped, reason)

@@ -1,0 +1,186 @@
+"""What a chat completion chunk carries: how many tokens, of which kind, of which choice. Keeps no content.
+
+Measured (2,000 chunks, openai 3.54, CPython 3.11, of 76 us that the SDK itself takes for a chunk): reading the few
+attributes right here costs 0.2 us; handing the chunk to another thread to be read there costs 4 to 6 us, since chunks
+that outlive their moment are traversed by the garbage collector and fall out of the processor's caches. It would also
+hold content that nobody needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+
+if TYPE_CHECKING:
+    from otel_llm.export.records import AttributeValue
+
+Mark = tuple[int, int, int, bool]
+"""Choice, code of the kind, number of tokens (0 or more), and whether the server said that the choice is complete."""
+Reading = tuple[Mark, ...] | None
+"""What one chunk carries; None stands for what nearly every chunk is: one token of content of choice 0, nothing else."""
+
+FRAMING: Final[tuple[Mark, ...]] = ()
+"""No token: the role, the usage, a keep-alive."""
+
+MAX_CHOICES: Final = 128
+"""The most that the API allows; what claims to be a later choice is ignored."""
+
+
+class ChunkReader:
+    """Reads the chunks of one request.
+
+    Token counts come from the server where it sends them with each chunk: token ids (`return_token_ids`), or running
+    usage (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang count). Otherwise a chunk
+    that bears text counts as one token. Usage that only comes at the end tells no token's time and adds none.
+    """
+
+    __slots__ = (
+        "_contradicted",
+        "_counted",
+        "_finals",
+        "_guessed",
+        "_kinds",
+        "_plain",
+        "_running",
+        "_told",
+        "input_tokens",
+        "response_id",
+        "response_model",
+    )
+
+    def __init__(self) -> None:
+        self.response_id: str | None = None
+        self.response_model: str | None = None
+        self.input_tokens: int | None = None
+        self._plain = 0  # tokens told by None
+        self._told: dict[int, int] = {}  # tokens told otherwise, by choice
+        self._kinds: dict[int, int] = {}  # the kind of the newest text, by choice
+        self._running: set[int] = set()  # choices of which running usage was seen
+        self._guessed: set[int] = set()  # choices with a chunk that was counted as one token
+        self._counted: set[int] = set()  # choices with a chunk that the server counted
+        self._contradicted: set[int] = set()  # choices whose server's counts do not add up
+        self._finals: int | None = None  # the server's count of all choices' tokens
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what a chunk carries; anything that is no chunk carries no token."""
+        try:
+            choices = chunk.choices
+            if len(choices) == 1 and chunk.usage is None:
+                choice = choices[0]
+                if choice.delta.content and choice.finish_reason is None and not choice.index:
+                    extra = choice.__pydantic_extra__
+                    if (not extra or extra.get("token_ids") is None) and self.response_id is not None:
+                        self._plain += 1
+                        return None
+        except (AttributeError, TypeError, KeyError):
+            pass  # not the shape of nearly every chunk
+        return self._read(chunk)
+
+    def basis(self, choice: int) -> str:
+        """Return where the token counts of a choice come from: `exact`, `chunk` or `estimated`.
+
+        `estimated`: the server's counts were used, but not for every chunk, or they contradict its own total.
+        """
+        if choice not in self._counted:
+            return "chunk"
+        guessed = choice in self._guessed or (choice == 0 and self._plain > 0)
+        if guessed or choice in self._contradicted:
+            return "estimated"
+        total = self._plain + sum(self._told.values())
+        return "exact" if self._finals is None or self._finals == total else "estimated"
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the reply says about itself, for the request span."""
+        attributes: dict[str, AttributeValue] = self.segment_attributes()
+        if self._finals is not None:
+            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self._finals
+        if self.response_id:
+            attributes[semconv.GEN_AI_RESPONSE_ID] = self.response_id
+        if self.response_model is not None:
+            attributes[semconv.GEN_AI_RESPONSE_MODEL] = self.response_model
+        return attributes
+
+    def _read(self, chunk: Any) -> tuple[Mark, ...]:
+        if self.response_id is None:
+            self.response_id = _text(getattr(chunk, "id", None)) or ""
+            self.response_model = _text(getattr(chunk, "model", None))
+        usage = getattr(chunk, "usage", None)
+        running = _count(getattr(usage, "completion_tokens", None))
+        prompt = _count(getattr(usage, "prompt_tokens", None))
+        if prompt is not None:
+            self.input_tokens = prompt
+        choices = getattr(chunk, "choices", None)
+        if not isinstance(choices, list) or not choices:
+            if running is not None:
+                self._finals = running
+            return FRAMING
+        marks = []
+        for choice in choices:
+            index = _count(getattr(choice, "index", None)) or 0
+            if index < MAX_CHOICES:
+                marks.append(self._mark(index, choice, running if len(choices) == 1 else None))
+        return tuple(m for m in marks if m[2] or m[3])
+
+    def _mark(self, index: int, choice: Any, running: int | None) -> Mark:
+        kind = _kind(getattr(choice, "delta", None))
+        finished = getattr(choice, "finish_reason", None) is not None
+        token_ids = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
+        told = self._told.get(index, 0) + (self._plain if index == 0 else 0)
+        count = 0 if kind is None else 1
+        if isinstance(token_ids, list):
+            count = len(token_ids)
+            self._counted.add(index)
+        elif running is not None and self._runs(index, kind, finished):
+            count = self._difference(index, running - told, count)
+        elif count:
+            self._guessed.add(index)
+        if kind is not None:
+            self._kinds[index] = kind
+        self._told[index] = self._told.get(index, 0) + count
+        # Text that is held back (an incomplete UTF-8 sequence) leaves a counted chunk empty: of the kind before it.
+        return (index, self._kinds.get(index, CONTENT), count, finished)
+
+    def _runs(self, index: int, kind: int | None, finished: bool) -> bool:
+        # A total that stands on the closing chunk alone says nothing about when its tokens came.
+        if index in self._running:
+            return True
+        if index in self._guessed or (index == 0 and self._plain) or (finished and kind is None):
+            return False
+        self._running.add(index)
+        return True
+
+    def _difference(self, index: int, difference: int, at_least: int) -> int:
+        self._counted.add(index)
+        if difference < at_least:  # text without a token, or a count that went back
+            self._contradicted.add(index)
+            return at_least
+        return difference
+
+
+def _kind(delta: Any) -> int | None:
+    """Return the kind of text that a delta bears, None where it bears none (the role, an empty string)."""
+    if getattr(delta, "content", None) or getattr(delta, "refusal", None):
+        return CONTENT
+    extra = getattr(delta, "__pydantic_extra__", None) or {}
+    if extra.get("reasoning_content") or extra.get("reasoning"):
+        return REASONING
+    calls = getattr(delta, "tool_calls", None) or ()
+    functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
+    if any(getattr(function, "name", None) or getattr(function, "arguments", None) for function in functions):
+        return TOOL
+    audio = getattr(delta, "audio", None)
+    return CONTENT if getattr(audio, "transcript", None) or getattr(audio, "data", None) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

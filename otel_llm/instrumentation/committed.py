@@ -1,0 +1,68 @@
+"""What is known of a request at its commit, in the names that the application chose for the wire."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import baggage
+
+from otel_llm import semconv
+from otel_llm.instrumentation.recording import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.context import Context
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.runtime import Names, Runtime
+
+RENAMED: Final[Mapping[str, str]] = {
+    semconv.GEN_AI_PROVIDER_NAME: semconv.GEN_AI_SYSTEM,
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: semconv.GEN_AI_USAGE_PROMPT_TOKENS,
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: semconv.GEN_AI_USAGE_COMPLETION_TOKENS,
+}
+"""New name to old: the GenAI attributes that were renamed (conventions up to 1.36 have the old ones)."""
+
+
+def named(attributes: Mapping[str, AttributeValue], names: Names) -> dict[str, AttributeValue]:
+    """Return attributes under the old names, the new ones, or both."""
+    if names == "new":
+        return dict(attributes)
+    old = {RENAMED.get(key, key): value for key, value in attributes.items()}
+    return old if names == "old" else {**attributes, **old}
+
+
+def request(
+    runtime: Runtime,
+    context: Context,
+    *,
+    operation: str,
+    model: str | None,
+    gen_ai: Mapping[str, AttributeValue | None],
+    ours: Mapping[str, AttributeValue | None],
+    span_only: Mapping[str, AttributeValue] | None = None,
+    slo_class: str | None = None,
+    commit_ns: int | None = None,
+    choices: int = 1,
+    says_complete: bool = False,
+) -> Request:
+    """Return a request committed now, or at `commit_ns` (monotonic); what is None is not said.
+
+    Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class`, else the runtime's.
+    """
+    monotonic_ns = runtime.clock_ns()
+    stated = slo_class or baggage.get_baggage(semconv.SLO_CLASS, context) or runtime.slo_class
+    identity = {semconv.GEN_AI_OPERATION_NAME: operation, semconv.GEN_AI_REQUEST_MODEL: model, **gen_ai}
+    private = {semconv.SLO_CLASS: str(stated) if stated else None, **ours}
+    return Request(
+        name=operation if model is None else f"{operation} {model}",
+        commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
+        offset_ns=time.time_ns() - monotonic_ns,
+        choices=choices,
+        ours={key: value for key, value in private.items() if value is not None},
+        gen_ai=named({key: value for key, value in identity.items() if value is not None}, runtime.names),
+        span_only=span_only or {},
+        says_complete=says_complete,
+    )

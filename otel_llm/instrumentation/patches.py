@@ -1,0 +1,37 @@
+"""Replacing functions of a library, and putting them back only where ours still stand."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ABSENT: Final = object()
+
+
+class Patches:
+    """The replacements of one instrumentation; all undone together."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[type, str, object, object]] = []
+
+    def replace(self, owner: type, name: str, replacement: Callable[[Any], Callable[..., Any]]) -> None:
+        """Put `replacement(original)` in the place of a class's method, looking like the original."""
+        own = owner.__dict__.get(name, _ABSENT)
+        original = getattr(owner, name)
+        ours = functools.wraps(original)(replacement(original))
+        setattr(owner, name, ours)
+        self._made.append((owner, name, own, ours))
+
+    def undo(self) -> None:
+        """Restore what ours still stands for; under somebody else's replacement ours stays, and passes through."""
+        for owner, name, own, ours in reversed(self._made):
+            if owner.__dict__.get(name) is not ours:
+                continue
+            if own is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+        self._made.clear()

@@ -1,0 +1,159 @@
+"""The request span: somebody else's that is already open, one from the application's TracerProvider, or our own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from otel_llm import semconv
+from otel_llm.export.records import RequestRecord, version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.trace import Span, TracerProvider
+
+    from otel_llm.export.records import AttributeValue
+
+OPENINFERENCE_KIND: Final = "openinference.span.kind"
+"""How OpenInference marks its spans (`LLM` for an inference); it sets no `gen_ai.operation.name`."""
+
+
+class RequestSpan(Protocol):
+    """What a recording does with the span that its segments hang from."""
+
+    context: SpanContext
+
+    def end(
+        self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
+    ) -> None:
+        """Say how the request ended, at `end_ns` (unix ns); `failure` describes the error, if there was one."""
+
+
+class AttachedSpan:
+    """Another instrumentation's inference span: it gets our attributes while it is open, and is never ended by us."""
+
+    def __init__(self, span: Span, ours: Mapping[str, AttributeValue]) -> None:
+        self._span = span
+        self.context = span.get_span_context()
+        span.set_attributes(ours)
+
+    def end(
+        self,
+        end_ns: int,  # noqa: ARG002
+        ours: Mapping[str, AttributeValue],
+        gen_ai: Mapping[str, AttributeValue],  # noqa: ARG002
+        failure: str | None,  # noqa: ARG002
+    ) -> None:
+        """Say how the request ended."""
+        if self._span.is_recording():
+            self._span.set_attributes(ours)
+
+
+class StartedSpan:
+    """A span of our own from the application's TracerProvider."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self.context = span.get_span_context()
+
+    def end(
+        self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
+    ) -> None:
+        """Say how the request ended, and end the span."""
+        self._span.set_attributes({**gen_ai, **ours})
+        if failure is not None:
+            self._span.set_status(Status(StatusCode.ERROR, failure))
+        self._span.end(end_ns)
+
+
+class OwnSpan:
+    """A span where the application has no TracerProvider: our own ids, sent the way segments go."""
+
+    def __init__(
+        self,
+        name: str,
+        start_ns: int,
+        attributes: Mapping[str, AttributeValue],
+        parent: SpanContext | None,
+        resource: Resource,
+        getrandbits: Callable[[int], int],
+        send: Callable[[RequestRecord], None],
+    ) -> None:
+        self._name = name
+        self._start_ns = start_ns
+        self._attributes = attributes
+        self._parent = parent
+        self._resource = resource
+        self._send = send
+        self.context = SpanContext(
+            parent.trace_id if parent is not None else getrandbits(128) or 1,
+            getrandbits(64) or 1,
+            is_remote=False,
+            trace_flags=parent.trace_flags if parent is not None else TraceFlags(TraceFlags.SAMPLED),
+            trace_state=parent.trace_state if parent is not None else None,
+        )
+
+    def end(
+        self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
+    ) -> None:
+        """Say how the request ended, and send the span."""
+        attributes = {**self._attributes, **gen_ai, **ours}
+        self._send(
+            RequestRecord(
+                self.context, self._parent, self._resource, self._name, self._start_ns, end_ns, attributes, failure
+            )
+        )
+
+
+def has_provider(provider: TracerProvider) -> bool:
+    """Return whether spans started with this provider have ids of their own."""
+    return not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+
+
+def begin(
+    context: Context,
+    provider: TracerProvider,
+    resource: Resource,
+    name: str,
+    start_ns: int,
+    ours: Mapping[str, AttributeValue],
+    gen_ai: Mapping[str, AttributeValue],
+    getrandbits: Callable[[int], int],
+    send: Callable[[RequestRecord], None],
+) -> RequestSpan:
+    """Return the request span of a request that was committed at `start_ns` (unix ns) in `context`.
+
+    `ours` are the attributes under `otel_llm.`, which an attached span gets too; `gen_ai` the others.
+    """
+    current = trace.get_current_span(context)
+    if is_inference(current):
+        return AttachedSpan(current, ours)
+    attributes = {**gen_ai, **ours}
+    if has_provider(provider):
+        tracer = provider.get_tracer(semconv.SCOPE_NAME, version())
+        span = tracer.start_span(name, context, SpanKind.CLIENT, attributes, start_time=start_ns)
+        if span.get_span_context().is_valid:
+            return StartedSpan(span)
+    parent = current.get_span_context()
+    return OwnSpan(name, start_ns, attributes, parent if parent.is_valid else None, resource, getrandbits, send)
+
+
+def is_inference(span: Span) -> bool:
+    """Return whether an open span stands for an inference that no recording of ours hangs from yet.
+
+    One span that covers two requests (a fallback to another model) is the first one's: segments are told apart by it.
+    """
+    if not span.is_recording():
+        return False
+    attributes = getattr(span, "attributes", None) or {}
+    if semconv.MEASURED_AT in attributes:
+        return False
+    return (
+        attributes.get(semconv.GEN_AI_OPERATION_NAME) in semconv.INFERENCE_OPERATIONS
+        or attributes.get(OPENINFERENCE_KIND) == "LLM"
+    )

@@ -1,0 +1,230 @@
+"""The recorder of this process: one flusher, one outbox, and what the application chose. The only global state."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import random
+import sys
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Final, Literal
+
+from opentelemetry import trace
+
+from otel_llm import semconv
+from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
+from otel_llm.export.outbox import CAPACITY, Outbox
+from otel_llm.export.settings import from_environment
+from otel_llm.instrumentation.flusher import Flusher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import TracerProvider
+
+    from otel_llm.export.records import Record
+    from otel_llm.instrumentation.recording import Recording
+
+Sampling = Literal["always", "parent"]
+Names = Literal["old", "new", "both"]
+
+SAMPLING: Final[tuple[Sampling, ...]] = ("always", "parent")
+NAMES: Final[tuple[Names, ...]] = ("old", "new", "both")
+EXIT_S: Final = 5.0
+"""The longest that the end of a process waits for what is queued."""
+
+_log: Final = logging.getLogger("otel_llm")
+
+
+class Runtime:
+    """What recordings need of the process, see `recording.Host`."""
+
+    def __init__(
+        self,
+        exporter: SpanExporter | None = None,
+        tracer_provider: TracerProvider | None = None,
+        slo_class: str | None = None,
+        sampling: Sampling = "always",
+        names: Names = "new",
+        queue_segments: int = CAPACITY,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        delivery = otlp_delivery(from_environment()) if exporter is None else SpanExporterDelivery(exporter)
+        self.clock_ns = clock_ns
+        self.slo_class = slo_class
+        self.sampling = sampling
+        self.names = names
+        self.outbox = Outbox(delivery, queue_segments)
+        self.flusher = Flusher(clock_ns)
+        # Not the random module's own generator, which an application may seed: ids would repeat in every process. Asking
+        # the system each time costs up to 80 us and lets go of the interpreter's lock.
+        self._random = random.Random()  # noqa: S311
+        self.getrandbits = self._random.getrandbits
+        self._tracer_provider = tracer_provider
+        self._resource: tuple[object, Resource] | None = None
+        self._instance_id = str(uuid.uuid4())
+        self._leaves_after: object = None
+        self._warned = False
+
+    @property
+    def dropped(self) -> int:
+        """Return how many segments were dropped so far."""
+        return self.outbox.dropped
+
+    def provider(self) -> TracerProvider:
+        """Return the application's TracerProvider, as it is now: it may be set after us."""
+        return self._tracer_provider or trace.get_tracer_provider()
+
+    def resource(self) -> Resource:
+        """Return the application's resource, with a `service.instance.id`, which says who sends, where it has none."""
+        from opentelemetry.sdk.resources import Resource
+
+        theirs = getattr(self.provider(), "resource", None)
+        if self._resource is None or self._resource[0] is not theirs:
+            resource = theirs if isinstance(theirs, Resource) else Resource.create()
+            if not resource.attributes.get(semconv.SERVICE_INSTANCE_ID):
+                resource = resource.merge(Resource({semconv.SERVICE_INSTANCE_ID: self._instance_id}))
+            self._resource = (theirs, resource)
+        return self._resource[1]
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Queue records."""
+        self.outbox.put(records)
+
+    def watch(self, recording: Recording) -> None:
+        """Cut the recording from now on."""
+        self._leave_before(self.provider())
+        self.flusher.add(recording)
+
+    def urge(self, recording: Recording) -> None:
+        """Cut the recording at once."""
+        self.flusher.urge(recording)
+
+    def warn(self, bug: BaseException) -> None:
+        """Say, once, that we failed; the application's stream goes on as if we were not there."""
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        with contextlib.suppress(Exception):
+            _log.log(
+                level, "otel_llm failed and records this stream no further; the stream itself is unharmed", exc_info=bug
+            )
+
+    def flush(self, timeout_s: float) -> bool:
+        """Cut all streams and send what is queued; return whether all of it was settled in time."""
+        self.flusher.step(self.clock_ns(), all_of_them=True)
+        return self.outbox.flush(timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop recording: send what was recorded, forget the streams that go on."""
+        self.flusher.step(self.clock_ns(), all_of_them=True)
+        self.flusher.stop()
+        atexit.unregister(self.leave)
+        return self.outbox.close(timeout_s)
+
+    def leave(self) -> None:
+        """Send what was recorded, and end the streams that are still open: the process ends."""
+        with contextlib.suppress(Exception):
+            self.flusher.step(self.clock_ns(), leaving=True)
+            self.outbox.close(EXIT_S)
+
+    def after_fork(self) -> None:
+        """Start clean in a forked child, as a sender of its own."""
+        self._instance_id = str(uuid.uuid4())
+        self._resource = None
+        self._leaves_after = None
+        self._random.seed()
+        self.flusher.after_fork()
+        self.outbox.after_fork()
+
+    def _leave_before(self, provider: TracerProvider) -> None:
+        # Handlers run last in, first out: ours is registered once the provider exists, so that request spans that end
+        # with the process are ended before it shuts down.
+        if self._leaves_after is provider:
+            return
+        self._leaves_after = provider
+        atexit.unregister(self.leave)
+        atexit.register(self.leave)
+        # A process that multiprocessing forked ends without running those handlers, but with its own.
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, self.leave, exitpriority=100)
+
+
+_lock: Final = threading.Lock()
+_running: list[Runtime] = []
+
+
+def configured(
+    exporter: SpanExporter | None = None,
+    tracer_provider: TracerProvider | None = None,
+    slo_class: str | None = None,
+    sampling: Sampling = "always",
+    semconv: Names = "new",
+    queue_segments: int = CAPACITY,
+    **_: object,  # what OpenTelemetry's instrumentors are also given: a meter provider, a logger provider
+) -> Runtime:
+    """Return a runtime with these settings, ready to record.
+
+    Raises ValueError for a setting outside of its words or range.
+    """
+    if sampling not in SAMPLING:
+        raise ValueError(f"sampling={sampling!r} is none of {', '.join(SAMPLING)}")
+    if semconv not in NAMES:
+        raise ValueError(f"semconv={semconv!r} is none of {', '.join(NAMES)}")
+    if queue_segments < 1:
+        raise ValueError(f"queue_segments={queue_segments!r}: the queue must hold at least one segment")
+    runtime = Runtime(exporter, tracer_provider, slo_class, sampling, semconv, queue_segments)
+    runtime.resource()  # detecting it and importing the SDK takes longer than a first request should
+    return runtime
+
+
+def disabled() -> bool:
+    """Return whether the application's environment switches OpenTelemetry off."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def running() -> Runtime | None:
+    """Return the runtime, None where nothing is recorded."""
+    return _running[0] if _running else None
+
+
+def start(runtime: Callable[[], Runtime]) -> Runtime:
+    """Return the runtime that runs, or make it."""
+    with _lock:
+        if not _running:
+            _running.append(runtime())
+            _register_fork()
+        return _running[0]
+
+
+def stop(timeout_s: float = EXIT_S) -> bool:
+    """Stop the runtime, if one runs; return whether all it had recorded was settled in time."""
+    with _lock:
+        stopped = _running.pop() if _running else None
+    return stopped is None or stopped.stop(timeout_s)
+
+
+def _after_fork() -> None:
+    for runtime in _running:
+        with contextlib.suppress(Exception):
+            runtime.after_fork()
+
+
+_registered: list[bool] = []
+
+
+def _register_fork() -> None:
+    if not _registered and hasattr(os, "register_at_fork"):  # there is no taking it back: once a process
+        os.register_at_fork(after_in_child=_after_fork)
+        _registered.append(True)
+
+
+def warn(bug: BaseException) -> None:
+    """Say, once, that we failed."""
+    if (runtime := running()) is not None:
+        runtime.warn(bug)

@@ -1,0 +1,179 @@
+"""One choice's stream, cut into numbered segments that tile its time. Reads no clock and sends nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm import semconv
+from otel_llm.export.records import PLAIN_MARK, Segment, mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.export.records import AttributeValue, Origin
+
+MS: Final = 1_000_000
+FLUSH_INTERVAL_NS: Final = int(semconv.FLUSH_INTERVAL_S * 1000) * MS
+FIRST_SILENCES_NS: Final = (250 * MS, 500 * MS)
+LATER_SILENCE_NS: Final = 1000 * MS
+"""A silent stream says so after the first silences, then once a second: a stalled model is no dead sender."""
+
+
+def silence_ns(said: int) -> int:
+    """Return how long a stream that already sent `said` empty segments must be silent to send the next: ns."""
+    if said < len(FIRST_SILENCES_NS):
+        return FIRST_SILENCES_NS[said]
+    return FIRST_SILENCES_NS[-1] + (said - len(FIRST_SILENCES_NS) + 1) * LATER_SILENCE_NS
+
+
+class Timeline:
+    """The segments of one choice: every token in exactly one of them, ends that never go back, `seq` without a gap.
+
+    All times are unix ns. `tokens` counts the tokens taken in, several in one chunk included; `ended_ns` is when the
+    server said that this choice is complete, None until then; `closed` once the last segment was cut.
+    """
+
+    __slots__ = (
+        "_first_token",
+        "_marks",
+        "_getrandbits",
+        "_origin",
+        "_quiet_since_ns",
+        "_said",
+        "_times",
+        "choice",
+        "closed",
+        "end_ns",
+        "ended_ns",
+        "seq",
+        "tokens",
+    )
+
+    def __init__(self, choice: int, commit_ns: int, origin: Origin, getrandbits: Callable[[int], int]) -> None:
+        self.choice = choice
+        self.end_ns = commit_ns
+        self.ended_ns: int | None = None
+        self.seq = 0
+        self.tokens = 0
+        self.closed = False
+        self._origin = origin
+        self._getrandbits = getrandbits
+        self._first_token = 0
+        self._times: list[int] = []
+        self._marks: list[int] | None = None
+        self._quiet_since_ns = commit_ns
+        self._said = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Return whether the newest segment is an empty one, after which the next token is flushed at once."""
+        return self._said > 0 and self.due_ns is not None
+
+    @property
+    def due_ns(self) -> int | None:
+        """Return when a stream that stays silent must say so next, None when it has nothing more to say."""
+        if self.closed or self.ended_ns is not None:
+            return None
+        return self._quiet_since_ns + silence_ns(self._said)
+
+    def commit(self, identity: Mapping[str, AttributeValue]) -> Segment:
+        """Return segment 0, which has no length: somebody waits from now on."""
+        return self._segment(self.end_ns, [], None, identity)
+
+    def take(self, times_ns: list[int]) -> None:
+        """Take in chunks of one token of content each, in order of arrival; the list is kept."""
+        self.tokens += len(times_ns)
+        if self._marks is not None:
+            self._marks.extend([PLAIN_MARK] * len(times_ns))
+        if self._times:
+            self._times.extend(times_ns)
+        else:
+            self._times = times_ns
+
+    def take_marked(self, time_ns: int, kind: int, count: int) -> None:
+        """Take in a chunk of `count` tokens (1 or more) of a kind."""
+        packed = mark(kind, count)
+        if self._marks is None and packed != PLAIN_MARK:
+            self._marks = [PLAIN_MARK] * len(self._times)
+        if self._marks is not None:
+            self._marks.append(packed)
+        self._times.append(time_ns)
+        self.tokens += count
+
+    def cut(self, now_ns: int) -> list[Segment]:
+        """Return what is to be said at `now_ns`: the tokens since the last cut, or that there were none for long."""
+        if self._times:
+            return self._cut(now_ns, {})
+        silent_ns = now_ns - self._quiet_since_ns
+        if self.due_ns is None or silent_ns < silence_ns(self._said):
+            return []
+        while silence_ns(self._said) <= silent_ns:  # a late look says once what several would have said
+            self._said += 1
+        return self._cut(now_ns, {})
+
+    def last(self, end_ns: int, outcome: str, basis: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
+        """Return the remaining segments; the last of them ends the stream and says how."""
+        self.closed = True
+        return self._cut(
+            end_ns, {semconv.OUTCOME: outcome, semconv.TOKENS: self.tokens, semconv.TOKEN_BASIS: basis, **more}
+        )
+
+    def _cut(self, now_ns: int, final: dict[str, AttributeValue]) -> list[Segment]:
+        pieces = self._pieces()
+        self._times, self._marks = [], None
+        segments = []
+        for times, marks in pieces[:-1]:
+            segments.append(self._segment(times[-1], times, marks, {}))
+        times, marks = pieces[-1]
+        if final:
+            final[semconv.SEGMENTS] = self.seq + 1
+        segments.append(self._segment(max(now_ns, self.end_ns, *times[-1:]), times, marks, final))
+        return segments
+
+    def _pieces(self) -> list[tuple[list[int], list[int] | None]]:
+        times, marks = self._times, self._marks
+        if times:
+            # A thread that was interrupted between its clock and its append comes after a cut that did not see it:
+            # the token is told in the next segment, at its start, since the watermark cannot be taken back.
+            if times[0] < self.end_ns:
+                times = [max(time_ns, self.end_ns) for time_ns in times]
+            self._quiet_since_ns = times[-1]
+            self._said = 0
+        if marks is None:
+            starts = range(0, max(len(times), 1), semconv.MAX_SEGMENT_TOKENS)
+            return [(times[i : i + semconv.MAX_SEGMENT_TOKENS], None) for i in starts]
+        return _by_tokens(times, marks)
+
+    def _segment(
+        self, end_ns: int, times: list[int], marks: list[int] | None, more: Mapping[str, AttributeValue]
+    ) -> Segment:
+        attributes: dict[str, AttributeValue] = {
+            semconv.SEGMENT_SEQ: self.seq,
+            semconv.SEGMENT_FIRST_TOKEN: self._first_token,
+        }
+        if self.choice:
+            attributes[semconv.CHOICE] = self.choice
+        attributes.update(more)
+        segment = Segment(self._origin, self._getrandbits(64) or 1, self.end_ns, end_ns, times, marks, attributes)
+        self.seq += 1
+        self._first_token += len(times) if marks is None else sum(packed >> 2 for packed in marks)
+        self.end_ns = end_ns
+        return segment
+
+
+def _by_tokens(times: list[int], marks: list[int]) -> list[tuple[list[int], list[int] | None]]:
+    # A chunk of more tokens than a segment has room for is told by two events at its one time.
+    pieces: list[tuple[list[int], list[int]]] = [([], [])]
+    room = semconv.MAX_SEGMENT_TOKENS
+    for time_ns, packed in zip(times, marks, strict=True):
+        kind, left = packed & 3, packed >> 2
+        while left:
+            if not room:
+                pieces.append(([], []))
+                room = semconv.MAX_SEGMENT_TOKENS
+            told = min(left, room)
+            pieces[-1][0].append(time_ns)
+            pieces[-1][1].append(mark(kind, told))
+            left -= told
+            room -= told
+    return [(piece_times, piece_marks) for piece_times, piece_marks in pieces]

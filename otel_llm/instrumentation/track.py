@@ -1,0 +1,178 @@
+"""Recording any iterator of a reply's chunks: the stream of a library that nobody hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+
+from otel_llm import semconv
+from otel_llm.export.records import KIND_NAMES
+from otel_llm.instrumentation import committed, runtime
+from otel_llm.instrumentation.chunks import FRAMING
+from otel_llm.instrumentation.reading import recorded, recorded_async
+from otel_llm.instrumentation.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.chunks import Reading
+
+CLOSING: Final = frozenset({"close", "aclose"})
+
+
+class CallbackReader:
+    """Reads chunks by the callbacks that the application gave; without any, each chunk is a token of content."""
+
+    def __init__(
+        self,
+        kind: Callable[[object], str | None] | None,
+        count: Callable[[object], int] | None,
+        basis: str,
+    ) -> None:
+        self._kind = kind
+        self._count = count
+        self._basis = "chunk" if count is None else basis
+
+    def __call__(self, chunk: object) -> Reading:
+        """Return what a chunk carries."""
+        kind = "content" if self._kind is None else self._kind(chunk)
+        if kind is None:
+            return FRAMING
+        count = 1 if self._count is None else self._count(chunk)
+        if count < 1:
+            return FRAMING
+        code = KIND_NAMES.index(kind)
+        return None if code == 0 and count == 1 else ((0, code, count, False),)
+
+    def basis(self, choice: int) -> str:  # noqa: ARG002
+        """Return where the token counts come from."""
+        return self._basis
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return nothing: all is known at the commit."""
+        return {}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return nothing: all is known at the commit."""
+        return {}
+
+
+class _Tracked:
+    """What both kinds of tracked stream have: everything of the stream's own, and hearing of its being closed."""
+
+    def __init__(self, stream: Any, recording: Recording) -> None:
+        self._stream = stream
+        self._recording = recording
+        self._reader: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._stream, name)
+        if name not in CLOSING or not callable(value):
+            return value
+
+        def close(*args: Any, **kwargs: Any) -> Any:
+            self._recording.closed()
+            return value(*args, **kwargs)
+
+        return close
+
+    def _same(self, entered: Any) -> Any:
+        """Return ourselves where entering a stream gave the stream, else what it gave, tracked."""
+        if entered is not self._stream:
+            self._stream = entered
+            self._recording.opened(self, entered)
+        return self
+
+
+class TrackedStream(_Tracked):
+    """A sync iterator, recorded."""
+
+    def __iter__(self) -> Generator[Any, None, None]:
+        loop = recorded(iter(self._stream), self._recording, self)
+        self._recording.entered(loop)
+        return loop
+
+    def __next__(self) -> Any:
+        if self._reader is None:
+            self._reader = recorded(self._stream, self._recording)
+        return next(self._reader)
+
+    def __enter__(self) -> Any:
+        return self._same(self._stream.__enter__())
+
+    def __exit__(self, *exc_info: object) -> Any:
+        self._recording.closed()
+        return self._stream.__exit__(*exc_info)
+
+
+class TrackedAsyncStream(_Tracked):
+    """An async iterator, recorded."""
+
+    def __aiter__(self) -> AsyncGenerator[Any, None]:
+        loop = recorded_async(aiter(self._stream), self._recording, self)
+        self._recording.entered(loop)
+        return loop
+
+    async def __anext__(self) -> Any:
+        if self._reader is None:
+            self._reader = recorded_async(self._stream, self._recording)
+        return await anext(self._reader)
+
+    async def __aenter__(self) -> Any:
+        return self._same(await self._stream.__aenter__())
+
+    async def __aexit__(self, *exc_info: object) -> Any:
+        self._recording.closed()
+        return await self._stream.__aexit__(*exc_info)
+
+
+def track(
+    stream: Any,
+    *,
+    model: str | None,
+    slo_class: str | None,
+    kind: Callable[[object], str | None] | None,
+    count: Callable[[object], int] | None,
+    basis: str,
+    operation: str,
+    provider: str | None,
+    instance: str | None,
+    measured_at: str,
+    input_tokens: int | None,
+    exact_resume: bool | None,
+    commit_ns: int | None,
+) -> Any:
+    """Return the stream, recorded, see `otel_llm.track`; the stream itself where nothing can be recorded."""
+    if runtime.disabled():
+        return stream
+    try:
+        running = runtime.start(runtime.configured)
+        context = otel_context.get_current()
+        request = committed.request(
+            running,
+            context,
+            operation=operation,
+            model=model,
+            gen_ai={semconv.GEN_AI_PROVIDER_NAME: provider, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
+            ours={
+                semconv.MEASURED_AT: measured_at,
+                semconv.INSTANCE: instance,
+                semconv.EXACT_RESUME: exact_resume,
+            },
+            slo_class=slo_class,
+            commit_ns=commit_ns,
+        )
+        recording = Recording(running, request, CallbackReader(kind, count, basis))
+        tracked: _Tracked
+        if hasattr(type(stream), "__aiter__") or hasattr(type(stream), "__aenter__"):
+            tracked = TrackedAsyncStream(stream, recording)
+        else:
+            tracked = TrackedStream(stream, recording)
+        recording.announce(context)
+        recording.opened(tracked, stream)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return stream
+    return tracked
