@@ -16,14 +16,18 @@ _WORDS: Final = {
     "torn_tail": "files whose last record is cut off (normal after a crash)",
     "bad_crc": "records whose checksum is wrong",
     "bad_record": "records that cannot be decoded",
+    "other_signal": "exports of metrics, logs or profiles in the same files",
+    "unfinished_zst": "unfinished compressed journals whose plain file was read instead",
     "ignored": "spans that are no inference of a known kind",
     "duplicate_segments": "segments received more than once",
     "duplicate_requests": "request spans received more than once",
     "missing_empty_segments": "segments without tokens that did not arrive (nothing lost)",
     "skewed_tokens": "tokens timed before their commit, counted as at the commit",
     "unknown_class": "requests that name an SLO class the file does not define",
+    "not_spread": "requests too long to be spread over all their windows",
     "shifted": "streams whose clock is off by more than the lateness, shifted into their windows",
 }
+_NOT_BROKEN: Final = frozenset({"other_signal", "unfinished_zst"})
 _REFUSED: Final = "refused."
 _ANOMALY: Final = "anomaly."
 
@@ -41,8 +45,8 @@ def statement(rows: Sequence[Mapping[str, Cell]], skipped: Mapping[str, int], co
     lost = sum(row["outcome"] == "lost" for row in rows)
     if lost:
         parts.append(f"the end of {lost:,} was never seen (lost)")
-    broken = sum(skipped.values())
-    parts.append(f"{plural(broken, 'broken record')} skipped" if broken else "nothing was skipped")
+    broken = sum(number for reason, number in skipped.items() if reason not in _NOT_BROKEN)
+    parts.append(f"{plural(broken, 'broken or cut record')} skipped" if broken else "nothing was skipped")
     repeated = counts.get("duplicate_segments", 0) + counts.get("duplicate_requests", 0)
     if repeated:
         parts.append(f"{plural(repeated, 'repetition')} without effect")

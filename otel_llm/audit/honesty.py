@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from otel_llm.audit.page import table
+
 GAMES: Final = (
     (
         "TBT (tbt_p99_s, tbt_max_s)",
@@ -94,3 +96,15 @@ RULES: Final = (
     ),
 )
 """(what, the rule)."""
+
+
+def section() -> str:
+    """Return both tables as the closing part of the page."""
+    headings = ["Figure", "Better figures, nobody served better", "Look also at"]
+    games = table(headings, GAMES, words=(1, 2), kind="notes")
+    rules = table(["", "Rule"], RULES, words=(1,), kind="notes")
+    return (
+        "<section><h2>What the figures can hide</h2><p>Every figure can be improved without serving one reader "
+        "better. Look at two that are gamed in different ways.</p>"
+        f"{games}</section><section><h2>How it is counted</h2>{rules}</section>"
+    )

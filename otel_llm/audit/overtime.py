@@ -77,10 +77,10 @@ def windows_figure(found: Sequence[Bin]) -> Figure:
     """Draw the three rates, and under them the mean number of readers who waited at any moment."""
     at = [instant(one.start_unix_nano) for one in found]
     hover = [_words(one) for one in found]
-    if len(found) == 1:
-        # A single window is a level, not a point: draw it from its start to its end.
-        at = [at[0], instant(found[0].start_unix_nano + round(found[0].length_s * 1e9))]
-        found, hover = [found[0], found[0]], hover * 2
+    # A window is a level, not a point: the last one is drawn to its end.
+    last = found[-1]
+    at.append(instant(last.start_unix_nano + round(last.length_s * 1e9)))
+    found, hover = [*found, last], [*hover, hover[-1]]
     traces: list[Figure] = [
         _curve(at, [one.rate("throughput_tok_s") for one in found], "throughput", "$muted", hover),
         _curve(at, [one.rate("goodput_tok_s") for one in found], "goodput", "$delivered", hover),

@@ -31,18 +31,25 @@ def table(
     caption: str = "",
     words: Sequence[int] = (),
     kind: str = "",
+    marks: Mapping[str, str] | None = None,
 ) -> str:
     """Write a table whose first column heads its rows; `words` are the other columns that hold text, not numbers.
 
-    A row of one cell heads the group of rows below it.
+    A row of one cell heads the group of rows below it. `marks` gives cells of exactly this text a class of the sheet.
     """
-    head = "".join(f"<th scope='col'{_words(index in words)}>{text(name)}</th>" for index, name in enumerate(headings))
+    head = "".join(
+        f"<th scope='col'{_classes('words' if index in words else '')}>{text(name)}</th>"
+        for index, name in enumerate(headings)
+    )
     lines: list[str] = []
     for row in rows:
         if len(row) == 1:
             lines.append(f"<tr class='group'><th colspan='{len(headings)}' scope='colgroup'>{text(row[0])}</th></tr>")
             continue
-        cells = "".join(f"<td{_words(i in words)}>{text(cell)}</td>" for i, cell in enumerate(row[1:], start=1))
+        cells = "".join(
+            f"<td{_classes('words' if i in words else '', (marks or {}).get(str(cell), ''))}>{text(cell)}</td>"
+            for i, cell in enumerate(row[1:], start=1)
+        )
         lines.append(f"<tr><th scope='row'>{text(row[0])}</th>{cells}</tr>")
     title = f"<caption>{text(caption)}</caption>" if caption else ""
     style = f" class='{kind}'" if kind else ""
@@ -113,5 +120,6 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
-def _words(yes: bool) -> str:
-    return " class='words'" if yes else ""
+def _classes(*names: str) -> str:
+    kept = " ".join(name for name in names if name)
+    return f" class='{kept}'" if kept else ""

@@ -43,10 +43,11 @@ def timeline_figure(timeline: Timeline, slo: SloClass, *, until_ns: int | None =
     until_ns = max(1_000_000, until_ns)
     tokens = len(timeline.tokens_ns)
     top = max(4, tokens)
+    # The delivery lies over the reader: where they touch, both are seen.
     traces = [
-        _delivery(timeline, until_ns),
         *_reference_lines(timeline, slo, until_ns),
         *_reader(timeline, until_ns),
+        _delivery(timeline, until_ns),
     ]
     found = timeline.stalls
     return {
@@ -86,6 +87,7 @@ def _delivery(timeline: Timeline, until_ns: int) -> Figure:
     return {
         "type": "scatter",
         "name": "delivered",
+        "legendrank": 1,
         "mode": "lines+markers",
         "line": {"shape": "hv", "color": "$delivered", "width": 2},
         "marker": {"color": "$delivered", "size": [0, *([5 if len(kept) <= 150 else 3] * len(kept)), 0]},
@@ -117,7 +119,7 @@ def _reader(timeline: Timeline, until_ns: int) -> list[Figure]:
     if not corners:
         return []
     tokens_at = [f"<b>reader</b> at {seconds(at / _SECOND)}: {number(tokens)} tokens read" for at, tokens in corners]
-    return [_line(corners, "reader", "$reading", width=3, text=tokens_at)]
+    return [_line(corners, "reader", "$reading", width=4, text=tokens_at)]
 
 
 def _reference_lines(timeline: Timeline, slo: SloClass, until_ns: int) -> list[Figure]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 MOST_WINDOW_PICTURES: Final = 8
 MOST_STALL_ROWS: Final = 20
-_WHY: Final = {"idle": "among the longest idle", "fluidity": "among the lowest fluidity"}
+_WHY: Final = {"idle": "Among the longest idle times.", "fluidity": "Among the lowest fluidity-indexes."}
+_STATES: Final = {"met": "good", "missed": "bad", "no data": "quiet"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def render(audit: Audit, *, title: str = "What the readers felt") -> str:
         _coverage(audit),
         _over_time(audit, figures),
         _deliveries(audit, _worst(audit), "The worst deliveries", worst.CHOICE_RULE, figures),
-        _honesty(),
+        honesty.section(),
     ]
     return page(title, "\n".join(part for part in parts if part), figures)
 
@@ -99,7 +100,7 @@ def _summary(audit: Audit) -> str:
             for check in checks
         ]
         headings = ["Class", "Objective", "Promised", "Found", "Requests", "State"]
-        block += table(headings, lines, caption="What the classes promise", words=(1, 5))
+        block += table(headings, lines, caption="What the classes promise", words=(1, 5), marks=_STATES)
     return f"<section><h2>Summary</h2>{block}</section>"
 
 
@@ -132,7 +133,8 @@ def _over_time(audit: Audit, figures: dict[str, Figure]) -> str:
         parts.append(picture(f"windows-{index}", f"{name}, {place}", alt, above, _window_table(found)))
     note = (
         "Smooth goodput charges a wait to the moment at which the reader waits; below it, how many readers waited on "
-        "average. Where smooth goodput falls below throughput, tokens are paid for with somebody's time."
+        "average. Where smooth goodput falls below throughput, tokens are paid for with somebody's time. Goodput "
+        "counts a request where it ends, so that a step's goodput may exceed its throughput."
     )
     return f"<section><h2>Over time</h2><p>{note}</p>{''.join(parts)}</section>"
 
@@ -210,7 +212,7 @@ def _delivery(name: str, judged: Judged, chosen: Chosen, figures: dict[str, Figu
             ("class", "slo_class"),
             ("model", "model"),
             ("instance", "instance"),
-            ("at", "measured_at"),
+            ("measured at", "measured_at"),
         )
         if row[column] is not None
     )
@@ -240,15 +242,3 @@ def _delivery(name: str, judged: Judged, chosen: Chosen, figures: dict[str, Figu
 
 def _cell(value: Any, write: Any) -> str:
     return MISSING if value is None else str(write(value))
-
-
-def _honesty() -> str:
-    games = table(
-        ["Figure", "Better figures, nobody served better", "Look also at"], honesty.GAMES, words=(1, 2), kind="notes"
-    )
-    rules = table(["", "Rule"], honesty.RULES, words=(1,), kind="notes")
-    return (
-        "<section><h2>What the figures can hide</h2><p>Every figure can be improved without serving one reader "
-        "better. Look at two that are gamed in different ways.</p>"
-        f"{games}</section><section><h2>How it is counted</h2>{rules}</section>"
-    )

@@ -51,6 +51,7 @@ class Audit:
     window_rows: list[Row]
     skipped: Skipped
     counts: Counter[str] = field(default_factory=Counter)
+    _summary: dict[str, Any] | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -69,9 +70,11 @@ class Audit:
 
     def summary(self) -> dict[str, Any]:
         """Return the object of `--format json`; `skipped` is the number of broken records, a cut-off one included."""
-        skipped = self.skipped.broken + self.skipped.counts["torn_tail"]
-        tbts_ns = [one.fluid_tbt_ns for one in self.judged]
-        return summarise(self.rows, self.classes, self.span_ns, skipped, tbts_ns)
+        if self._summary is None:
+            skipped = self.skipped.broken + self.skipped.counts["torn_tail"]
+            tbts_ns = [one.fluid_tbt_ns for one in self.judged]
+            self._summary = summarise(self.rows, self.classes, self.span_ns, skipped, tbts_ns)
+        return self._summary
 
     @property
     def span_ns(self) -> int | None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
-from support.otlp import T0_NS, export, segment_span, stream_spans
+from support.otlp import T0_NS, Value, export, request_span, segment_span, stream_spans
 from support.recorded import FORMS, json_lines, vector_classes, vector_messages, write_form
-from support.vectors import FOLDER, vectors
+from support.vectors import FOLDER, document, vectors
 
 import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit import Audit
+from otel_llm.readers.journal_format import frame
 from otel_llm.readers.records import InputError
 from otel_llm.rules.yamlfile import ConfigError
-from otel_llm.slo.classes import UnknownClassError
+from otel_llm.slo.classes import Curve, Fluidity, Objective, SloClass, SloClasses, UnknownClassError
 from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
 
 ROWS = FOLDER / "rows.jsonl"
@@ -67,6 +69,20 @@ def test_every_vector_through_every_form(by_form: Audit, number: int) -> None:
     assert {name: row[name] for name, wanted in expect.items() if not same(row[name], wanted)} == {}
 
 
+@pytest.mark.parametrize("expect", document()["fluid_token_rate"]["expect"], ids=lambda one: str(one["share"]))
+def test_the_fluid_token_rate_of_the_worked_requests(tmp_path: Path, expect: dict[str, float]) -> None:
+    promise = Objective(Fraction(str(expect["fluidity_index"])), Fraction(str(expect["share"])))
+    classes = SloClasses((SloClass(name="f", objective=promise),), "f")
+    messages = [
+        export(*stream_spans([T0_NS + at for at in tokens], request=number, end_ns=T0_NS + max(tokens, default=0)))
+        for number, tokens in enumerate(document()["fluid_token_rate"]["requests_ns"], start=1)
+    ]
+    audit = otel_llm.audit.load(write_form(tmp_path, "journal.otlp", messages), slo=classes)
+
+    found = audit.summary()["classes"]["f"]["client"]["fluid_token_rate"]
+    assert found == pytest.approx(expect["tokens_per_s"], abs=1e-9)
+
+
 def test_every_form_gives_the_same_windows(by_form: Audit, tmp_path: Path) -> None:
     path = write_form(tmp_path, "traces.jsonl", vector_messages())
     assert by_form.window_rows == otel_llm.audit.load(path, slo=vector_classes()).window_rows
@@ -100,8 +116,9 @@ def test_windows_add_up_whatever_their_length(tmp_path: Path, length: str | floa
 
 
 def test_windows_are_in_order_of_time_and_group(audited: Audit) -> None:
-    keys = [(row["window_start_unix_nano"], row["slo_class"], row["model"] is None) for row in audited.window_rows]
-    assert keys == sorted(keys, key=str)
+    keys = [(cell(row, "window_start_unix_nano"), row["model"] is None) for row in audited.window_rows]
+    assert keys == sorted(keys)
+    assert keys[0][1] < keys[-1][1], "an unknown model comes last"
     assert audited.windows["requests_ended"].sum() == len(EXPECTED)
 
 
@@ -201,18 +218,52 @@ def test_a_stream_of_years_costs_a_bounded_number_of_windows(tmp_path: Path) -> 
 
 
 def test_a_clock_far_off_is_shifted_into_its_windows_and_counted(tmp_path: Path) -> None:
-    from otel_llm.readers.journal_format import frame
-
-    tokens = [T0_NS + 10**8, T0_NS + 2 * 10**8]
-    message = export(*stream_spans(tokens, end_ns=tokens[-1]))
-    receipt_ns = T0_NS + 3600 * 10**9
+    # An hour behind, in two windows: what it owes each must follow the shift.
+    tokens = [T0_NS + 10**8, T0_NS + 12 * 10**9]
+    late_ns = 3600 * 10**9
     path = tmp_path / "j.otlp"
-    path.write_bytes(frame(message.SerializeToString(), receipt_ns))
+    spans = stream_spans(tokens, end_ns=tokens[-1], segment_tokens=1)
+    records = [frame(export(one).SerializeToString(), one.end_time_unix_nano + late_ns) for one in spans]
+    path.write_bytes(b"".join(records))
     audit = otel_llm.audit.load(path)
 
+    start_ns = T0_NS + late_ns
     assert audit.counts["shifted"] == 1
-    assert [row["window_start_unix_nano"] for row in audit.window_rows] == [receipt_ns // 10**10 * 10**10]
+    assert [(cell(row, "window_start_unix_nano") - start_ns, row["tokens_read"]) for row in audit.window_rows] == [
+        (0, 1),
+        (10**10, 1),
+    ]
+    assert [row["idle_s_sum"] for row in audit.window_rows] == [pytest.approx(9.6), pytest.approx(2.0)]
     assert audit.rows[0]["start_unix_nano"] == T0_NS
+
+
+def test_a_span_of_others_has_a_row_and_is_in_no_window(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.pb"
+    attributes: dict[str, Value] = {
+        semconv.GEN_AI_OPERATION_NAME: "chat",
+        semconv.GEN_AI_REQUEST_MODEL: "m",
+        semconv.GEN_AI_LATENCY_TTFT: 0.25,
+        semconv.GEN_AI_LATENCY_E2E: 1.5,
+    }
+    path.write_bytes(export(request_span(attributes=attributes)).SerializeToString())
+    audit = otel_llm.audit.load(path)
+
+    (row,) = audit.rows
+    assert (row["ttft_s"], row["e2e_s"], row["tokens"], row["choice"], row["met"]) == (0.25, 1.5, None, None, None)
+    assert audit.window_rows == []
+    assert audit.summary()["classes"]["chat"]["client"]["ttft_p50_s"] == 0.25
+
+
+@pytest.mark.parametrize(("prompt", "first"), [(100, 1), (2000, 0), (None, None)])
+def test_a_first_token_curve_takes_the_prompt_s_length(tmp_path: Path, prompt: int | None, first: int | None) -> None:
+    curve = Fluidity(ttft=Curve(((1000, 100_000_000), (2000, 10**9))))
+    classes = SloClasses((SloClass(name="c", fluidity=curve),), "c")
+    identity: dict[str, Value] = {} if prompt is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: prompt}
+    tokens = [T0_NS + 140 * 10**6]
+    path = tmp_path / "c.pb"
+    path.write_bytes(export(*stream_spans(tokens, end_ns=tokens[0], identity=identity)).SerializeToString())
+
+    assert otel_llm.audit.load(path, slo=classes).rows[0]["deadline_misses"] == first
 
 
 def test_progress_rises_to_the_size_of_the_input(tmp_path: Path) -> None:
@@ -227,7 +278,7 @@ def test_progress_rises_to_the_size_of_the_input(tmp_path: Path) -> None:
 
 def test_an_unknown_class_name_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "u.pb"
-    identity = {semconv.SLO_CLASS: "nope", semconv.GEN_AI_OPERATION_NAME: "chat"}
+    identity: dict[str, Value] = {semconv.SLO_CLASS: "nope", semconv.GEN_AI_OPERATION_NAME: "chat"}
     path.write_bytes(export(*stream_spans([T0_NS + 1], end_ns=T0_NS + 1, identity=identity)).SerializeToString())
     audit = otel_llm.audit.load(path)
 

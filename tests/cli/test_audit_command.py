@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,24 @@ def test_an_output_named_twice_is_refused(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "written twice" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "module"),
+    [("--requests", "r.parquet", "pyarrow"), ("--html", "r.html", "plotly")],
+)
+def test_a_missing_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, name: str, module: str
+) -> None:
+    for loaded in [one for one in sys.modules if one.split(".")[0] == module]:
+        monkeypatch.setitem(sys.modules, loaded, None)
+    monkeypatch.setitem(sys.modules, module, None)
+    result = run(ROWS, flag, tmp_path / name)
+
+    assert result.exit_code == 2
+    assert module in result.stderr
+    assert "pip install 'otel-llm[collector]'" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_telemetry_without_a_stream_is_fine_and_says_so(tmp_path: Path) -> None:

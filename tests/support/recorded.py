@@ -1,120 +1,82 @@
-"""The worked requests as recorded telemetry, in every form that the audit reads."""
+"""What a recorder sent to an exporter in memory, sorted to requests and their choices."""
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from google.protobuf import json_format
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.otlp import T0_NS, Event, Value, export, segment_span
-from support.vectors import Vector, vectors
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import otel_llm
 from otel_llm import semconv
-from otel_llm.readers.journal_format import frame
-from otel_llm.slo.classes import KINDS, SloClasses
 
-SEGMENT_TOKENS = 7
-"""Few, so that most vectors need several segments."""
+FLUSH_S = 20.0
 
 
-def vector_classes() -> SloClasses:
-    """Return the class of each vector, named after its number."""
-    named = tuple(replace(one.slo, name=f"v{number}") for number, one in enumerate(vectors()))
-    return SloClasses(named, "v0")
+@dataclass
+class Stream:
+    """The segments of one choice, in order of seq."""
+
+    segments: list[ReadableSpan]
+
+    @property
+    def last(self) -> dict[str, object]:
+        return dict(self.segments[-1].attributes or {})
+
+    @property
+    def outcome(self) -> object:
+        return self.last.get(semconv.OUTCOME)
+
+    @property
+    def times_ns(self) -> list[int]:
+        return [event.timestamp for segment in self.segments for event in segment.events]
+
+    def check(self) -> None:
+        """Assert that the segments tile the stream's time and end it exactly once."""
+        attributes = [dict(segment.attributes or {}) for segment in self.segments]
+        assert [a[semconv.SEGMENT_SEQ] for a in attributes] == list(range(len(self.segments)))
+        assert [semconv.OUTCOME in a for a in attributes] == [False] * (len(attributes) - 1) + [True]
+        assert self.last[semconv.SEGMENTS] == len(self.segments)
+        first = self.segments[0]
+        assert first.start_time == first.end_time
+        assert attributes[0][semconv.GEN_AI_OPERATION_NAME] == "chat"
+        for before, segment in itertools.pairwise(self.segments):
+            assert segment.start_time == before.end_time
+        for segment in self.segments:
+            assert all((segment.start_time or 0) <= e.timestamp <= (segment.end_time or 0) for e in segment.events)
 
 
-def vector_messages() -> list[ExportTraceServiceRequest]:
-    """Return one export request for each vector: its segments as a recorder would cut them."""
-    return [export(*vector_spans(number, one)) for number, one in enumerate(vectors())]
+class Recorded:
+    """Reads an exporter; everything that was recorded is flushed first."""
 
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self.exporter = exporter
 
-def vector_spans(number: int, one: Vector, segment_tokens: int = SEGMENT_TOKENS) -> list[Span]:
-    """Return the segments of a vector: its trace id is its number + 1, its times begin after T0."""
-    shift = T0_NS if one.commit_ns < T0_NS else 0  # OTLP has no instant 0
-    said: dict[str, Value] = {semconv.SLO_CLASS: f"v{number}", semconv.MEASURED_AT: "client"}
-    commit_ns, end_ns = one.commit_ns + shift, one.end_ns + shift
-    events = [_event(at + shift, None if one.kinds is None else one.kinds[i]) for i, at in enumerate(one.tokens_ns)]
-    spans = [segment_span(0, 0, request=number + 1, start_ns=commit_ns, attributes=said)]
-    pieces: Sequence[Sequence[Event]] = [
-        events[i : i + segment_tokens] for i in range(0, len(events), segment_tokens)
-    ] or [[]]
-    for seq, piece in enumerate(pieces, start=1):
-        ends: dict[str, Value] = {}
-        if seq == len(pieces) and one.outcome != "lost":
-            ends = {
-                semconv.OUTCOME: one.outcome,
-                semconv.TOKENS: len(events),
-                semconv.TOKEN_BASIS: "exact",
-                semconv.SEGMENTS: len(pieces) + 1,
-            }
-        spans.append(
-            segment_span(
-                seq,
-                (seq - 1) * segment_tokens,
-                piece,
-                request=number + 1,
-                start_ns=commit_ns,
-                end_ns=end_ns,
-                attributes=ends,
-            )
-        )
-    return spans
+    def spans(self) -> Sequence[ReadableSpan]:
+        assert otel_llm.flush(FLUSH_S)
+        return self.exporter.get_finished_spans()
 
+    def requests(self) -> list[ReadableSpan]:
+        """Return the request spans that were sent like segments."""
+        return [span for span in self.spans() if span.name != semconv.SEGMENT_SPAN]
 
-def _event(at_ns: int, kind: int | None) -> Event:
-    return (at_ns, {semconv.TOKEN_KIND: KINDS[kind]}) if kind else at_ns
+    def streams(self) -> list[Stream]:
+        """Return the streams in order of their commit, and of choice."""
+        streams: dict[tuple[int, int, int], list[ReadableSpan]] = {}
+        for span in self.spans():
+            if span.name == semconv.SEGMENT_SPAN:
+                assert span.parent is not None
+                choice = (span.attributes or {}).get(semconv.CHOICE, 0)
+                assert isinstance(choice, int)
+                streams.setdefault((span.parent.trace_id, span.parent.span_id, choice), []).append(span)
+        for segments in streams.values():
+            segments.sort(key=lambda span: int(str((span.attributes or {})[semconv.SEGMENT_SEQ])))
+        return [Stream(segments) for _, segments in sorted(streams.items(), key=lambda item: item[1][0].start_time or 0)]
 
-
-def journal(messages: Sequence[ExportTraceServiceRequest]) -> bytes:
-    """Return a journal of ours: each record sealed, received when its spans ended."""
-    return b"".join(
-        frame(message.SerializeToString(), message.resource_spans[0].scope_spans[0].spans[0].end_time_unix_nano)
-        for message in messages
-    )
-
-
-def json_lines(messages: Sequence[ExportTraceServiceRequest]) -> bytes:
-    """Return OTLP JSON lines as the OpenTelemetry Collector's file exporter writes them."""
-    lines: list[str] = []
-    for message in messages:
-        data = json_format.MessageToDict(message)
-        for ours, theirs in zip(_spans(message), data["resourceSpans"][0]["scopeSpans"][0]["spans"], strict=True):
-            theirs["traceId"], theirs["spanId"] = ours.trace_id.hex(), ours.span_id.hex()
-            theirs["parentSpanId"] = ours.parent_span_id.hex()
-        lines.append(json.dumps(data))
-    return "\n".join(lines).encode() + b"\n"
-
-
-def collector_proto(messages: Sequence[ExportTraceServiceRequest]) -> bytes:
-    """Return length-prefixed messages as the Collector's file exporter writes them with `format: proto`."""
-    raws = [message.SerializeToString() for message in messages]
-    return b"".join(len(raw).to_bytes(4, "big") + raw for raw in raws)
-
-
-def one_message(messages: Sequence[ExportTraceServiceRequest]) -> bytes:
-    """Return everything as a single export request."""
-    return export(*(span for message in messages for span in _spans(message))).SerializeToString()
-
-
-FORMS = {
-    "journal.otlp": journal,
-    "traces.jsonl": json_lines,
-    "collector.binpb": collector_proto,
-    "single.pb": one_message,
-}
-"""A file's name and how its bytes are made."""
-
-
-def write_form(folder: Path, name: str, messages: Sequence[ExportTraceServiceRequest]) -> Path:
-    """Write messages in one of the FORMS and return the file."""
-    path = folder / name
-    path.write_bytes(FORMS[name](messages))
-    return path
-
-
-def _spans(message: ExportTraceServiceRequest) -> Sequence[Span]:
-    return message.resource_spans[0].scope_spans[0].spans
+    def stream(self) -> Stream:
+        """Return the one stream there is, checked."""
+        [only] = self.streams()
+        only.check()
+        return only

@@ -1,0 +1,84 @@
+"""The page of the audit names every column and flag, and its examples run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.otlp import T0_NS, export, stream_spans
+from support.recorded import journal
+
+from otel_llm.audit import honesty
+from otel_llm.cli.audit_command import audit
+from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a journal in it, as the examples want it."""
+    (tmp_path / "journal").mkdir()
+    messages = [
+        export(*stream_spans([T0_NS + at * 10**8 for at in range(1, 20)], request=number, end_ns=T0_NS + 19 * 10**8))
+        for number in range(1, 4)
+    ]
+    (tmp_path / "journal" / "a.otlp").write_bytes(journal(messages))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+def named(text: str) -> set[str]:
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_the_python_example_runs(folder: Path) -> None:
+    (code,) = blocks("python")
+    exec(compile(code, "docs/audit.md", "exec"), {})
+
+    assert (folder / "report.html").is_file()
+
+
+def test_the_commands_run(folder: Path) -> None:
+    (lines,) = blocks("sh")
+    for line in lines.splitlines():
+        program, command, *arguments = line.split()
+        assert (program, command) == ("otel-llm", "audit")
+        result = CliRunner().invoke(audit, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, (line, result.output)
+    assert {path.name for path in folder.iterdir()} == {"journal", "report.html", "requests.parquet", "windows.csv"}
+
+
+def test_every_column_is_named_and_no_other() -> None:
+    assert named(section("A request")) == set(REQUEST_COLUMNS)
+    assert named(section("A window")) == set(WINDOW_COLUMNS)
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_figure_of_the_summary_is_named_and_no_other() -> None:
+    result = CliRunner().invoke(audit, ["journal", "--format", "json"], catch_exceptions=False)
+    figures = json.loads(result.stdout)["classes"]["chat"]["client"]
+
+    assert named(section("The summary")) == set(figures)
+
+
+def test_every_flag_is_named() -> None:
+    flags = {option for parameter in audit.params for option in parameter.opts if option.startswith("--")}
+    words = {name.split()[0] for name in named(section("Flags"))}
+    assert words == flags
+
+
+def test_the_report_and_the_page_warn_of_the_same_figures() -> None:
+    assert section("What the figures can hide").count("\n| ") - 1 == len(honesty.GAMES)

@@ -1,0 +1,70 @@
+"""What the README and the package promise: its code runs, its files are there, its public names are these."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import otel_llm
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/*.md")))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_in_the_docs_runs(page: str, tmp_path: Path) -> None:
+    code = "\n".join(blocks(page, "python"))
+    # Nobody listens there: telemetry that goes nowhere must not hurt the program.
+    telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | telemetry, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_public_api_is_four_functions() -> None:
+    assert otel_llm.__all__ == ["flush", "instrument", "track", "uninstrument"]
+    assert {name for name in vars(otel_llm) if not name.startswith("_")} >= set(otel_llm.__all__)
+    assert list(inspect.signature(otel_llm.instrument).parameters)[:3] == ["exporter", "tracer_provider", "slo_class"]
+    assert next(iter(inspect.signature(otel_llm.track).parameters)) == "stream"
+    for name in otel_llm.__all__:
+        assert inspect.getdoc(getattr(otel_llm, name))
+
+
+def test_importing_the_package_pulls_in_nothing_heavy() -> None:
+    code = (
+        "import sys, otel_llm; otel_llm.instrument; "
+        "print([name for name in ('numpy', 'pandas', 'grpc', 'pyarrow', 'openai', 'yaml', 'pydantic', 'requests') "
+        "if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_make_target_says_what_it_is() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony
+    for target in phony.group(1).split():
+        assert re.search(rf"^{target}:.*## \S", text, re.MULTILINE), target
