@@ -36,8 +36,9 @@ def judge_many(
     """Judge every request by its class, exactly as `judge` does.
 
     `class_index` (R,): positions in `classes`; None where all are judged by the first. Raises ValueError for an index
-    that is no position. The work goes in blocks of one class that fit the cache; a block of which a time or a
-    threshold is so large that sums could leave 64 bits is judged request by request.
+    that is no position, OverflowError for a length beyond 64 bits (292 years). The work goes in blocks of one class
+    that fit the cache; a block of which a time or a threshold is so large that sums could leave 64 bits is judged
+    request by request.
     """
     out = Judged.empty(len(requests))
     out.outcome[:] = requests.outcomes

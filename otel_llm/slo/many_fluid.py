@@ -71,25 +71,25 @@ def _search(read: Ragged, fluidity: Fraction) -> Ints:
     while (open_ := low < high).any():
         middle = np.minimum((low + high) // 2, low + stride)
         late = np.flatnonzero(gaps > middle[request])
-        found = climb(since_first[late] - index[late] * middle[request[late]], request[late])
-        rising = late[found.rising]
-        kept = _keeps(request[rising], found.height, middle, steps, fluidity)
+        counts = np.bincount(request[late], minlength=len(low))
+        some = counts > 0
+        found = climb(since_first[late] - index[late] * np.repeat(middle, counts), counts[some])
+        missed, tardy = np.zeros(len(low), np.int64), np.zeros(len(low), np.int64)
+        tardy[some] = np.diff(found.bounds)
+        missed[some] = found.sums(1 + found.height // np.repeat(middle, tardy))
+        kept = _keeps(steps - tardy, missed, fluidity)
         alive = (open_ & kept)[request]
-        alive[rising] = open_[request[rising]]
+        alive[late[found.entry]] = np.repeat(open_, tardy)
         high = np.where(open_ & kept, middle, high)
         low = np.where(open_ & ~kept, middle + 1, low)
-        stride = np.where(kept, stride, 2 * stride)
+        stride = np.where(kept, stride, np.minimum(2 * stride, high))
         if 4 * int(np.count_nonzero(alive)) < 3 * len(gaps):
             gaps, request, index, since_first = gaps[alive], request[alive], index[alive], since_first[alive]
     return low
 
 
-def _keeps(request: NDArray[np.integer], height: Ints, tbt: Ints, steps: Ints, fluidity: Fraction) -> Bools:
-    """Tell which requests keep the fluidity-index under their targets; one `request` and `height` a late token."""
-    late = np.bincount(request, minlength=len(tbt))
-    missed = np.zeros(len(tbt), np.int64)
-    np.add.at(missed, request, 1 + height // tbt[request])
-    met = steps - late
+def _keeps(met: Ints, missed: Ints, fluidity: Fraction) -> Bools:
+    """Tell where met / (met + missed) is at least the fluidity-index, without a division."""
     numerator, denominator = fluidity.as_integer_ratio()
     if int((met + missed).max()) * denominator < _ROOM:
         return np.asarray(met * denominator >= numerator * (met + missed))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from otel_llm.slo.classes import CONTENT
+from otel_llm.slo.classes import CONTENT, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,7 +67,9 @@ class Block:
             return None, self.some[:0]
         if self.kinds is None:
             return self.every, self.some
-        chosen = np.isin(self.kinds, reads)
+        is_read = np.zeros(len(KINDS), np.bool_)
+        is_read[list(reads)] = True
+        chosen = is_read[self.kinds]
         if bool(chosen.all()):
             return self.every, self.some
         counts = np.add.reduceat(chosen, self.every.starts, dtype=np.int64)

@@ -2,78 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from otel_llm.slo.judged import Ints
     from otel_llm.slo.ragged import Ragged
 
 _SATURATED = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Rises:
-    """Hold what the tokens of R requests do to one line t_i - (i-1) P, in ns.
+class Climb(NamedTuple):
+    """Hold the maxima (S,) of segments, and what rises above 0 and all before it in its segment.
 
-    `peak` (R,): its maximum. Sparse, one entry a token that rises above the floor and all before it: its `request`,
-    its index `token` in the block and the `height` of the rise.
+    `entry`: indexes of the rising entries, `height`: by how much; those of segment s from `bounds[s]` to
+    `bounds[s + 1]` (S+1,).
     """
 
     peak: Ints
-    request: Ints
-    token: Ints
+    bounds: Ints
+    entry: Ints
     height: Ints
 
-
-class Climb(NamedTuple):
-    """Hold the maxima of segments, and the indexes and heights of the entries that rise above 0 and all before them."""
-
-    peak: Ints
-    rising: Ints
-    height: Ints
+    def sums(self, values: Ints) -> Ints:
+        """Return the sum of one value a rising entry over each segment (S,)."""
+        total = np.concatenate([[0], np.cumsum(values)])
+        return np.diff(total[self.bounds])
 
 
-def climb(above: Ints, segment: NDArray[np.integer]) -> Climb:
+def climb(above: Ints, counts: Ints) -> Climb:
     """Find where values rise to a new maximum above 0 within their segment.
 
-    `above`, `segment` (K,): the values and the number of their segment, which does not fall. The sum of all segments'
-    maxima has to fit 64 bits: one running maximum serves them all, since each begins where the rises of those before
-    it end.
+    `above`: the values of all segments one after the other, which are overwritten; `counts` (S,): how many each has,
+    at least one. The sum of all segments' maxima has to fit 64 bits: one running maximum serves them all, since each
+    segment is lifted to where the rises of those before it end.
     """
-    if not len(above):
-        return Climb(above, np.flatnonzero(above), above)
-    first = np.flatnonzero(np.diff(segment, prepend=-1))
+    first = np.cumsum(counts) - counts
     peak: Ints = np.maximum.reduceat(above, first)
     total = np.maximum(peak, 0)
-    base = np.repeat(np.cumsum(total) - total, np.diff(first, append=len(above)))
-    reached = np.zeros(len(above) + 1, np.int64)
-    np.maximum.accumulate(above + base, out=reached[1:])
-    np.maximum(reached, 0, out=reached)
-    height = np.diff(reached)
-    rising = np.flatnonzero(height)
-    return Climb(peak, rising, height[rising])
+    above += np.repeat(np.cumsum(total) - total, counts)
+    np.maximum.accumulate(above, out=above)
+    np.maximum(above, 0, out=above)
+    height = np.diff(above, prepend=0)
+    entry = np.flatnonzero(height)
+    bounds = np.searchsorted(entry, np.append(first, len(above)))
+    return Climb(peak, bounds, entry, height[entry])
 
 
-def rises(block: Ragged, pace_ns: int, floor_ns: Ints) -> Rises:
-    """Return how the requests' tokens rise above their floors (R,) and each other on the line of this pace.
+def rises(block: Ragged, pace_ns: int, floor_ns: Ints) -> Climb:
+    """Return how tokens rise above their request's floor (R,) and each other on the line t_i - (i-1) P, in ns.
 
-    The deadlines of a reader (Wang et al., equation 5), of PolyServe and of Etalon with its restarts are all such
-    lines: a late token is a new maximum of t_i - (i-1) P. Only a request's first token, and one that came more than P
-    after the token before, can be one; so all but the first step work on those few.
+    `peak` is the line's maximum, `entry` indexes tokens of the block. The deadlines of a reader (Wang et al., equation
+    5), of PolyServe and of Etalon with its restarts are all such lines: a late token is a new maximum. Only a request's
+    first token, and one that came more than P after the token before, can be one; so all but the first step work on
+    those few.
     """
     late = block.gaps > pace_ns
     late[block.starts] = True
     token = np.flatnonzero(late)
     counts = np.diff(np.searchsorted(token, block.starts), append=len(token))
-    request = np.repeat(np.arange(len(counts)), counts)
-    above = block.times[token] - (token - block.starts[request]) * pace_ns - floor_ns[request]
-    found = climb(above, request)
-    return Rises(found.peak + floor_ns, request[found.rising], token[found.rising], found.height)
+    above = block.times[token] - token * pace_ns
+    above += np.repeat(block.starts * pace_ns - floor_ns, counts)
+    found = climb(above, counts)
+    return Climb(found.peak + floor_ns, found.bounds, token[found.entry], found.height)
 
 
 def gap_ranks(block: Ragged) -> tuple[Ints, Ints, Ints]:

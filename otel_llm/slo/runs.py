@@ -95,19 +95,18 @@ def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: S
     state.dry[which] = waited.peak + count * pace
     state.allowance[which] += count * pace
     # Consecutive tokens that each end a wait end one stall.
-    begins = np.ones(len(waited.token), np.bool_)
-    begins[1:] = (np.diff(waited.token) != 1) | (np.diff(waited.request) != 0)
-    state.stalls[which] = np.bincount(waited.request[begins], minlength=len(count))
-    ends_waiting = waited.token == (read.starts + count - 1)[waited.request]
-    state.stalled[which[waited.request[ends_waiting]]] = True
+    some = np.diff(waited.bounds) > 0
+    begins = np.diff(waited.entry, prepend=-1) != 1
+    begins[waited.bounds[:-1][some]] = True
+    state.stalls[which] = waited.sums(begins)
+    state.stalled[which[some]] = waited.entry[waited.bounds[1:][some] - 1] == (read.starts + count - 1)[some]
 
     drops = slo.fluidity.ttft_credit == "drop"
     due = first_due[which]
     anchor = first if drops else due
     missing = rises(read, tbt, anchor)
-    late = np.bincount(missing.request, minlength=len(count))
-    missed = np.zeros(len(count), np.int64)
-    np.add.at(missed, missing.request, 1 + missing.height // tbt)
+    late = np.diff(missing.bounds)
+    missed = missing.sums(1 + missing.height // tbt)
     if drops:
         late += first > due
         missed += np.where(first > due, 1 + (first - due) // tbt, 0)

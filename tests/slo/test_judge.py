@@ -6,9 +6,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import oracle
+from support.patience import examples
 from support.requests import Request, cases, requests, slo_classes
 from support.vectors import Vector, vectors
 
@@ -87,7 +88,7 @@ def test_all_55_worked_requests_are_there_and_judged_at_once() -> None:
     assert len(many) == 55
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(cases())
 def test_the_scalar_form_agrees_with_the_oracle(case: tuple[SloClass, Request]) -> None:
     slo, request = case
@@ -100,14 +101,14 @@ def test_the_scalar_form_agrees_with_the_oracle(case: tuple[SloClass, Request]) 
     assert_cells(found, expected)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(cases(), st.integers(1, 13))
 def test_the_streaming_form_agrees_to_the_bit_for_every_cut(case: tuple[SloClass, Request], cut: int) -> None:
     slo, request = case
     assert streamed(slo, request, cut) == scalar(slo, request)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.sampled_from((1, 7, 1_000_003)).flatmap(
         lambda scale: st.tuples(
@@ -127,6 +128,7 @@ def test_the_vectorised_form_agrees_to_the_bit(case: tuple[list[SloClass], list[
         assert cells == [verdict.columns()[name] for verdict in expected], name
 
 
+@examples()
 @given(cases(), st.randoms())
 def test_the_order_of_records_changes_nothing(case: tuple[SloClass, Request], random: Random) -> None:
     slo, request = case
@@ -143,6 +145,7 @@ def test_the_order_of_records_changes_nothing(case: tuple[SloClass, Request], ra
     assert scalar(slo, shuffled) == scalar(slo, request)
 
 
+@examples()
 @given(cases(), st.integers(-(10**18), 10**18))
 def test_the_axis_of_the_times_changes_nothing(case: tuple[SloClass, Request], shift: int) -> None:
     slo, request = case

@@ -6,9 +6,10 @@ import sys
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import oracle
+from support.patience import examples
 from support.requests import Request, cases
 
 from otel_llm.slo.classes import CONTENT, OUTCOMES, REASONING, TOOL, Curve, Fluidity, SloClass
@@ -45,7 +46,7 @@ def assert_facts(stream: Stream, request: Request, tokens: list[tuple[int, int]]
     return found
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cases(), st.lists(st.integers(0, 90), min_size=1, max_size=4))
 def test_facts_in_flight_and_lines_are_those_of_the_oracle_at_every_prefix(
     case: tuple[SloClass, Request], waits: list[int]
@@ -62,7 +63,7 @@ def test_facts_in_flight_and_lines_are_those_of_the_oracle_at_every_prefix(
             assert_facts(stream, request, tokens[:count], last + wait * slo.pace_ns // 7)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cases(), st.integers(-2, 90), st.sampled_from(OUTCOMES))
 def test_every_prefix_can_be_judged_and_goes_on_unchanged(
     case: tuple[SloClass, Request], end: int, outcome: str
@@ -80,7 +81,7 @@ def test_every_prefix_can_be_judged_and_goes_on_unchanged(
         assert stream.finish(end_ns, outcome) == expected
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cases(), st.randoms(), st.integers(1, 5))
 def test_late_records_in_any_cut_give_the_same_verdict_and_facts(
     case: tuple[SloClass, Request], random: Random, cut: int
@@ -103,6 +104,7 @@ def test_late_records_in_any_cut_give_the_same_verdict_and_facts(
     assert ordered.resorted == 0
 
 
+@examples()
 @given(cases(), st.integers(0, 40))
 def test_a_prompt_length_learnt_late_counts_as_if_known_from_the_start(
     case: tuple[SloClass, Request], input_tokens: int
@@ -168,9 +170,9 @@ def test_a_class_that_reads_no_content_reads_what_it_says() -> None:
         ([], [0], ValueError, "1 kinds for 0 tokens"),
         ([1], [3], ValueError, "kind codes are 0 to 2"),
         ([1], [-1], ValueError, "kind codes are 0 to 2"),
-        ([2**63], None, OverflowError, ""),
-        ([2**63], [1], OverflowError, ""),
-        ([5, -(2**63) - 1], None, OverflowError, ""),
+        ([2**63], None, OverflowError, "too"),
+        ([2**63], [1], OverflowError, "too"),
+        ([2, 2**63], None, OverflowError, "too"),
     ],
 )
 def test_what_is_refused_changes_nothing(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
 
 import otel_llm
 from otel_llm import semconv
@@ -30,6 +31,11 @@ class Stream:
         return self.last.get(semconv.OUTCOME)
 
     @property
+    def parents(self) -> list[tuple[int, int]]:
+        """Return the ids (trace, span) of all the spans that the segments hang from."""
+        return sorted({ids(segment.parent) for segment in self.segments})
+
+    @property
     def times_ns(self) -> list[int]:
         return [event.timestamp for segment in self.segments for event in segment.events]
 
@@ -46,6 +52,12 @@ class Stream:
             assert segment.start_time == before.end_time
         for segment in self.segments:
             assert all((segment.start_time or 0) <= e.timestamp <= (segment.end_time or 0) for e in segment.events)
+
+
+def ids(context: SpanContext | None) -> tuple[int, int]:
+    """Return the ids of a span, for comparison: contexts cannot be hashed."""
+    assert context is not None
+    return context.trace_id, context.span_id
 
 
 class Recorded:
@@ -73,7 +85,9 @@ class Recorded:
                 streams.setdefault((span.parent.trace_id, span.parent.span_id, choice), []).append(span)
         for segments in streams.values():
             segments.sort(key=lambda span: int(str((span.attributes or {})[semconv.SEGMENT_SEQ])))
-        return [Stream(segments) for _, segments in sorted(streams.items(), key=lambda item: item[1][0].start_time or 0)]
+        return [
+            Stream(segments) for _, segments in sorted(streams.items(), key=lambda item: item[1][0].start_time or 0)
+        ]
 
     def stream(self) -> Stream:
         """Return the one stream there is, checked."""

@@ -1,4 +1,4 @@
-"""A real HTTP server that streams OpenAI-compatible chat completions as a script says: paced, gated, cut, or failing."""
+"""A real HTTP server that streams OpenAI-compatible chat completions by script: paced, gated, cut, or failing."""
 
 from __future__ import annotations
 
@@ -97,14 +97,20 @@ def whole(count: int) -> Reply:
     return Reply([chunk({"role": "assistant", "content": ""}), *words(count), chunk(finish="stop"), DONE])
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away between two requests."""
+
+
 class SseServer:
     """Serves `replies`, chosen by the request's model; a context manager. `requests` are the bodies it got."""
 
     def __init__(self, replies: Mapping[str, Reply | Callable[[Json], Reply]] | None = None) -> None:
         self.replies: dict[str, Reply | Callable[[Json], Reply]] = dict(replies or {})
         self.requests: list[Json] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property

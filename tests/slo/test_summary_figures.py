@@ -1,0 +1,119 @@
+"""The figures of `audit --format json`, against sums done by hand."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from otel_llm.slo.classes import Objective, SloClass, SloClasses
+from otel_llm.slo.request import judge
+from otel_llm.slo.summary import figures, incomplete, summarise
+
+S = 10**9
+FIGURES = (
+    "requests", "tokens", "incomplete", "undetermined", "aborted_share", "attainment", "throughput_tok_s",
+    "throughput_req_s", "goodput_tok_s", "goodput_req_s", "smooth_goodput_tok_s", "fluidity_p50", "fluidity_ok_share",
+    "idle_p50_s", "idle_p99_s", "ttft_p50_s", "ttft_p99_s", "fluid_token_rate",
+)  # fmt: skip
+
+
+def row(times: list[int], outcome: str = "completed", **changes: Any) -> dict[str, Any]:
+    verdict = judge(times, 0, 4 * S, outcome, SloClass())
+    return {
+        "slo_class": "chat",
+        "measured_at": "client",
+        "outcome": outcome,
+        "start_unix_nano": 0,
+        "coverage": 1.0,
+        **verdict.columns(),
+        **changes,
+    }
+
+
+def torn(tokens: int = 7) -> dict[str, Any]:
+    nothing = dict.fromkeys(judge([], 0, 0, "completed", SloClass()).columns())
+    return (
+        row([], coverage=0.5) | nothing | {"tokens": tokens, "tokens_read": tokens, "ttft_s": 9.0, "outcome": "error"}
+    )
+
+
+def test_every_figure() -> None:
+    rows = [
+        row([100_000_000, 120_000_000, 140_000_000]),
+        row([2 * S, 2 * S + 20_000_000]),
+        row([100_000_000], "disconnected"),
+        row([100_000_000, 150_000_000], "cancelled", met=None),
+        torn(),
+    ]
+    found = figures(rows, Objective(Fraction(9, 10)), 10.0, [20_000_000, 20_000_000, None, 50_000_000, 1])
+    assert tuple(found) == FIGURES
+    idle = sorted([0.0, 1.8, 3.6, 3.4])
+    benefits = [3.0, 2 - 2.5 * 1.8, 1 - 2.5 * 3.6, 2 - 2.5 * 3.4]
+    assert found["requests"] == 5
+    assert found["tokens"] == 15
+    assert found["incomplete"] == 1
+    assert found["undetermined"] == 2
+    assert found["aborted_share"] == 0.4
+    assert found["attainment"] == pytest.approx(1 / 3)
+    assert found["throughput_tok_s"] == pytest.approx(0.8)
+    assert found["throughput_req_s"] == pytest.approx(0.5)
+    assert found["goodput_tok_s"] == pytest.approx(0.3)
+    assert found["goodput_req_s"] == pytest.approx(0.1)
+    assert found["smooth_goodput_tok_s"] == pytest.approx(sum(benefits) / 10)
+    assert found["fluidity_ok_share"] == 0.25
+    assert found["idle_p50_s"] == idle[1]
+    assert found["idle_p99_s"] == idle[3]
+    assert found["ttft_p50_s"] == 0.1
+    assert found["ttft_p99_s"] == 9.0
+    assert found["fluid_token_rate"] == 20.0
+
+
+def test_nothing_to_say_is_none() -> None:
+    found = figures([torn()], Objective(), None, [None])
+    unsaid = {"attainment", "fluidity_p50", "fluidity_ok_share", "idle_p50_s", "idle_p99_s", "fluid_token_rate"}
+    rates = {name for name in FIGURES if name.endswith(("tok_s", "req_s"))}
+    assert {name for name, value in found.items() if value is None} == unsaid | rates
+
+
+def test_a_share_on_the_objective_is_in_it() -> None:
+    rows = [row([], deadlines=10, deadline_misses=1, fluidity_index=0.9), row([], deadlines=10, deadline_misses=2)]
+    assert figures(rows, Objective(Fraction(9, 10)), 1.0, [None, None])["fluidity_ok_share"] == 0.5
+
+
+def test_fluid_token_rate_takes_the_share_of_the_objective() -> None:
+    rows = [row([1])] * 4
+    tbts = [10, 20, 30, 40]
+    assert figures(rows, Objective(share=Fraction(1, 2)), 1.0, tbts)["fluid_token_rate"] == 1 / (20 / 1e9)
+    assert figures(rows, Objective(), 1.0, tbts)["fluid_token_rate"] == 1 / (40 / 1e9)
+
+
+def test_groups_are_classes_in_file_order_then_where_it_was_measured() -> None:
+    classes = SloClasses((SloClass("b"), SloClass("a"), SloClass("unused")), default="b")
+    rows = [
+        row([1, 2], slo_class="a", measured_at="server"),
+        row([1], slo_class="a"),
+        row([1, 2, 3], slo_class="b"),
+    ]
+    found = summarise(rows, classes, 2 * S, 3, [None] * 3)
+    assert (found["requests"], found["tokens"], found["span_s"], found["skipped"]) == (3, 6, 2.0, 3)
+    assert [(name, list(places)) for name, places in found["classes"].items()] == [
+        ("b", ["client"]),
+        ("a", ["client", "server"]),
+    ]
+    assert found["classes"]["a"]["server"]["tokens"] == 2
+    assert summarise([], classes, None, 0, []) == {
+        "requests": 0,
+        "tokens": 0,
+        "span_s": None,
+        "skipped": 0,
+        "classes": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "coverage", "expected"), [(0, 1.0, False), (0, None, False), (0, 0.99, True), (None, 1.0, True)]
+)
+def test_what_is_incomplete(start: int | None, coverage: float | None, expected: bool) -> None:
+    assert incomplete({"start_unix_nano": start, "coverage": coverage}) is expected
