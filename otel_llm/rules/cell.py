@@ -18,7 +18,7 @@ _FAR_NS: Final = 10**15
 
 
 class Run(NamedTuple):
-    """Since when `when` has had a value, by what was known up to a watermark and by a number of tokens before."""
+    """Since when `when` has had a value; `known_ns`: until when that is settled; `tokens`: that came by the start."""
 
     value: bool
     start_ns: int
@@ -30,9 +30,9 @@ class Run(NamedTuple):
 class Cell:
     """One rule on one stream; instants on the stream's own axis.
 
-    `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded); `flip_tokens`:
-    the tokens that were known to have come by the flip, None once nothing can change there; `due_ns`: when to look
-    again if no segment comes.
+    `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
+    `flip_tokens`: the tokens that were known to have come by the flip, None once nothing can change there; `due_ns`:
+    when to look again if no segment comes.
     """
 
     rule: Rule
@@ -46,10 +46,19 @@ class Cell:
 
 
 class Found(NamedTuple):
-    """What a look found: the event, and the first instant of the state to which it leads."""
+    """What a look found: the event, the first instant of the state to which it leads, and the truth of `when`."""
 
     event: Event
     since_ns: int
+    truth: bool | None
+
+
+def is_asleep(cell: Cell, now: Snapshot, x_ns: int) -> bool:
+    """Tell, cheaply, that an inactive rule stays so until the next segment: nearly every look at a healthy stream."""
+    rule, when = cell.rule, cell.rule.when
+    if cell.state is not State.INACTIVE or rule.on_missing != "hold" or not when.ages:
+        return False
+    return when.motion.is_shut(now, x_ns, now.watermark_ns + rule.max_fact_age_ns)
 
 
 def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
@@ -57,18 +66,20 @@ def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     rule = cell.rule
     truth = rule.when.truth(now, x_ns, rule.max_fact_age_ns)
     if truth is None and rule.on_missing == "hold":
-        return Found(Event.MISSING, x_ns)
+        return Found(Event.MISSING, x_ns, None)
     holds = rule.on_missing == "fire" if truth is None else truth
     if not holds and cell.state is not State.FIRING:
         cell.run, cell.missing = None, truth is None
-        return Found(Event.CLEAR, x_ns)
-    start_ns = _start(cell, now, x_ns, holds, missing=truth is None)
-    cell.run = Run(holds, start_ns, now.watermark_ns, bisect_right(now.stream.times_ns, start_ns))
+        return Found(Event.CLEAR, x_ns, truth)
+    cell.run = run = _run(cell, now, x_ns, holds, missing=truth is None)
     cell.missing = truth is None
     if holds:
-        flip_ns = start_ns + rule.for_ns
-        return Found(Event.DUE if flip_ns <= x_ns and not muted else Event.HOLDS, flip_ns)
-    return _resolution(cell, now, x_ns, start_ns + rule.keep_firing_for_ns)
+        flip_ns = run.start_ns + rule.for_ns
+        return Found(Event.DUE if flip_ns <= x_ns and not muted else Event.HOLDS, flip_ns, truth)
+    resolved_ns = _resolved_ns(cell, now, x_ns, run.start_ns + rule.keep_firing_for_ns)
+    if resolved_ns is None:
+        return Found(Event.CLEAR, x_ns, truth)
+    return Found(Event.RESOLVED, resolved_ns, truth)
 
 
 def refuted(cell: Cell, now: Snapshot) -> bool:
@@ -76,9 +87,13 @@ def refuted(cell: Cell, now: Snapshot) -> bool:
     if cell.flip_tokens is None:
         return False
     tokens = bisect_right(now.stream.times_ns, cell.flip_ns)
-    wrong = tokens != cell.flip_tokens and cell.rule.when.truth(snapshot_at(now, cell.flip_ns), cell.flip_ns) is False
+    truth = None
+    if tokens != cell.flip_tokens:
+        truth = cell.rule.when.truth(snapshot_at(now, cell.flip_ns), cell.flip_ns)
+        if truth is None:
+            return False
     cell.flip_tokens = None if now.watermark_ns >= cell.flip_ns else tokens
-    return wrong
+    return truth is False
 
 
 def began_to_fire(cell: Cell, now: Snapshot, flip_ns: int) -> None:
@@ -88,16 +103,16 @@ def began_to_fire(cell: Cell, now: Snapshot, flip_ns: int) -> None:
     cell.flip_tokens = None if settled else bisect_right(now.stream.times_ns, flip_ns)
 
 
-def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> int | None:
+def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, muted: bool) -> int | None:
     """Return the next instant after x at which, if no segment comes, the state may change; None if at none."""
     rule, when, run = cell.rule, cell.rule.when, cell.run
     gone = when.timed and now.has_gap
     until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages else x_ns + _FAR_NS
     dues: list[int | None] = []
     if not gone and x_ns < until_ns:
-        dues.append(when.flip_ns(now, x_ns, until_ns))
-        if when.ages and rule.on_missing != "hold":
-            dues.append(until_ns + 1)
+        dues.append(when.flip_ns(now, x_ns, until_ns, truth))
+    if not gone and when.ages and rule.on_missing != "hold":
+        dues.append(_within(until_ns + 1, x_ns, until_ns + 1))
     # Under `hold` nothing changes once the facts are missing; under the other two time goes on.
     last_ns = until_ns if rule.on_missing == "hold" and not gone else x_ns + _FAR_NS
     if cell.state is State.PENDING and run is not None and not muted and not (gone and rule.on_missing == "hold"):
@@ -107,39 +122,48 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> int | N
         resolve = rule.resolve_when
         if resolve is not None and not (resolve.timed and now.has_gap):
             fresh_ns = now.watermark_ns + rule.max_fact_age_ns if resolve.ages else x_ns + _FAR_NS
-            dues.append(resolve.flip_ns(now, x_ns, fresh_ns) if x_ns < fresh_ns else None)
+            if x_ns < fresh_ns:
+                dues.append(resolve.flip_ns(now, x_ns, fresh_ns, resolve.truth(now, x_ns)))
     return min((due for due in dues if due is not None), default=None)
 
 
-def _start(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> int:
+def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> Run:
     """Return since when `when`, or what `on_missing` says of it, has had its present value."""
-    rule, run = cell.rule, cell.run
-    if missing or cell.missing:
-        if run is not None and run.value is value:
-            return run.start_ns
+    rule, run, start_ns = cell.rule, cell.run, cell.floor_ns
+    same = run if run is not None and run.value is value else None
+    known_ns = now.watermark_ns
+    if missing:
         stale_ns = now.watermark_ns + rule.max_fact_age_ns + 1
-        return stale_ns if missing and rule.when.ages and cell.floor_ns <= stale_ns <= x_ns else x_ns
-    if run is not None and run.value is value:
-        if run.start_ns <= run.known_ns:
-            # Up to the watermark of the last look nothing can have changed.
-            start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=run.known_ns)
-            return run.start_ns if start_ns <= run.known_ns else start_ns
-        if bisect_right(now.stream.times_ns, run.start_ns) == run.tokens:
-            return run_start(rule.when, now, x_ns, value=value, floor_ns=run.start_ns)
-    return run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
+        went_ns = stale_ns if rule.when.ages and cell.floor_ns <= stale_ns <= x_ns else x_ns
+        start_ns, known_ns = went_ns if same is None else same.start_ns, x_ns
+    elif cell.missing:
+        # What was judged while facts were missing stays so up to now; what is known now can only reach further back.
+        start_ns, known_ns = x_ns, x_ns
+        if same is not None:
+            real_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
+            start_ns = min(same.start_ns, real_ns)
+    elif same is not None and same.start_ns <= same.known_ns:
+        # Up to what was known at the last look nothing can have changed.
+        start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=same.known_ns)
+        if start_ns <= same.known_ns:
+            start_ns, known_ns = same.start_ns, max(same.known_ns, known_ns)
+    else:
+        unchanged = same is not None and bisect_right(now.stream.times_ns, same.start_ns) == same.tokens
+        floor_ns = same.start_ns if same is not None and unchanged else cell.floor_ns
+        start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=floor_ns)
+    return Run(value, start_ns, known_ns, bisect_right(now.stream.times_ns, start_ns))
 
 
-def _resolution(cell: Cell, now: Snapshot, x_ns: int, ready_ns: int) -> Found:
-    """Tell whether a firing rule, `when` not holding, is resolved: not before `ready_ns`."""
+def _resolved_ns(cell: Cell, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:
+    """Return since when a firing rule, `when` not holding, is resolved: not before `ready_ns`; None if it is not."""
     resolve = cell.rule.resolve_when
     if x_ns < ready_ns:
-        return Found(Event.CLEAR, x_ns)
+        return None
     if resolve is None:
-        return Found(Event.RESOLVED, ready_ns)
+        return ready_ns
     if not resolve.truth(now, x_ns, cell.rule.max_fact_age_ns):
-        return Found(Event.CLEAR, x_ns)
-    start_ns = run_start(resolve, now, x_ns, value=True, floor_ns=cell.floor_ns)
-    return Found(Event.RESOLVED, max(start_ns, ready_ns))
+        return None
+    return max(ready_ns, run_start(resolve, now, x_ns, value=True, floor_ns=cell.floor_ns))
 
 
 def _within(instant_ns: int, after_ns: int, until_ns: int) -> int | None:

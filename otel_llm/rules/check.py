@@ -71,7 +71,7 @@ def finding(error: ConfigError, source: str | None) -> Finding:
     number = f"{error.line:>5} | "
     # A tab before the caret stays a tab, so that the caret stands below what it means however wide a tab is.
     lead = "".join("\t" if char == "\t" else " " for char in line[: error.column - 1])
-    return Finding("error", str(error), (f"{number}{line}", f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"))
+    return Finding("error", str(error), (f"{number}{line}".rstrip(), f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"))
 
 
 def _findings(file: RuleFile) -> list[Finding]:
@@ -79,7 +79,9 @@ def _findings(file: RuleFile) -> list[Finding]:
     found = [finding(error, source) for error in file.errors]
     for rule in file.rules:
         if rule.scope != "stream":
-            text = f"{file.path}: rule {rule.name}: scope {rule.scope} is checked, but this version does not evaluate it"
+            text = (
+                f"{file.path}: rule {rule.name}: scope {rule.scope} is checked, but this version does not evaluate it"
+            )
             found.append(Finding("note", text))
     return found
 

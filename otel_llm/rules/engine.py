@@ -1,4 +1,4 @@
-"""The rule engine: a function of (changes of streams, instants) on one virtual clock; no clock is read, nothing is sent.
+"""The rule engine: a function of changes of streams and instants on one virtual clock; no clock is read, nothing sent.
 
 Whoever drives it calls, for everything received at an instant t, in this order:
 
@@ -7,8 +7,8 @@ Whoever drives it calls, for everything received at an instant t, in this order:
     ended(view, end, t)      instead, for each stream that it ended
     advance(t, views)        the rules are evaluated, at t
 
-Between receipts `next_timer` says when to call `advance` next; called later, it gives the same decisions. So a replay of
-the same records with the same receipt times decides the same.
+Between receipts `next_timer` says when to call `advance` next; called later, it gives the same decisions. So a
+replay of the same records with the same receipt times decides the same.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from otel_llm.rules.budget import Budget
-from otel_llm.rules.cell import Cell, began_to_fire, look, next_due_ns, refuted
-from otel_llm.rules.condition import identity_part, read_facts
-from otel_llm.rules.decisions import Decided, Decision, Outcome
-from otel_llm.rules.history import snapshot_at
+from otel_llm.rules.acting import Acting, Moment
+from otel_llm.rules.cell import Cell, began_to_fire, is_asleep, look, next_due_ns, refuted
+from otel_llm.rules.condition import identity_part
 from otel_llm.rules.machine import Event, Output, State, step
-from otel_llm.rules.snapshot import IDENTITY, Snapshot, StreamKey, StreamView
+from otel_llm.rules.snapshot import IDENTITY, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from otel_llm.rules.compile import Program
-    from otel_llm.rules.ruleset import Action, Rule, RuleSet
+    from otel_llm.rules.decisions import Decided, Decision
+    from otel_llm.rules.ruleset import Rule, RuleSet
+    from otel_llm.rules.snapshot import StreamKey, StreamView
     from otel_llm.rules.tokens import Value
 
 
@@ -52,25 +52,6 @@ class _Watched:
     queued_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluated:
-    """A rule with what only the engine needs: the part of `when` that identity decides, a budget for each action."""
-
-    rule: Rule
-    identity: Program | None
-    budgets: tuple[Budget, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """One look at a stream: its facts, its now, the collector's now, and where decisions go."""
-
-    facts: Snapshot
-    x_ns: int
-    now_ns: int
-    decisions: list[Decision]
-
-
 class RuleEngine:
     """Evaluate the stream rules of a set over in-flight streams.
 
@@ -79,12 +60,8 @@ class RuleEngine:
 
     def __init__(self, rules: RuleSet, decided: Collection[Decided] = ()) -> None:
         self._set = rules
-        self._decided = frozenset(decided)
-        self._rules = [
-            _Evaluated(rule, _identity_part(rule), tuple(Budget(action.limits) for action in rule.actions))
-            for rule in rules.stream_rules
-        ]
-        self._budgets = {evaluated.rule.name: evaluated.budgets for evaluated in self._rules}
+        self._rules = [(rule, _identity_part(rule)) for rule in rules.stream_rules]
+        self._acting = Acting(rules, decided)
         self._watched: dict[StreamKey, _Watched] = {}
         self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
         self._changes: list[tuple[int, int, StreamKey]] = []
@@ -123,10 +100,11 @@ class RuleEngine:
         firing = [cell for cell in watched.cells if cell.state is State.FIRING]
         if firing:
             x_ns = max(end_ns, view.stream.last_ns)
-            at = _Look(Snapshot(view), x_ns, now_ns, decisions)
+            at = Moment(Snapshot(view), x_ns, now_ns)
             for cell in firing:
                 wrong = refuted(cell, at.facts)
-                self._take(cell, Event.REFUTED if wrong else Event.ENDED, cell.flip_ns if wrong else x_ns, at)
+                event, since_ns = (Event.REFUTED, cell.flip_ns) if wrong else (Event.ENDED, x_ns)
+                decisions += self._take(cell, event, since_ns, at)
         self._forget(watched)
         return decisions
 
@@ -147,20 +125,21 @@ class RuleEngine:
     def advance(self, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
         """Look at everything that is due up to now, in order of instant; a stream without a view is forgotten."""
         decisions: list[Decision] = []
+        changes, timers = self._changes, self._timers
         while True:
             # At one instant a stream's change goes before its timer: it looks at all of its rules.
-            queue = min((q for q in (self._changes, self._timers) if q), key=lambda q: q[0], default=None)
-            if queue is None or queue[0][0] > now_ns:
+            queue = changes if changes and not (timers and timers[0] < changes[0]) else timers
+            if not queue or queue[0][0] > now_ns:
                 return decisions
             at_ns, _, key = heappop(queue)
             watched = self._watched.get(key)
-            if watched is None or not self._is_due(watched, at_ns, changed=queue is self._changes):
+            if watched is None or not self._is_due(watched, at_ns, changed=queue is changes):
                 continue
             view = views.get(key)
             if view is None:
                 self._forget(watched)
                 continue
-            self._look(watched, view, at_ns, decisions)
+            decisions += self._look(watched, view, at_ns)
             self._enqueue(watched)
 
     def _is_due(self, watched: _Watched, at_ns: int, *, changed: bool) -> bool:
@@ -181,92 +160,37 @@ class RuleEngine:
             watched.queued_ns = due_ns
             heappush(self._timers, (due_ns, watched.ordinal, watched.key))
 
-    def _look(self, watched: _Watched, view: StreamView, now_ns: int, decisions: list[Decision]) -> None:
+    def _look(self, watched: _Watched, view: StreamView, now_ns: int) -> list[Decision]:
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
-        at = _Look(Snapshot(view), x_ns, now_ns, decisions)
+        at = Moment(Snapshot(view), x_ns, now_ns)
+        decisions: list[Decision] = []
         for cell in watched.cells:
             if watched.changed_ns is None and (cell.due_ns is None or cell.due_ns > x_ns):
                 continue
+            if is_asleep(cell, at.facts, x_ns):
+                cell.due_ns = None
+                continue
             if cell.state is State.FIRING and refuted(cell, at.facts):
-                self._take(cell, Event.REFUTED, cell.flip_ns, at)
+                decisions += self._take(cell, Event.REFUTED, cell.flip_ns, at)
             found = look(cell, at.facts, x_ns, muted=watched.muted)
-            self._take(cell, found.event, found.since_ns, at)
-            cell.due_ns = next_due_ns(cell, at.facts, x_ns, muted=watched.muted)
+            decisions += self._take(cell, found.event, found.since_ns, at)
+            cell.due_ns = next_due_ns(cell, at.facts, x_ns, found.truth, muted=watched.muted)
         watched.changed_ns = None
         dues = [cell.due_ns for cell in watched.cells if cell.due_ns is not None]
         watched.due_ns = min(dues) - view.offset_ns if dues else None
+        return decisions
 
-    def _take(self, cell: Cell, event: Event, since_ns: int, at: _Look) -> None:
-        """Make the transition, and the decisions that go with it."""
+    def _take(self, cell: Cell, event: Event, since_ns: int, at: Moment) -> list[Decision]:
+        """Make the transition; return the decisions that go with it."""
         cell.state, output = step(cell.state, event)
+        if output is None:
+            return []
         if output is Output.FIRE:
             began_to_fire(cell, at.facts, since_ns)
-            self._act(cell, at)
-        elif output is not None:
-            self._close(cell, output, since_ns, at)
-
-    def _act(self, cell: Cell, at: _Look) -> None:
-        rule, flip_ns = cell.rule, cell.flip_ns
-        flip = snapshot_at(at.facts, flip_ns)
-        max_age_ns = rule.max_fact_age_ns if cell.missing else None
-        view = at.facts.view
-        for action, budget in zip(rule.actions, self._budgets[rule.name], strict=True):
-            names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
-            within: dict[str, bool] = {}
-            outcome: Outcome = "only_if"
-            if action.only_if is None or action.only_if.truth(flip, flip_ns, max_age_ns):
-                within = budget.take(view.key[:2], view.instance, at.now_ns, action.ttl_ns)
-                outcome = self._outcome(action) if all(within.values()) else "budget"
-            facts = read_facts(names, flip, flip_ns, max_age_ns)
-            self._decide(cell, at, flip_ns, action, outcome, facts, within)
-
-    def _outcome(self, action: Action) -> Outcome:
-        if self._set.mode(action) == "shadow":
-            return "shadow"
-        # An alert's receiver is the record and the console until another is configured: writing it is doing it.
-        return "done" if action.verb == "alert" else "unconfirmed"
-
-    def _close(self, cell: Cell, output: Output, since_ns: int, at: _Look) -> None:
-        rule = cell.rule
-        outcomes: dict[Output, Outcome] = {Output.RESOLVE: "resolved", Output.REFUTE: "refuted", Output.END: "ended"}
-        resolved = output is Output.RESOLVE and rule.resolve_when is not None
-        names = rule.resolve_when.facts if resolved and rule.resolve_when else rule.when.facts
-        facts = read_facts(names, snapshot_at(at.facts, since_ns), since_ns, None)
+            return self._acting.fire(cell, at)
         cell.floor_ns = max(cell.floor_ns, since_ns)
         cell.run = None
-        self._decide(cell, at, since_ns, None, outcomes[output], facts, {})
-
-    def _decide(
-        self,
-        cell: Cell,
-        at: _Look,
-        flip_ns: int,
-        action: Action | None,
-        outcome: Outcome,
-        facts: dict[str, Value | None],
-        within: dict[str, bool],
-    ) -> None:
-        rule, view = cell.rule, at.facts.view
-        decision = Decision(
-            now_ns=at.now_ns,
-            flip_ns=flip_ns,
-            offset_ns=view.offset_ns,
-            group=rule.group,
-            rule=rule.name,
-            rule_hash=rule.hash,
-            scope=rule.scope,
-            stream=view.key,
-            state="resolved" if action is None else "firing",
-            action=None if action is None else action.verb,
-            mode=None if action is None else self._set.mode(action),
-            outcome=outcome,
-            facts=facts,
-            fact_age_ns=at.x_ns - at.facts.watermark_ns,
-            budget=within,
-            arguments={} if action is None else dict(action.arguments),
-        )
-        if decision.key not in self._decided:
-            at.decisions.append(decision)
+        return self._acting.close(cell, output, since_ns, at)
 
     def _watch(self, view: StreamView) -> _Watched:
         watched = _Watched(view.key, self._ordinal, _identity(view), self._cells(view, []))
@@ -280,14 +204,13 @@ class RuleEngine:
         identity = dict(zip(IDENTITY, _identity(view), strict=True))
         cells = {cell.rule.name: cell for cell in known}
         found = []
-        for evaluated in self._rules:
-            cell = cells.get(evaluated.rule.name)
-            part = evaluated.identity
+        for rule, part in self._rules:
+            cell = cells.get(rule.name)
             applies = part is None or bool(part.run(*(identity[name] for name in part.facts)))
             if cell is not None and (applies or cell.state is not State.INACTIVE):
                 found.append(cell)
             elif applies:
-                found.append(Cell(evaluated.rule, view.stream.commit_ns))
+                found.append(Cell(rule, view.stream.commit_ns))
         return found
 
     def _forget(self, watched: _Watched) -> None:
@@ -296,9 +219,7 @@ class RuleEngine:
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]
-            for budgets in self._budgets.values():
-                for budget in budgets:
-                    budget.forget(request)
+            self._acting.forget(request)
 
 
 def _identity(view: StreamView) -> tuple[Value, ...]:

@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.snapshot import Snapshot
-from otel_llm.slo.classes import KINDS
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _run(condition: Condition, snapshot: Snapshot, begin_ns: int, end_ns: int, v
 
 def _stretches(now: Snapshot, count: int, floor_ns: int) -> Iterator[tuple[Snapshot, int, int]]:
     """Yield the stretches [begin, end) from the first `count` tokens on, but the last, with their facts."""
-    times = now.stream.times_ns
+    times, kinds = now.stream.times_ns, now.stream.kinds
     part = _first_tokens(now.stream, count)
     begin_ns = max(floor_ns, part.last_ns)
     while count < len(times):
@@ -86,30 +85,12 @@ def _stretches(now: Snapshot, count: int, floor_ns: int) -> Iterator[tuple[Snaps
         if begin_ns < end_ns:
             yield Snapshot(now.view, part), begin_ns, end_ns
         following = bisect_right(times, end_ns)
-        _append(part, now.stream, count, following)
+        part.extend(times[count:following], None if kinds is None else kinds[count:following])
         count, begin_ns = following, max(floor_ns, end_ns)
-        if following == len(times):
-            return
 
 
 def _first_tokens(stream: Stream, count: int) -> Stream:
     part = Stream(stream.slo, stream.commit_ns, stream.input_tokens)
-    _append(part, stream, 0, count)
+    kinds = stream.kinds
+    part.extend(stream.times_ns[:count], None if kinds is None else kinds[:count])
     return part
-
-
-def _append(part: Stream, stream: Stream, begin: int, end: int) -> None:
-    times = list(stream.times_ns[begin:end])
-    reads = stream.slo.reads
-    if len(stream.read_ns) == len(stream.times_ns):
-        part.extend(times, reads[:1] * len(times))
-        return
-    # Which of several tokens at one instant are read makes no difference; how many does.
-    unread = next(kind for kind in range(len(KINDS)) if kind not in reads)
-    read = bisect_left(stream.read_ns, times[0]) if times else 0
-    kinds: list[int] = []
-    for time in times:
-        is_read = read < len(stream.read_ns) and stream.read_ns[read] == time
-        kinds.append(reads[0] if is_read else unread)
-        read += is_read
-    part.extend(times, kinds)

@@ -105,11 +105,34 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """A term of a `&&` that holds only while one linear fact is at least (`above`) or below an edge."""
+
+    fact: str
+    edge_ns: int
+    above: bool
+
+    def is_shut(self, facts: Facts, from_ns: int, until_ns: int) -> bool:
+        """Tell whether the term holds at no instant in [from, until]; what is linear is extreme at one of the ends."""
+        line = facts.line(self.fact)
+        extreme_ns = line.value(until_ns if (line.slope >= 0) is self.above else from_ns)
+        return (extreme_ns < self.edge_ns) is self.above
+
+
+@dataclass(frozen=True, slots=True)
 class Motion:
-    """How a condition moves between tokens: flips that can be computed, and whether the rest must be polled."""
+    """How a condition moves between tokens: flips that can be computed, and whether the rest must be polled.
+
+    `gates`: terms that must all hold for the condition to hold, and are cheap to rule out for a while.
+    """
 
     comparisons: tuple[Threshold | Crossing, ...]
     polled: bool
+    gates: tuple[Gate, ...]
+
+    def is_shut(self, facts: Facts, from_ns: int, until_ns: int) -> bool:
+        """Tell whether the condition certainly holds at no instant in [from, until] before another token."""
+        return any(gate.is_shut(facts, from_ns, until_ns) for gate in self.gates)
 
     def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
         """Return, sorted, the instants in (after, until] at which the condition may be found changed."""
@@ -136,7 +159,8 @@ def motion(typed: Typed) -> Motion:
             visit(arg)
 
     visit(typed)
-    return Motion(tuple(comparisons), polled)
+    gates = [gate for term in (typed.args if typed.op == "&&" else (typed,)) for gate in _gates(term)]
+    return Motion(tuple(comparisons), polled, tuple(gates))
 
 
 def first_reaching_ns(threshold_s: float) -> int:
@@ -178,6 +202,17 @@ def _comparison(op: str, left: Typed, right: Typed) -> Threshold | Crossing:
     programs = compile_expression(left), compile_expression(right)
     used = dict.fromkeys((*programs[0].facts, *programs[1].facts))
     return Crossing(*programs, tuple(name for name in used if FACTS[name].linear), _EDGES[op])
+
+
+def _gates(term: Typed) -> list[Gate]:
+    if term.op not in ("<", "<=", ">", ">="):
+        return []
+    left, right = term.args
+    op = _MIRRORED[term.op] if left.op == "literal" else term.op
+    comparison = _comparison(term.op, left, right) if max(_degree(left), _degree(right)) == 1 else None
+    if not isinstance(comparison, Threshold) or not comparison.edges_ns:
+        return []
+    return [Gate(comparison.fact, comparison.edges_ns[0], above=op in (">", ">="))]
 
 
 def _degree(node: Typed) -> int:

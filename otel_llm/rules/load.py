@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.rules.rule_reader import RuleReader
 from otel_llm.rules.ruleset import Rule, RuleSet
-from otel_llm.rules.schema import RuleReader
 from otel_llm.rules.shipped import shipped_rules_dir
 from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, YamlFile, load_yaml
 

@@ -21,6 +21,8 @@ _WORDING = {
     "list_type": ("not a list", "write [a, b] or `- a` lines below it"),
     "string_type": ("not a string", "put it in quotes"),
     "int_type": ("not a whole number", ""),
+    "too_short": ("empty", "it needs at least one entry"),
+    "string_too_short": ("an empty name", "give it one"),
 }
 
 
@@ -52,7 +54,8 @@ def refusals(file: YamlFile, error: ValidationError, prefix: KeyPath = ()) -> li
 
 def _refusal(file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any]) -> ConfigError:
     context: Mapping[str, Any] = detail.get("ctx", {})
-    path = (*prefix, *detail["loc"], *context.get("below", ()))
+    # A mapping's key is marked by a part of the location that is no key of the file.
+    path = (*prefix, *(part for part in detail["loc"] if part != "[key]"), *context.get("below", ()))
     if detail["type"] == "wrong":
         return file.refuse(path, context["message"], context["advice"], at_key=context["message"] == "unknown key")
     if detail["type"] == "literal_error":

@@ -1,47 +1,22 @@
-"""The shape of a rule file: what may stand where, and how rules are made of it. Every mistake is reported, not one."""
+"""The shape of a rule file: what may stand where, with which defaults."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from otel_llm.rules.condition import Condition, condition
 from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.facts import LABELS, Scope, in_scope
-from otel_llm.rules.place import expression_error
-from otel_llm.rules.refusals import StrictModel, refusals, wrong
-from otel_llm.rules.ruleset import (
-    DEFAULT_MAX_FACT_AGE_NS,
-    DEFAULT_TTL_NS,
-    Action,
-    Limits,
-    Mode,
-    OnMissing,
-    Rule,
-    Verb,
-)
-from otel_llm.rules.tokens import ExpressionError
+from otel_llm.rules.facts import LABELS, Scope
+from otel_llm.rules.refusals import StrictModel, wrong
+from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, Limits, Mode, OnMissing, Verb
 from otel_llm.rules.yamlfile import did_you_mean
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
-
-_Model = TypeVar("_Model", bound=StrictModel)
 _VERBS: Final = get_args(Verb)
 _RATE: Final = re.compile(r"(?P<count>[0-9]{1,9}) in (?P<window>\S+)")
 _RATE_ADVICE: Final = "write `2 in 10s`"
 _LONGEST_NAME: Final = 200
-_SCOPES_OF: Final[dict[str, tuple[Scope, ...]]] = {
-    "migrate": ("stream",),
-    "abort": ("stream",),
-    "preempt": ("stream", "instance"),
-    "drain": ("stream", "instance"),
-}
-"""Verbs that need something to act on: a stream, or an instance."""
 
 
 def _duration(value: object) -> int:
@@ -96,25 +71,31 @@ def _labels(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _on_missing(value: object) -> object:
+    return "false" if value is False else value  # YAML reads the bare word as a boolean
+
+
 _Duration = Annotated[int, BeforeValidator(_duration)]
 _Name = Annotated[str, BeforeValidator(_name)]
 _Count = Annotated[int, BeforeValidator(_count)]
 
 
-class _Verb(StrictModel):
+class VerbShape(StrictModel):
+    """What stands below any verb."""
+
     only_if: str | None = None
 
 
-class _Alert(_Verb):
+class _Alert(VerbShape):
     name: _Name
     by: Annotated[Any, BeforeValidator(_labels)] = ()
 
 
-class _Migrate(_Verb):
+class _Migrate(VerbShape):
     to: Literal["safest", "pack", "spread"] = "safest"
 
 
-class _Scale(_Verb):
+class _Scale(VerbShape):
     by: int = 1
 
     @model_validator(mode="after")
@@ -124,7 +105,7 @@ class _Scale(_Verb):
         return self
 
 
-class _Webhook(_Verb):
+class _Webhook(VerbShape):
     to: Annotated[str, BeforeValidator(_receiver)]
 
 
@@ -137,12 +118,14 @@ class _Budget(StrictModel):
         return Limits(self.per_request, self.per_instance, self.in_flight)
 
 
-class _Action(StrictModel):
+class ActionShape(StrictModel):
+    """One entry of `actions`: one verb, and how it is done."""
+
     alert: _Alert | None = None
     migrate: _Migrate | None = None
-    preempt: _Verb | None = None
-    abort: _Verb | None = None
-    drain: _Verb | None = None
+    preempt: VerbShape | None = None
+    abort: VerbShape | None = None
+    drain: VerbShape | None = None
     scale: _Scale | None = None
     webhook: _Webhook | None = None
     mode: Mode | None = None
@@ -150,7 +133,7 @@ class _Action(StrictModel):
     budget: _Budget = _Budget()
 
     @model_validator(mode="after")
-    def _one_verb(self) -> _Action:
+    def _one_verb(self) -> ActionShape:
         verbs = self.verbs
         if not verbs:
             raise wrong("no action", f"write one of {', '.join(_VERBS)}")
@@ -162,129 +145,39 @@ class _Action(StrictModel):
 
     @property
     def verbs(self) -> list[Verb]:
+        """Name the verbs that stand there."""
         return [verb for verb in _VERBS if verb in self.model_fields_set]
 
 
-class _Rule(StrictModel):
+class RuleShape(StrictModel):
+    """One rule."""
+
     rule: _Name
     when: str
     resolve_when: str | None = None
     for_: _Duration = Field(0, alias="for")
     keep_firing_for: _Duration = 0
-    on_missing: OnMissing = "hold"
+    on_missing: Annotated[OnMissing, BeforeValidator(_on_missing)] = "hold"
     max_fact_age: _Duration = DEFAULT_MAX_FACT_AGE_NS
-    actions: list[_Action]
+    actions: list[ActionShape]
 
     @model_validator(mode="after")
-    def _does_something(self) -> _Rule:
+    def _does_something(self) -> RuleShape:
         if not self.actions:
             raise wrong("no action", "a rule without one is never heard of; begin with an alert", "actions")
         return self
 
 
-class _Group(StrictModel):
+class GroupShape(StrictModel):
+    """One group; its rules are checked one by one."""
+
     name: _Name
     scope: Scope
     rules: list[Any]
 
 
-class _File(StrictModel):
+class FileShape(StrictModel):
+    """A whole file; its groups are checked one by one."""
+
     version: int
     groups: list[Any]
-
-
-class RuleReader:
-    """Read the rules of one file; `errors` holds all that is wrong with it, in the file's order when sorted."""
-
-    def __init__(self, file: YamlFile, executors: Collection[str] = ()) -> None:
-        self.file = file
-        self.errors: list[ConfigError] = []
-        self.names: list[tuple[str, KeyPath]] = []
-        """Every rule's name, and where it stands."""
-        self._executors = executors
-
-    def rules(self) -> list[Rule]:
-        """Return the rules that are right."""
-        if "groups" not in self.file.data and "classes" in self.file.data:
-            self.errors.append(self.file.refuse(("classes",), "SLO classes", "give this file with --slo", at_key=True))
-            return []
-        model = self._model(_File, self.file.data, ())
-        groups = [] if model is None else model.groups
-        return [rule for index, group in enumerate(groups) for rule in self._group(group, ("groups", index))]
-
-    def _group(self, data: Any, path: KeyPath) -> list[Rule]:
-        group = self._model(_Group, data, path)
-        if group is None:
-            return []
-        found = [self._rule(rule, group, (*path, "rules", index)) for index, rule in enumerate(group.rules)]
-        return [rule for rule in found if rule is not None]
-
-    def _rule(self, data: Any, group: _Group, path: KeyPath) -> Rule | None:
-        rule = self._model(_Rule, data, path)
-        if rule is None:
-            for key in ("when", "resolve_when") if isinstance(data, dict) else ():
-                self._condition(data[key] if isinstance(data.get(key), str) else None, group.scope, (*path, key))
-            return None
-        self.names.append((rule.rule, (*path, "rule")))
-        before = len(self.errors)
-        when = self._condition(rule.when, group.scope, (*path, "when"))
-        resolve_when = self._condition(rule.resolve_when, group.scope, (*path, "resolve_when"))
-        actions = [self._action(action, group.scope, (*path, "actions", at)) for at, action in enumerate(rule.actions)]
-        if when is None or len(self.errors) > before:
-            return None
-        return Rule(
-            name=rule.rule,
-            group=group.name,
-            scope=group.scope,
-            when=when,
-            resolve_when=resolve_when,
-            for_ns=rule.for_,
-            keep_firing_for_ns=rule.keep_firing_for,
-            on_missing=rule.on_missing,
-            max_fact_age_ns=rule.max_fact_age,
-            actions=tuple(actions),
-        )
-
-    def _action(self, action: _Action, scope: Scope, path: KeyPath) -> Action:
-        verb = action.verbs[0]
-        arguments: _Verb = getattr(action, verb)
-        self._scope_fits(verb, scope, path)
-        for index, label in enumerate(getattr(arguments, "by", ()) if verb == "alert" else ()):
-            if label not in in_scope(scope):
-                advice = f"a rule of scope {scope} has no {label}"
-                self.errors.append(self.file.refuse((*path, verb, "by", index), f"{label!r} is unknown here", advice))
-        mode: Mode = action.mode or ("enforce" if verb == "alert" else "shadow")
-        if mode == "enforce" and verb != "alert" and verb not in self._executors:
-            message = f"nothing is configured here that can {verb}"
-            self.errors.append(self.file.refuse((*path, "mode"), message, "write `mode: shadow`, or leave it out"))
-        return Action(
-            verb=verb,
-            arguments=tuple(sorted(arguments.model_dump(exclude={"only_if"}).items())),
-            mode=mode,
-            ttl_ns=action.ttl if action.ttl is not None else None if verb == "alert" else DEFAULT_TTL_NS,
-            limits=action.budget.limits(),
-            only_if=self._condition(arguments.only_if, scope, (*path, verb, "only_if")),
-        )
-
-    def _scope_fits(self, verb: Verb, scope: Scope, path: KeyPath) -> None:
-        scopes = _SCOPES_OF.get(verb, (scope,))
-        if scope not in scopes:
-            message = f"a rule of scope {scope} has nothing to {verb}"
-            advice = f"{verb} belongs in a group of scope {' or '.join(scopes)}"
-            self.errors.append(self.file.refuse((*path, verb), message, advice, at_key=True))
-
-    def _condition(self, text: str | None, scope: Scope, path: KeyPath) -> Condition | None:
-        if text is None:
-            return None
-        try:
-            return condition(text, scope)
-        except ExpressionError as error:
-            self.errors.append(expression_error(self.file, path, text, error))
-            return None
-
-    def _model(self, kind: type[_Model], data: Any, path: KeyPath) -> _Model | None:
-        try:
-            return kind.model_validate(data)
-        except ValidationError as error:
-            self.errors.extend(refusals(self.file, error, path))
-            return None

@@ -25,6 +25,7 @@ _ESCAPES: Final = {
     "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?",
 }  # fmt: skip
 _CODE_ESCAPES: Final = {"x": 2, "X": 2, "u": 4, "U": 8}
+_HEX: Final = re.compile(r"[0-9a-fA-F]*")
 _OCTAL: Final = re.compile(r"[0-3][0-7]{2}")
 _INSTEAD: Final = {
     "=": "compare with `==`",
@@ -157,10 +158,11 @@ def _escape(text: str, at: int) -> tuple[str, int]:
     octal = _OCTAL.match(text, at + 1)
     if octal:
         return chr(int(octal.group(), 8)), at + 4
-    digits = text[at + 2 : at + 2 + _CODE_ESCAPES.get(char, 0)]
-    end = at + 2 + len(digits)
-    if digits and len(digits) == _CODE_ESCAPES[char] and all(d in "0123456789abcdefABCDEF" for d in digits):
-        code = int(digits, 16)
+    width = _CODE_ESCAPES.get(char, 0) if char else 0
+    digits = _HEX.match(text, at + 2, at + 2 + width)
+    end = digits.end() if width and digits else at + 2
+    if width and end == at + 2 + width:
+        code = int(text[at + 2 : end], 16)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             raise ExpressionError(f"`{text[at:end]}` is not a character", "write the character itself", at, end)
         return chr(code), end

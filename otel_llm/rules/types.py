@@ -12,11 +12,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from otel_llm.rules.arithmetic import ARITHMETIC, COMPARISONS, Undefined, negate
+from otel_llm.rules.facts import FACTS, WINDOWS
 from otel_llm.rules.parser import Node, parse
 from otel_llm.rules.tokens import ExpressionError, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from otel_llm.rules.facts import Fact, FactType
     from otel_llm.rules.parser import Op
@@ -99,8 +100,11 @@ class _Checker:
             self._refuse(node, f"`{node.name}(` is a call", "there are no functions here, only facts and operators")
         if rest.startswith("."):
             self._refuse(node, f"`{node.name}.` is a field", "there are no fields here; a fact is one name")
+        if node.name in FACTS:
+            advice = f"it belongs in a group of scope {' or '.join(FACTS[node.name].scopes)}"
+            self._refuse(node, f"`{node.name}` is no fact of this scope", advice)
         near = get_close_matches(node.name, (*self._facts, "true", "false"), n=1, cutoff=0.6)
-        advice = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(self._facts)}"
+        advice = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(_shortened(self._facts))}"
         self._refuse(node, f"unknown fact `{node.name}`", advice)
 
     def _need_bool(self, node: Node, arg: Typed) -> None:
@@ -144,6 +148,12 @@ class _Checker:
     @staticmethod
     def _refuse(node: Node | Typed, message: str, advice: str) -> NoReturn:
         raise ExpressionError(message, advice, node.start, node.end)
+
+
+def _shortened(names: Iterable[str]) -> list[str]:
+    """Name the facts, of those that differ in their window only one."""
+    others = tuple(f"_{window}" for window in WINDOWS[1:])
+    return [name for name in names if not name.endswith(others)]
 
 
 def _literal(node: Node, value: Value | None) -> Typed:
