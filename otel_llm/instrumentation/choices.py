@@ -112,10 +112,11 @@ class Choices:
                     timeline.ended_ns = time_ns + self._offset_ns
         return commits
 
-    def cut(self, now_ns: int) -> list[Segment]:
+    def cut(self, now_ns: int, more: Mapping[str, AttributeValue]) -> list[Segment]:
         """Return what all choices have to say at `now_ns`.
 
-        A choice that the server declared complete is closed one flush later: its usage may still come.
+        A choice that the server declared complete is closed one flush later: its usage may still come. `more` is what
+        a last segment says beside how the stream ended.
         """
         segments = []
         for timeline in self._timelines.values():
@@ -124,7 +125,7 @@ class Choices:
             if timeline.ended_ns is None:
                 segments += timeline.cut(now_ns)
             elif now_ns - timeline.ended_ns >= FLUSH_INTERVAL_NS:
-                segments += self._close(timeline, timeline.ended_ns, COMPLETED, {})
+                segments += self._close(timeline, timeline.ended_ns, COMPLETED, more)
         return segments
 
     def last(self, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
@@ -144,7 +145,7 @@ class Choices:
     ) -> list[Segment]:
         self.failed |= outcome != COMPLETED
         basis = self._reader.basis(timeline.choice)
-        return timeline.last(end_ns, outcome, basis, {**self._reader.segment_attributes(), **more})
+        return timeline.last(end_ns, outcome, basis, more)
 
     def is_quiet(self, item: Item) -> bool:
         """Return whether an item brings a token to a choice whose newest segment is an empty one."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Mark = tuple[int, int, int, bool]
 """Choice, code of the kind, number of tokens (0 or more), and whether the server said that the choice is complete."""
 Reading = tuple[Mark, ...] | None
-"""What one chunk carries; None stands for what nearly every chunk is: one token of content of choice 0, nothing else."""
+"""What one chunk carries; None stands for what nearly every chunk is: one token of content of choice 0, no more."""
 
 FRAMING: Final[tuple[Mark, ...]] = ()
 """No token: the role, the usage, a keep-alive."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry import baggage
 
 from otel_llm import semconv
-from otel_llm.instrumentation.recording import Request
+from otel_llm.instrumentation.host import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,22 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.runtime import Names, Runtime
-
-RENAMED: Final[Mapping[str, str]] = {
-    semconv.GEN_AI_PROVIDER_NAME: semconv.GEN_AI_SYSTEM,
-    semconv.GEN_AI_USAGE_INPUT_TOKENS: semconv.GEN_AI_USAGE_PROMPT_TOKENS,
-    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: semconv.GEN_AI_USAGE_COMPLETION_TOKENS,
-}
-"""New name to old: the GenAI attributes that were renamed (conventions up to 1.36 have the old ones)."""
-
-
-def named(attributes: Mapping[str, AttributeValue], names: Names) -> dict[str, AttributeValue]:
-    """Return attributes under the old names, the new ones, or both."""
-    if names == "new":
-        return dict(attributes)
-    old = {RENAMED.get(key, key): value for key, value in attributes.items()}
-    return old if names == "old" else {**attributes, **old}
+    from otel_llm.instrumentation.runtime import Runtime
 
 
 def request(
@@ -62,7 +47,7 @@ def request(
         offset_ns=time.time_ns() - monotonic_ns,
         choices=choices,
         ours={key: value for key, value in private.items() if value is not None},
-        gen_ai=named({key: value for key, value in identity.items() if value is not None}, runtime.names),
+        gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
         span_only=span_only or {},
         says_complete=says_complete,
     )

@@ -62,19 +62,19 @@ class Flusher:
         self._urgent.append(recording)
         self._wake.set()
 
-    def step(self, now_ns: int, *, all_of_them: bool = False, leaving: bool = False) -> int | None:
+    def step(self, now_ns: int, *, settle: bool = False, leaving: bool = False) -> int | None:
         """Look at whoever is due at `now_ns` (monotonic); return when to look again, None while nothing is in flight.
 
-        `leaving`: end every stream, the process ends.
+        `settle`: look at all, and end those that were left; `leaving`: end every stream, the process ends.
         """
         with self._stepping:
             urgent = _drained(self._urgent)
             self._active += _drained(self._new)
-            flush = all_of_them or leaving or now_ns >= self._next_flush_ns
+            flush = settle or leaving or now_ns >= self._next_flush_ns
             if flush:
                 self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
             for recording in self._active if flush else [*urgent, *self._silent(now_ns)]:
-                recording.tick(now_ns, leaving=leaving)
+                recording.tick(now_ns, settle=settle, leaving=leaving)
             self._active = [recording for recording in self._active if not recording.done]
             if not self._active:
                 return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,8 +33,6 @@ RECORDING: Final = "_otel_llm_recording"
 RAW_RESPONSE_HEADER: Final = "X-Stainless-Raw-Response"
 """With it the SDK returns a response whose body the caller may read in any way, as a stream of chunks or not."""
 
-_pending: ContextVar[_Call | None]
-
 
 class _Call:
     """A call of `create` until its stream is there."""
@@ -48,7 +45,7 @@ class _Call:
         self.context = otel_context.get_current()
 
 
-_pending = ContextVar("otel_llm_pending", default=None)
+_pending: Final[ContextVar[_Call | None]] = ContextVar("otel_llm_pending", default=None)
 
 
 class OpenAIInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -214,22 +211,34 @@ def _adopt(call: _Call, stream: Any) -> None:
 
 def _watch_close(body: Any, recording: Recording) -> None:
     """Hear of the response's being closed, by the stream, the context manager of `.stream()`, or the caller."""
-    body_type: Any = type(body)
-    reference = weakref.ref(body)  # a strong one would keep the connection until the garbage collector comes
+    with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
+        body_type: Any = type(body)
+        body.__class__ = _heard(body_type)
+        setattr(body, RECORDING, recording)
 
-    def close() -> None:
-        recording.closing(sys._getframe(1))
-        body_type.close(reference())
 
-    async def aclose() -> None:
-        recording.closing(sys._getframe(1))
-        await body_type.aclose(reference())
+@functools.lru_cache(maxsize=64)
+def _heard(body_type: Any) -> Any:
+    # A subclass, not a function on the object: one that called the original would have to hold the object, which would
+    # keep the connection until the garbage collector comes, or to hold it weakly, which is too weak while it comes.
+    class Heard(body_type):  # type: ignore[misc]
+        def close(self) -> None:
+            getattr(self, RECORDING).closing(sys._getframe(1))
+            super().close()
 
-    with contextlib.suppress(AttributeError):  # a transport's own body without room for attributes
-        if hasattr(body, "aclose"):
-            body.aclose = aclose
-        if hasattr(body, "close"):
-            body.close = close
+        async def aclose(self) -> None:
+            getattr(self, RECORDING).closing(sys._getframe(1))
+            await super().aclose()
+
+    for name in ("close", "aclose"):
+        if not hasattr(body_type, name):
+            delattr(Heard, name)
+    Heard.__name__, Heard.__qualname__, Heard.__module__ = (
+        body_type.__name__,
+        body_type.__qualname__,
+        body_type.__module__,
+    )
+    return Heard
 
 
 def _watched(original: Callable[..., Any]) -> Callable[..., Any]:

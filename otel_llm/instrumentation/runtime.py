@@ -20,22 +20,22 @@ from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.flusher import Flusher
+from otel_llm.instrumentation.names import NAMES, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import TracerProvider
 
-    from otel_llm.export.records import Record
+    from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.instrumentation.names import Names
     from otel_llm.instrumentation.recording import Recording
 
 Sampling = Literal["always", "parent"]
-Names = Literal["old", "new", "both"]
 
 SAMPLING: Final[tuple[Sampling, ...]] = ("always", "parent")
-NAMES: Final[tuple[Names, ...]] = ("old", "new", "both")
 EXIT_S: Final = 5.0
 """The longest that the end of a process waits for what is queued."""
 
@@ -59,11 +59,11 @@ class Runtime:
         self.clock_ns = clock_ns
         self.slo_class = slo_class
         self.sampling = sampling
-        self.names = names
+        self._names = names
         self.outbox = Outbox(delivery, queue_segments)
         self.flusher = Flusher(clock_ns)
-        # Not the random module's own generator, which an application may seed: ids would repeat in every process. Asking
-        # the system each time costs up to 80 us and lets go of the interpreter's lock.
+        # Not the random module's own generator, which an application may seed: ids would repeat in every process.
+        # Asking the system each time costs up to 80 us and lets go of the interpreter's lock.
         self._random = random.Random()  # noqa: S311
         self.getrandbits = self._random.getrandbits
         self._tracer_provider = tracer_provider
@@ -76,6 +76,10 @@ class Runtime:
     def dropped(self) -> int:
         """Return how many segments were dropped so far."""
         return self.outbox.dropped
+
+    def named(self, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+        """Return GenAI attributes in the names that the application chose."""
+        return named(attributes, self._names)
 
     def provider(self) -> TracerProvider:
         """Return the application's TracerProvider, as it is now: it may be set after us."""
@@ -117,12 +121,12 @@ class Runtime:
 
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""
-        self.flusher.step(self.clock_ns(), all_of_them=True)
+        self.flusher.step(self.clock_ns(), settle=True)
         return self.outbox.flush(timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop recording: send what was recorded, forget the streams that go on."""
-        self.flusher.step(self.clock_ns(), all_of_them=True)
+        self.flusher.step(self.clock_ns(), settle=True)
         self.flusher.stop()
         atexit.unregister(self.leave)
         return self.outbox.close(timeout_s)

@@ -35,8 +35,8 @@ class Timeline:
 
     __slots__ = (
         "_first_token",
-        "_marks",
         "_getrandbits",
+        "_marks",
         "_origin",
         "_quiet_since_ns",
         "_said",

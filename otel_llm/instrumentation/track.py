@@ -27,8 +27,8 @@ class CallbackReader:
 
     def __init__(
         self,
-        kind: Callable[[object], str | None] | None,
-        count: Callable[[object], int] | None,
+        kind: Callable[[Any], str | None] | None,
+        count: Callable[[Any], int] | None,
         basis: str,
     ) -> None:
         self._kind = kind
@@ -133,8 +133,8 @@ def track(
     *,
     model: str | None,
     slo_class: str | None,
-    kind: Callable[[object], str | None] | None,
-    count: Callable[[object], int] | None,
+    kind: Callable[[Any], str | None] | None,
+    count: Callable[[Any], int] | None,
     basis: str,
     operation: str,
     provider: str | None,

@@ -1,0 +1,266 @@
+"""When streams are cut: every 250 ms, when silent, at once after a silence, when left; the test turns the clock."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fake_host import COMMIT_NS, MS, FakeHost
+
+from otel_llm.instrumentation.reading import recorded
+from otel_llm.instrumentation.recording import Recording
+
+
+class Words:
+    """A stream that has what a test puts in it."""
+
+    def __init__(self) -> None:
+        self.ready: list[object] = []
+
+    def __iter__(self) -> Iterator[object]:
+        return self
+
+    def __next__(self) -> object:
+        return self.ready.pop(0)
+
+
+class Read:
+    """A recorded stream and its one reader."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self.host = host
+        self.recording = host.record()
+        self.words = Words()
+        self.reader = recorded(self.words, self.recording)
+        self.recording.opened(self.words, self.words)
+
+    def word(self, ms: float, word: object = "a") -> None:
+        self.host.at(ms)
+        self.words.ready.append(word)
+        next(self.reader)
+
+
+def test_every_flush_tells_what_arrived_since_the_last() -> None:
+    host = FakeHost()
+    read = Read(host)
+    host.step()
+    for ms in (100, 200, 300):
+        read.word(ms)
+        host.step()
+    host.at(500)
+    host.step()
+    assert host.told() == [(0, 0, [], None), (0, 300, [100, 200, 300], None)]
+    host.at(550)
+    assert host.step() == 800
+    assert host.told()[2:] == [(300, 550, [], None)]
+
+
+def test_a_silent_stream_is_looked_at_when_it_must_say_so() -> None:
+    host = FakeHost()
+    read = Read(host)
+    looks = []
+    due: int | None = 0
+    while due is not None and due < 3_000:
+        looks.append(due)
+        host.at(due)
+        due = host.step()
+    ends = [end for _, end, _, _ in host.told()[1:]]
+    assert ends == [250, 500, 1_500, 2_500]
+    assert len(looks) < 20  # it is not watched all the time
+    assert not read.recording.done
+
+
+def test_after_an_empty_segment_the_next_token_is_told_at_once() -> None:
+    host = FakeHost()
+    read = Read(host)
+    host.at(250)
+    host.step()
+    read.word(260, None)  # framing: nothing to tell
+    assert not host.flusher._urgent
+    read.word(270)
+    assert list(host.flusher._urgent) == [read.recording]
+    host.step()
+    assert host.told()[2:] == [(250, 270, [270], None)]
+    read.word(275)
+    assert not host.flusher._urgent  # the one after it waits for the next flush
+    host.step()
+    assert len(host.told()) == 3
+
+
+def test_a_token_that_came_while_the_silence_was_told_is_told_at_once() -> None:
+    host = FakeHost()
+    read = Read(host)
+    append = read.recording.append  # a reader that was interrupted before it could append
+    host.at(250)
+    host.step()
+    append(COMMIT_NS + 250 * MS)
+    host.at(500)
+    host.step()
+    assert host.told()[2:] == [(250, 500, [250], None)]
+
+
+def test_an_append_costs_no_lock_and_no_call() -> None:
+    recording = FakeHost().record()
+    assert type(recording.append).__name__ == "builtin_function_or_method"
+
+
+def test_a_loop_that_was_left_ends_the_stream_one_flush_later() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.word(10)
+    read.recording.entered(loop := recorded(read.words, read.recording))
+    host.at(20)
+    del loop
+    host.at(100)
+    host.step()
+    assert host.told() == [(0, 0, [], None)]
+    host.at(270)
+    host.step()
+    assert host.told()[1:] == [(0, 20, [10], "cancelled")]
+    assert host.step() is None
+
+
+def test_a_loop_that_is_entered_again_goes_on() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.recording.entered(loop := recorded(read.words, read.recording))
+    host.at(20)
+    del loop
+    read.recording.entered(again := recorded(read.words, read.recording))
+    host.at(270)
+    host.step()
+    assert host.told()[1:] == [(0, 270, [], None)]
+    again.close()
+
+
+def test_a_stream_that_is_read_by_hand_after_its_loop_goes_on() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.recording.entered(loop := recorded(read.words, read.recording))
+    host.at(20)
+    del loop
+    read.word(30)
+    host.at(280)
+    host.step()
+    assert host.told()[1:] == [(0, 280, [30], None)]
+
+
+def test_a_stream_that_is_collected_ends_at_its_last_read() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.word(40)
+    read.word(90, None)  # framing is read too
+    read.reader.close()
+    del read.words, read.reader
+    gc.collect()
+    host.at(200)
+    host.step()
+    assert host.told()[1:] == [(0, 90, [40], "abandoned")]
+
+
+def test_it_ends_no_earlier_than_what_was_said_of_it() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.word(40)
+    host.at(250)
+    host.step()
+    read.reader.close()
+    del read.words, read.reader
+    gc.collect()
+    host.at(300)
+    host.step()
+    assert host.told()[2:] == [(250, 250, [], "abandoned")]
+
+
+def test_a_process_that_ends_ends_its_streams() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.word(40)
+    host.at(100)
+    assert host.flusher.step(host.now_ns, leaving=True) is None
+    assert host.told()[1:] == [(0, 40, [40], "abandoned")]
+
+
+def test_the_request_span_ends_with_the_stream_once() -> None:
+    host = FakeHost()
+    read = Read(host)
+    read.word(40)
+    host.at(50)
+    read.recording.exhausted()
+    read.recording.closed()
+    read.recording.failed(ValueError())
+    host.step()
+    assert [outcome for _, _, _, outcome in host.told()] == [None, "completed"]
+    assert len(host.requests()) == 1
+
+
+def test_many_streams_cost_few_looks() -> None:
+    host = FakeHost()
+    reads = []
+    for ms in range(0, 250, 5):  # fifty, each silent since another instant
+        host.at(ms)
+        reads.append(Read(host))
+    looks = 0
+    due: int | None = 250
+    while due is not None and due < 1_250:
+        host.at(due)
+        due = host.step()
+        looks += 1
+    assert looks <= 45
+    assert len(host.told()) >= 50 * 3
+    assert host.flusher.in_flight == len(reads)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("word"), st.integers(0, 400)),
+        st.tuples(st.just("framing"), st.integers(0, 400)),
+        st.tuples(st.just("look"), st.integers(0, 400)),
+        st.tuples(st.just("late"), st.integers(0, 400)),
+    ),
+    max_size=60,
+)
+
+
+@given(script=steps)
+def test_whatever_arrives_whenever_one_looks_nothing_is_lost_or_told_twice(script: list[tuple[str, int]]) -> None:
+    host = FakeHost()
+    read = Read(host)
+    now = 0
+    words = 0
+    interrupted = False
+    for what, after in script:
+        now += after
+        host.at(now)
+        if what == "look":
+            host.step()
+        elif what == "late":
+            interrupted = True
+            read.recording.append(host.now_ns - 3 * MS)
+            words += 1
+        else:
+            read.word(now, "a" if what == "word" else None)
+            words += what == "word"
+    host.at(now + 7)
+    read.recording.exhausted()
+    told = host.told()
+    assert sum(len(times) for _, _, times, _ in told) == words
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(told))
+    assert all(start <= time <= end for start, end, times, _ in told for time in times)
+    if not interrupted:
+        assert [time for _, _, times, _ in told for time in times] == sorted(
+            time for _, _, times, _ in told for time in times
+        )
+    assert host.bugs == []
+
+
+def test_an_urgent_recording_that_is_done_is_no_trouble() -> None:
+    host = FakeHost()
+    recording: Recording = host.record()
+    host.urge(recording)
+    recording.exhausted()
+    assert host.step() is None
+    assert host.bugs == []

@@ -1,0 +1,284 @@
+"""What is recorded of streams of the real SDK: choices, counts, kinds, names; and that the objects stay the SDK's."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry import baggage, context
+from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.recorded import Recorded
+from support.sse_server import DONE, Gate, Reply, SseServer, chunk, usage, usage_of, whole, words
+
+import otel_llm
+from otel_llm import semconv
+
+QUESTION: dict[str, Any] = {"model": "m", "messages": [], "stream": True}
+
+
+@pytest.fixture
+def client(server: SseServer) -> Iterator[Any]:
+    with openai.OpenAI(api_key="none", base_url=server.url, max_retries=0) as client:
+        yield client
+
+
+def consume(client: Any, **more: Any) -> None:
+    for _ in client.chat.completions.create(**QUESTION, **more):
+        pass
+
+
+def test_the_stream_is_the_sdks_own(client: Any, server: SseServer) -> None:
+    server.replies["m"] = whole(2)
+
+    def look() -> list[object]:
+        stream = client.chat.completions.create(**QUESTION)
+        looked = [
+            type(stream),
+            type(iter(stream)),
+            type(stream.response),
+            stream.response.status_code,
+            stream.response.stream.elapsed,
+            type(stream.response.stream).__name__,
+            repr(stream).partition(" at ")[0],
+            inspect.signature(type(stream).__iter__),
+            sorted(name for name in dir(stream) if not name.startswith("_")),
+        ]
+        stream.close()
+        return looked
+
+    bare = look()
+    otel_llm.instrument(exporter=InMemorySpanExporter())
+    recorded = look()
+    otel_llm.uninstrument()
+    assert recorded == bare == look()
+
+
+def test_instrumenting_leaves_no_trace_once_undone() -> None:
+    from openai import AsyncStream, Stream
+    from openai._base_client import BaseClient
+    from openai.resources.chat.completions import AsyncCompletions, Completions
+
+    places = [
+        (Completions, "create"),
+        (AsyncCompletions, "create"),
+        (BaseClient, "_build_request"),
+        (Stream, "__iter__"),
+        (AsyncStream, "__aiter__"),
+    ]
+    before = [owner.__dict__[name] for owner, name in places]
+    otel_llm.instrument(exporter=InMemorySpanExporter())
+    during = [owner.__dict__[name] for owner, name in places]
+    otel_llm.uninstrument()
+    assert all(ours is not theirs for ours, theirs in zip(during, before, strict=True))
+    assert [inspect.signature(ours) for ours in during] == [inspect.signature(theirs) for theirs in before]
+    assert [owner.__dict__[name] for owner, name in places] == before
+
+
+def test_each_choice_is_a_stream_of_its_own(client: Any, server: SseServer, recorder: Recorded) -> None:
+    late = [chunk({"content": "x"}, index=1), chunk(finish="stop", index=1)]
+    server.replies["m"] = Reply([*words(3), chunk(finish="stop"), *late, DONE])
+    consume(client, n=2)
+    first, second = recorder.streams()
+    first.check()
+    second.check()
+    assert [stream.segments[0].start_time for stream in (first, second)] == [first.segments[0].start_time] * 2
+    assert semconv.CHOICE not in first.last
+    assert second.last[semconv.CHOICE] == 1
+    assert [(stream.outcome, stream.last[semconv.TOKENS]) for stream in (first, second)] == [
+        ("completed", 3),
+        ("completed", 1),
+    ]
+    [request] = recorder.requests()
+    attributes = dict(request.attributes or {})
+    assert attributes[semconv.GEN_AI_REQUEST_CHOICE_COUNT] == 2
+    assert (attributes[semconv.TOKENS], attributes[semconv.OUTCOME]) == (4, "completed")
+
+
+def test_a_choice_that_is_complete_stays_so_when_the_rest_is_cancelled(
+    client: Any, server: SseServer, recorder: Recorded
+) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply([*words(3), chunk(finish="stop"), chunk({"content": "x"}, index=1), gate])
+    stream = client.chat.completions.create(**QUESTION, n=2)
+    for _ in range(5):
+        next(stream)
+    stream.close()
+    gate.open()
+    first, second = recorder.streams()
+    assert (first.outcome, second.outcome) == ("completed", "cancelled")
+    assert (first.segments[-1].end_time or 0) < (second.segments[-1].end_time or 0)
+    assert dict(recorder.requests()[0].attributes or {})[semconv.OUTCOME] == "cancelled"
+
+
+def test_a_choice_that_nobody_asked_for_is_a_stream_too(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = Reply([*words(2), chunk({"content": "x"}, index=3), chunk(finish="stop"), DONE])
+    consume(client)
+    streams = recorder.streams()
+    for stream in streams:
+        stream.check()
+    assert [stream.last.get(semconv.CHOICE) for stream in streams] == [None, 3]
+
+
+def test_a_stream_ends_when_the_server_says_so_not_when_the_reader_asks(
+    client: Any, server: SseServer, recorder: Recorded
+) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply([*words(2), chunk(finish="stop"), gate, DONE])
+    stream = client.chat.completions.create(**QUESTION)
+    for _ in range(3):
+        next(stream)
+    told = time.time_ns()
+    gate.open()
+    assert next(stream, None) is None
+    assert (recorder.stream().segments[-1].end_time or 0) <= told
+
+
+def test_exact_counts(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = Reply(
+        [
+            chunk({"role": "assistant", "content": ""}, usage=usage_of(0)),
+            chunk({"reasoning_content": "h"}, usage=usage_of(1)),
+            chunk({"content": "a"}, usage=usage_of(4)),
+            chunk({"content": ""}, usage=usage_of(5)),
+            chunk({}, finish="stop", usage=usage_of(6)),
+            usage(6),
+            DONE,
+        ]
+    )
+    consume(client)
+    stream = recorder.stream()
+    assert (stream.last[semconv.TOKENS], stream.last[semconv.TOKEN_BASIS]) == (6, "exact")
+    assert stream.last[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 7
+    events = [dict(event.attributes or {}) for segment in stream.segments for event in segment.events]
+    assert events == [{semconv.TOKEN_KIND: "reasoning"}, {semconv.TOKEN_COUNT: 3}, {}, {}]
+
+
+def test_segment_0_says_who_waits(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = whole(1)
+    before = time.time_ns()
+    consume(client)
+    first = recorder.stream().segments[0]
+    url = client.base_url
+    assert dict(first.attributes or {}) == {
+        semconv.SEGMENT_SEQ: 0,
+        semconv.SEGMENT_FIRST_TOKEN: 0,
+        semconv.GEN_AI_OPERATION_NAME: "chat",
+        semconv.GEN_AI_REQUEST_MODEL: "m",
+        semconv.GEN_AI_PROVIDER_NAME: "openai",
+        semconv.SERVER_ADDRESS: "127.0.0.1",
+        semconv.SERVER_PORT: url.port,
+        semconv.MEASURED_AT: "client",
+    }
+    assert before <= (first.start_time or 0) <= time.time_ns()
+    assert first.resource.attributes[semconv.SERVICE_INSTANCE_ID]
+
+
+def test_segment_0_leaves_before_any_token(client: Any, server: SseServer, recorder: Recorded) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply([*words(1), chunk(finish="stop"), DONE], before_headers=gate)
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(api_key="none", base_url=server.url) as client:
+            task = asyncio.ensure_future(client.chat.completions.create(**QUESTION))
+            while not recorder.exporter.get_finished_spans():  # with the deadline that the test's own gate has
+                await asyncio.sleep(0.005)
+            [first] = recorder.exporter.get_finished_spans()
+            assert (first.attributes or {})[semconv.SEGMENT_SEQ] == 0
+            gate.open()
+            async for _ in await task:
+                pass
+
+    asyncio.run(main())
+    recorder.stream()
+
+
+def test_the_class_comes_from_the_baggage_or_the_application(client: Any, server: SseServer) -> None:
+    server.replies["m"] = whole(1)
+    exporter = InMemorySpanExporter()
+    otel_llm.instrument(exporter=exporter, slo_class="chat")
+    try:
+        consume(client)
+        token = context.attach(baggage.set_baggage(semconv.SLO_CLASS, "voice"))
+        consume(client)
+        context.detach(token)
+        classes = [(stream.segments[0].attributes or {})[semconv.SLO_CLASS] for stream in Recorded(exporter).streams()]
+    finally:
+        otel_llm.uninstrument()
+    assert classes == ["chat", "voice"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("new", {semconv.GEN_AI_PROVIDER_NAME, semconv.GEN_AI_USAGE_INPUT_TOKENS}),
+        ("old", {semconv.GEN_AI_SYSTEM, semconv.GEN_AI_USAGE_PROMPT_TOKENS}),
+        (
+            "both",
+            {
+                semconv.GEN_AI_PROVIDER_NAME,
+                semconv.GEN_AI_SYSTEM,
+                semconv.GEN_AI_USAGE_INPUT_TOKENS,
+                semconv.GEN_AI_USAGE_PROMPT_TOKENS,
+            },
+        ),
+    ],
+)
+def test_renamed_attributes_go_by_the_names_one_asks_for(
+    names: Any, expected: set[str], client: Any, server: SseServer
+) -> None:
+    server.replies["m"] = Reply([*words(1), chunk(finish="stop"), usage(1), DONE])
+    exporter = InMemorySpanExporter()
+    otel_llm.instrument(exporter=exporter, semconv=names)
+    try:
+        consume(client)
+        stream = Recorded(exporter).stream()
+    finally:
+        otel_llm.uninstrument()
+    said = {key for segment in stream.segments for key in dict(segment.attributes or {})}
+    renamed = {
+        semconv.GEN_AI_PROVIDER_NAME,
+        semconv.GEN_AI_SYSTEM,
+        semconv.GEN_AI_USAGE_INPUT_TOKENS,
+        semconv.GEN_AI_USAGE_PROMPT_TOKENS,
+    }
+    assert said & renamed == expected
+
+
+def test_what_is_suppressed_is_not_recorded(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = whole(1)
+    with suppress_instrumentation():
+        consume(client)
+    assert recorder.spans() == ()
+
+
+def test_content_is_nowhere(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = Reply([chunk({"content": "SECRET"}), chunk(finish="stop"), DONE])
+    for _ in client.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "SECRET"}], stream=True, extra_headers={"x-key": "SECRET"}
+    ):
+        pass
+    assert "SECRET" not in "".join(span.to_json() for span in recorder.spans())
+
+
+def test_an_azure_client_is_known_by_its_class(server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = whole(1)
+    base = server.url.removesuffix("/v1")
+    with openai.AzureOpenAI(api_key="none", azure_endpoint=base, api_version="1", max_retries=0) as client:
+        consume(client)
+    assert (recorder.stream().segments[0].attributes or {})[semconv.GEN_AI_PROVIDER_NAME] == "azure.ai.openai"
+
+
+def test_a_retry_is_one_request(server: SseServer, recorder: Recorded) -> None:
+    replies = [Reply(status=500), whole(3)]
+    server.replies["m"] = lambda _: replies.pop(0)
+    with openai.OpenAI(api_key="none", base_url=server.url, max_retries=1) as client:
+        consume(client)
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS], len(server.requests)) == ("completed", 3, 2)
+    assert len(recorder.requests()) == 1
