@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# These machines are noisy: an example that takes long says nothing about the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 ROOT = Path(__file__).parent.parent
 UNANNOUNCED: list[str] = []

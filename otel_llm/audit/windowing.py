@@ -6,10 +6,10 @@ measured_at that something happened in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.slo.classes import CONTENT
-from otel_llm.slo.ledger import NOTHING, Ledger
+from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Ledger
 from otel_llm.slo.request import arrivals
 from otel_llm.slo.windows import WindowTotals, window_start
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from otel_llm.audit.result import Judged
     from otel_llm.readers.rows import Row
 
-MOST_WINDOWS: Final = 20_000
-"""Windows that one request is spread over; what a longer one (a broken clock) owes before them falls into the first."""
 
 
 class Group(NamedTuple):

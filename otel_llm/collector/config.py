@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from otel_llm.collector.pipeline import MAX_STREAMS
 from otel_llm.rules.refusals import StrictModel, refusals
 from otel_llm.rules.yamlfile import load_yaml
 
@@ -22,6 +23,8 @@ class Settings:
 
     message_bytes: int = 16 * MIB
     """An export request, decompressed, is at most this."""
+    max_streams: int = MAX_STREAMS
+    """Streams in flight; beyond them senders are told to come back."""
     journal_file_bytes: int = 64 * MIB
     journal_file_s: int = 600
     instance_label: bool = False
@@ -33,6 +36,7 @@ _DEFAULTS = Settings()
 
 class _Limits(StrictModel):
     message_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = _DEFAULTS.message_bytes
+    streams_in_flight: Annotated[int, Field(ge=1)] = _DEFAULTS.max_streams
 
 
 class _Journal(StrictModel):
@@ -62,6 +66,7 @@ def load_settings(path: Path | None) -> Settings:
         raise refusals(file, error)[0] from None
     return Settings(
         message_bytes=model.limits.message_bytes,
+        max_streams=model.limits.streams_in_flight,
         journal_file_bytes=model.journal.file_bytes,
         journal_file_s=model.journal.file_seconds,
         instance_label=model.metrics.instance_label,

@@ -14,25 +14,28 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from otel_llm import semconv
 from otel_llm.collector.streams import LiveStream
+from otel_llm.collector.windowing import group_of
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
-from otel_llm.slo.stream import Stream
 from otel_llm.slo.windows import Charge, Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from otel_llm.collector.windowing import Windowing
     from otel_llm.readers.records import Batch, RequestSpan, Segment
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.engine import RuleEngine
-    from otel_llm.slo.classes import SloClasses
+    from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.verdict import Verdict
 
 FINISHED_REMEMBERED = 100_000
 """Requests whose end was judged and that are still known, so that what comes late is counted and starts nothing."""
 
-Due = Literal["settle", "lost", "orphan"]
+MAX_CHOICES = 128
+"""Streams of one request; a later choice is refused."""
+
+Due = Literal["settle", "lost", "orphan", "forget"]
 
 
 class Sink(Protocol):
@@ -79,14 +82,19 @@ class Evaluator:
     counts: Counter[str] = field(default_factory=Counter)
     live: dict[StreamKey, LiveStream] = field(default_factory=dict)
     _parts: dict[RequestKey, Parts] = field(default_factory=dict)
+    _flying: Counter[RequestKey] = field(default_factory=Counter)
+    _orphans: dict[RequestKey, int] = field(default_factory=dict)
+    """Request spans without a stream, and when they end in the collector's time."""
     _finished: OrderedDict[RequestKey, set[int]] = field(default_factory=OrderedDict)
     _due: list[tuple[int, int, Due, StreamKey]] = field(default_factory=list)
-    _order: Iterable[int] = field(default_factory=count)
+    _order: Iterator[int] = field(default_factory=count)
+    _now_ns: int = 0
 
     # Input.
 
     def apply(self, batch: Batch, now_ns: int) -> None:
         """Take what one export request held, received at `now_ns`; then look at the rules of what it touched."""
+        self._now_ns = max(self._now_ns, now_ns)
         self.windowing.begin(now_ns)
         self.advance(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         touched: dict[StreamKey, bool] = {}
@@ -118,11 +126,12 @@ class Evaluator:
             due_ns = self.next_timer()
             if due_ns is None or due_ns > now_ns:
                 return
+            self._now_ns = max(self._now_ns, due_ns)
             self._decide(self.rules.advance(due_ns, self.live))
             while self._due and self._due[0][0] <= due_ns:
                 _, _, what, key = heapq.heappop(self._due)
                 self._fall_due(what, key, due_ns)
-            self.windowing.close_until(due_ns, self.live.values(), self._judge_for_window)
+            self.windowing.close_until(due_ns, self.live, self._judge_before)
 
     def next_timer(self) -> int | None:
         """Return the next instant at which something happens without any input, None if nothing will."""
@@ -136,7 +145,9 @@ class Evaluator:
         """Judge every stream whose end was seen, waiting for nothing more; those in flight stay so."""
         self.advance(now_ns)
         for stream in [one for one in self.live.values() if one.ended_ns is not None]:
-            self._judge(stream, now_ns)
+            self._judge(stream)
+        for key in list(self._orphans):
+            self._judge_orphan(key)
 
     # Segments and request spans.
 
@@ -147,6 +158,9 @@ class Evaluator:
             self.counts["late_or_duplicate_segments"] += 1
             return None
         parts = self._parts_of(key)
+        if segment.choice not in parts.streams and len(parts.streams) >= MAX_CHOICES:
+            self.counts["refused.too_many_choices"] += 1
+            return None
         if not parts.stream(segment.choice).add(segment):
             self.counts["duplicate_segments"] += 1
             return None
@@ -157,6 +171,8 @@ class Evaluator:
         stream = self.live.get(stream_key)
         if stream is None:
             stream = self.live[stream_key] = self._new(parts, segment, now_ns)
+            self._flying[key] += 1
+            self._orphans.pop(key, None)
         stream.offset_ns = max(stream.offset_ns, offset_ns)
         stream.last_receipt_ns = now_ns
         stream.waiting.append(segment.seq)
@@ -177,7 +193,6 @@ class Evaluator:
             instance="",
             measured_at="",
             exact_resume=False,
-            first_receipt_ns=now_ns,
             last_receipt_ns=now_ns,
             offset_ns=segment.end_ns - now_ns,
             watermark_ns=segment.start_ns,
@@ -188,8 +203,7 @@ class Evaluator:
         return stream
 
     def _take_request(self, span: RequestSpan, now_ns: int) -> list[StreamKey]:
-        done = self._finished.get(span.key)
-        if done is not None and span.key not in self._parts:
+        if span.key in self._finished and span.key not in self._parts:
             self.counts["late_request_spans"] += 1
             return []
         parts = self._parts_of(span.key)
@@ -197,10 +211,10 @@ class Evaluator:
             self.counts["duplicate_request_spans"] += 1
             return []
         self.counts["request_spans"] += 1
-        keys = [(*span.key, choice) for choice in parts.streams]
-        if not keys:  # its segments may be on the way; others' spans wait the same time
+        if not parts.streams:  # its segments may be on the way; others' spans wait the same time
+            self._orphans[span.key] = span.end_ns - parts.resolve(0).shift_ns(self.patience.lateness_ns)
             self._schedule(now_ns + self.patience.lateness_ns, "orphan", (*span.key, 0))
-        return [key for key in keys if key in self.live]
+        return [key for choice in parts.streams if (key := (*span.key, choice)) in self.live]
 
     def _parts_of(self, key: RequestKey) -> Parts:
         parts = self._parts.get(key)
@@ -222,12 +236,12 @@ class Evaluator:
         if stream.ended_ns is None:
             self._see_end(stream, now_ns)
         if stream.ended_ns is not None and self._all_there(stream):
-            self._judge(stream, now_ns)
+            self._judge(stream)
 
     def _begin(self, stream: LiveStream) -> None:
-        resolved = stream.parts.resolve(stream.choice)
-        if resolved.commit_ns is None:
+        if 0 not in stream.received.held and stream.parts.request is None:
             return
+        resolved = stream.parts.resolve(stream.choice)
         slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
         stream.identify(resolved, slo)
         self._commit(stream, resolved)
@@ -235,11 +249,9 @@ class Evaluator:
         self.windowing.started(stream)
 
     def _commit(self, stream: LiveStream, resolved: Resolved) -> None:
-        assert resolved.commit_ns is not None  # noqa: S101
-        stream.arithmetic = Stream(stream.slo, resolved.commit_ns, resolved.input_tokens)
-        stream.windows = Ledger(stream.slo, resolved.commit_ns)
-        stream.meter = Ledger(stream.slo, resolved.commit_ns)
-        stream.watermark_ns = max(stream.watermark_ns, resolved.commit_ns)
+        stream.begin(resolved)
+        commit_ns = stream.stream.commit_ns
+        stream.windows, stream.meter = Ledger(stream.slo, commit_ns), Ledger(stream.slo, commit_ns)
 
     def _see_end(self, stream: LiveStream, now_ns: int) -> None:
         last = stream.received.last()
@@ -269,26 +281,28 @@ class Evaluator:
         tokens = last.segment.attributes.get(semconv.TOKENS)
         if isinstance(tokens, int) and tokens > stream.applied_tokens:
             return False
-        if 0 not in received.held:
-            return False
-        if request is not None:
-            return True
-        declared_class = received.held[0].segment.attributes.get(semconv.SLO_CLASS)
-        return bool(stream.model and stream.instance and declared_class == stream.slo_class)
+        return 0 in received.held and request is not None
 
     # Verdicts.
 
-    def _judge_for_window(self, stream: LiveStream, now_ns: int) -> None:
-        self._judge(stream, now_ns)
+    def _judge_before(self, boundary_ns: int, now_ns: int) -> None:  # noqa: ARG002
+        """Judge what ended before a window did that is about to close, whatever it still waits for."""
+        for stream in list(self.live.values()):
+            if stream.ended_ns is None:
+                continue
+            last_ns = stream.ended_ns if stream.arithmetic is None else max(stream.ended_ns, stream.stream.last_ns)
+            if last_ns < boundary_ns + stream.shift_ns:
+                self._judge(stream)
+        for key in [key for key, end_ns in self._orphans.items() if end_ns < boundary_ns]:
+            self._judge_orphan(key)
 
-    def _judge(self, stream: LiveStream, now_ns: int) -> None:
-        """Give the verdict with what is there, and forget the stream."""
+    def _judge(self, stream: LiveStream) -> None:
+        """Give the verdict with what is there, and follow the stream no longer."""
+        self._drop(stream)  # first: whatever goes wrong below goes wrong once
         resolved = stream.parts.resolve(stream.choice)
         slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
         stream.outcome = resolved.outcome
-        stream.identify(resolved, slo)
-        if resolved.commit_ns is not None:
-            self._rejudge_if_changed(stream, resolved)
+        self._learn(stream, resolved, slo)
         verdict: Verdict | None = None
         if resolved.complete and stream.arithmetic is not None and resolved.end_ns is not None:
             verdict = stream.arithmetic.finish(resolved.end_ns, resolved.outcome)
@@ -299,40 +313,44 @@ class Evaluator:
         else:
             times_ns, kinds = stream.token_times()
             row = unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads)
-        self.windowing.ended(stream, resolved, verdict, now_ns)
+        self.windowing.ended(stream, resolved, verdict)
         self.counts["judged"] += 1
         self.counts["lost"] += resolved.outcome == "lost"
+        stream.parts.streams[stream.choice] = StreamParts()  # seen, judged: no more than that is remembered
         self.sink.stream_judged(stream, row, verdict)
-        self._forget(stream)
 
-    def _rejudge_if_changed(self, stream: LiveStream, resolved: Resolved) -> None:
-        """Start the arithmetic anew where the request span or a late segment 0 changed what it was begun with."""
-        assert resolved.commit_ns is not None  # noqa: S101
-        old = stream.arithmetic
+    def _learn(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
+        """Take over what the request span or a late segment 0 changed since the stream was begun."""
+        old, group = stream.arithmetic, group_of(stream)
+        stream_is = (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
+        if old is not None and (stream_is != group or old.slo != slo):
+            # What was charged under another name goes back under that name, and is charged anew.
+            if stream.windows is not None and stream.meter is not None:
+                self.windowing.give_back(stream, stream.windows.close(None))
+                self.sink.stream_charged(stream, stream.meter.close(None))
+            stream.identify(resolved, slo)
+            self.windowing.move_start(stream, group)
+            stream.windows, stream.meter = Ledger(slo, old.commit_ns), Ledger(slo, old.commit_ns)
+        else:
+            stream.identify(resolved, slo)
+        if resolved.commit_ns is None:
+            return
         if old is None:
             self._commit(stream, resolved)
             stream.apply()
             self.windowing.started(stream)
-            return
-        same = old.slo == stream.slo and old.commit_ns == resolved.commit_ns
-        if same and old.input_tokens == resolved.input_tokens:
-            return
-        windows, meter = stream.windows, stream.meter
-        self._commit(stream, resolved)
-        assert stream.arithmetic is not None  # noqa: S101
-        stream.arithmetic.extend(old.times_ns, old.kinds)
-        if old.slo == stream.slo:  # the ledgers know what was charged: the last charge balances it
-            stream.windows, stream.meter = windows, meter
-        elif windows is not None and meter is not None:  # another class, another penalty: what was charged goes back
-            self.windowing.give_back(stream, windows.close(None))
-            self.sink.stream_charged(stream, meter.close(None))
+        elif (old.slo, old.commit_ns, old.input_tokens) != (slo, resolved.commit_ns, resolved.input_tokens):
+            stream.begin(resolved)  # the ledgers know what was charged: their last charge balances it
 
-    def _forget(self, stream: LiveStream) -> None:
+    def _drop(self, stream: LiveStream) -> None:
+        """Follow a stream no longer; its request span is kept for the choices that may still come."""
         del self.live[stream.key]
         key = (stream.parts.trace_id, stream.parts.span_id)
         self._remember(key, stream.choice)
-        if not any((*key, choice) in self.live for choice in stream.parts.streams):
-            self._parts.pop(key, None)
+        self._flying[key] -= 1
+        if not self._flying[key]:
+            del self._flying[key]
+            self._schedule(self._now_ns + self.patience.lateness_ns, "forget", stream.key)
 
     def _remember(self, key: RequestKey, choice: int) -> None:
         self._finished.setdefault(key, set()).add(choice)
@@ -343,17 +361,21 @@ class Evaluator:
     # Timers.
 
     def _schedule(self, at_ns: int, what: Due, key: StreamKey) -> None:
-        heapq.heappush(self._due, (at_ns, next(iter(self._order)), what, key))
+        heapq.heappush(self._due, (at_ns, next(self._order), what, key))
 
     def _fall_due(self, what: Due, key: StreamKey, now_ns: int) -> None:
+        if what == "forget":
+            if key[:2] not in self._flying:
+                self._parts.pop(key[:2], None)
+            return
         if what == "orphan":
-            self._judge_orphan(key, now_ns)
+            self._judge_orphan(key[:2])
             return
         stream = self.live.get(key)
         if stream is None:
             return
         if what == "settle":
-            self._judge(stream, now_ns)
+            self._judge(stream)
             return
         lost_ns = stream.last_receipt_ns + self.patience.lost_after_ns
         if lost_ns > now_ns:
@@ -361,35 +383,40 @@ class Evaluator:
             return
         if stream.arithmetic is not None:
             self._decide(self.rules.ended(stream, stream.watermark_ns, now_ns))
-        self._judge(stream, now_ns)
+        self._judge(stream)
 
-    def _judge_orphan(self, key: StreamKey, now_ns: int) -> None:
+    def _judge_orphan(self, key: RequestKey) -> None:
         """Judge a request span whose segments did not come, or that has none because it is another's."""
-        request_key = key[:2]
-        parts = self._parts.get(request_key)
-        if parts is None or parts.streams or parts.request is None:
+        if self._orphans.pop(key, None) is None:
             return
+        parts = self._parts[key]
+        assert parts.request is not None  # noqa: S101
         ours = semconv.SEGMENTS in parts.request.attributes
         resolved = parts.resolve(0) if ours else parts.resolve_foreign()
-        del self._parts[request_key]
-        self._remember(request_key, 0)
         if resolved is None:
             self.counts["ignored_spans"] += 1
+        if ours and resolved is not None:
+            self._judge_without_segments(parts, resolved)
             return
+        del self._parts[key]
+        self._remember(key, 0)
+        if resolved is not None:  # a row of its own; windows and smooth goodput need token times
+            slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
+            self.counts["unknown_slo_class"] += unknown
+            self.sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
+
+    def _judge_without_segments(self, parts: Parts, resolved: Resolved) -> None:
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
-        if not ours:  # a row of its own; windows and smooth goodput need token times
-            self.sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
-            return
         stream = LiveStream(
-            parts=parts, choice=0, slo=slo, slo_class=slo.name, model="", instance="", measured_at="",
-            exact_resume=False, first_receipt_ns=0, last_receipt_ns=0, offset_ns=0,
-            watermark_ns=parts.request.start_ns, shift_ns=0, ended_ns=parts.request.end_ns,
+            parts=parts, choice=0, slo=slo, slo_class="", model="", instance="", measured_at="", exact_resume=False,
+            last_receipt_ns=0, offset_ns=0, watermark_ns=resolved.commit_ns or 0,
+            shift_ns=resolved.shift_ns(self.patience.lateness_ns), ended_ns=resolved.end_ns,
         )  # fmt: skip
         stream.identify(resolved, slo)
-        self._parts[request_key] = parts
         self.live[stream.key] = stream
-        self._judge(stream, now_ns)
+        self._flying[parts.trace_id, parts.span_id] += 1
+        self._judge(stream)
 
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:

@@ -84,6 +84,14 @@ OWN_METRICS: Final = (
         "Empty segments that were not received (no token is missing).",
         "missing_empty_segments",
     ),
+    OwnMetric(
+        "otel_llm_collector_late_for_window",
+        "counter",
+        "What came after its window had closed.",
+        "late_for_window",
+    ),
+    OwnMetric("otel_llm_collector_unwritten", "counter", "Decision and window lines not written.", "unwritten"),
+    OwnMetric("otel_llm_collector_internal_errors", "counter", "Batches that met a bug of ours.", "internal_errors"),
     OwnMetric("otel_llm_collector_exports", "counter", "Export requests acknowledged.", "exports"),
     OwnMetric("otel_llm_collector_refused_exports", "counter", "Export requests refused.", "refused_exports"),
     OwnMetric("otel_llm_collector_journal_bytes", "counter", "Bytes written to the journal.", "journal_bytes"),
@@ -224,6 +232,8 @@ class UserMetrics:
             labels: Labels = (stream.slo_class, stream.model, stream.measured_at)
             if self.by_instance:
                 labels = (*labels, stream.instance)
+            if labels not in flying and labels not in self.series and len(flying) >= MAX_SERIES:
+                labels = (stream.slo_class, OTHER, stream.measured_at, OTHER)[: len(labels)]
             flying[labels] += 1
             hungry[labels] += starving
         for labels in self.series:

@@ -10,6 +10,7 @@ import json
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -44,7 +45,10 @@ log = logging.getLogger(__name__)
 QUEUED_EXPORTS = 1024
 """Export requests accepted and not yet evaluated; beyond them senders are told to come back."""
 RECENT_ROWS = 1000
+MAX_STREAMS = 100_000
+"""Streams in flight; beyond them senders are told to come back."""
 LONGEST_WAIT_S = 0.5
+UNSTAMPED = 0
 
 
 @dataclass(slots=True)
@@ -58,6 +62,9 @@ class Outlets:
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     recent_decisions: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     decided_count: int = 0
+    unwritten: int = 0
+    """Lines of decisions or windows that could not be written."""
+    mute: bool = False
 
     def stream_started(self, stream: LiveStream) -> None:
         """Nothing waits for a start."""
@@ -78,7 +85,16 @@ class Outlets:
             self.metrics.charge(stream, stream.meter.close(verdict))
         self.metrics.judged(stream, row, verdict)
         self.recent.append(row)
-        self.console.row(row)
+        self._say(lambda: self.console.row(row))
+
+    def _say(self, line: Callable[[], None]) -> None:
+        """Write to the terminal as long as there is one: a closed pipe must not stop the following of streams."""
+        if self.mute:
+            return
+        try:
+            line()
+        except (OSError, ValueError):
+            self.mute = True
 
     def foreign_judged(self, row: Row) -> None:
         """Count and keep a row of another instrumentation's span."""
@@ -90,10 +106,19 @@ class Outlets:
         for decision in decisions:
             self.decided_count += 1
             written_ns = self.clock.now_ns()
-            if self.decisions is not None:
-                self.decisions.write(decision, written_ns)
             self.recent_decisions.append(decision.record(written_ns))
-            self.console.decision(decision)
+            self._record(decision, written_ns)
+            self._say(lambda decision=decision: self.console.decision(decision))  # type: ignore[misc]
+
+    def _record(self, decision: Decision, written_ns: int) -> None:
+        if self.decisions is None:
+            return
+        try:
+            self.decisions.write(decision, written_ns)
+        except (OSError, ValueError) as problem:
+            if not self.unwritten:
+                log.error("otel-llm: decisions cannot be written: %s", problem)  # noqa: TRY400  the message says it all
+            self.unwritten += 1
 
 
 @dataclass(slots=True)
@@ -106,9 +131,10 @@ class Pipeline:
     outlets: Outlets
     exports: int = 0
     refused: int = 0
-    _inbox: queue.Queue[tuple[Batch, int] | Callable[[], None] | None] = field(
-        default_factory=lambda: queue.Queue(QUEUED_EXPORTS)
-    )
+    max_streams: int = MAX_STREAMS
+    _inbox: queue.Queue[tuple[Batch, int] | Callable[[], None] | None] = field(default_factory=queue.Queue)
+    _receiving_ns: int | None = None
+    """The receipt time of the export that is being accepted: no timer at or after it may run before it."""
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _stopping: bool = False
@@ -122,18 +148,20 @@ class Pipeline:
         """Decode, write to the journal, hand over; return the OTLP answer.
 
         Raises DecodeError for bytes that are no export request, JournalError when it cannot be written, BusyError
-        when the evaluator is behind: nothing is kept then, and the sender is told.
+        when the evaluator is behind or follows as many streams as it may: nothing is kept then, the sender is told.
         """
-        message = otlp.parse(raw)
-        if self._inbox.qsize() >= QUEUED_EXPORTS - 8 or self._stopping:  # a few places stay for questions
-            self.refused += 1
-            raise BusyError("the evaluator is behind" if not self._stopping else "the collector is stopping")
+        batch = otlp.decode(otlp.parse(raw))
         with self._order:  # the journal's order is the order of evaluation, and receipt times do not go back
-            receipt_ns = self.clock.now_ns()
-            batch = otlp.decode(message, receipt_ns)
-            self.journal.append(raw, receipt_ns)
-            self._inbox.put((batch, receipt_ns))
-        self.exports += 1
+            self._refuse_if_busy()
+            self._receiving_ns = UNSTAMPED
+            try:
+                receipt_ns = self._receiving_ns = self.clock.now_ns()
+                batch.received(receipt_ns)
+                self.journal.append(raw, receipt_ns)
+                self._inbox.put((batch, receipt_ns))
+                self.exports += 1
+            finally:
+                self._receiving_ns = None
         answer = ExportTraceServiceResponse()
         refused = sum(batch.refused.values())
         if refused:
@@ -141,6 +169,18 @@ class Pipeline:
             reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(batch.refused.items()))
             answer.partial_success.error_message = f"spans refused: {reasons}"
         return answer.SerializeToString()
+
+    def _refuse_if_busy(self) -> None:
+        busy = None
+        if self._stopping:
+            busy = "the collector is stopping"
+        elif self._inbox.qsize() >= QUEUED_EXPORTS:
+            busy = "the evaluator is behind"
+        elif len(self.evaluator.live) >= self.max_streams:
+            busy = "too many streams in flight"
+        if busy is not None:
+            self.refused += 1
+            raise BusyError(busy)
 
     def ask(self, question: Callable[[], T], timeout_s: float = 5.0) -> T:
         """Run `question` in the evaluator's thread and return what it returns; raises TimeoutError or its error."""
@@ -152,7 +192,7 @@ class Pipeline:
             except BaseException as error:  # noqa: BLE001  handed to the asker
                 answer.set_exception(error)
 
-        self._inbox.put(run, timeout=timeout_s)
+        self._inbox.put(run)
         return answer.result(timeout=timeout_s)
 
     def unwell(self) -> str | None:
@@ -165,8 +205,9 @@ class Pipeline:
 
     def stop(self) -> None:
         """Refuse what comes, evaluate what was accepted, judge what ended, close the journal."""
-        self._stopping = True
-        self._inbox.put(None)
+        with self._order:  # what is acknowledged is evaluated
+            self._stopping = True
+            self._inbox.put(None)
         if self._thread is not None:
             self._thread.join()
         self.journal.close()
@@ -193,9 +234,22 @@ class Pipeline:
             try:
                 return self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
             except queue.Empty:
-                now_ns = self.clock.now_ns()
-                self.journal.tick(now_ns)
-                self._guard(lambda now_ns=now_ns: self.evaluator.advance(now_ns))  # type: ignore[misc]
+                self._let_time_pass()
+
+    def _let_time_pass(self) -> None:
+        """Advance to now, but not past the receipt of what is being accepted at this moment."""
+        now_ns = self.clock.now_ns()
+        # In this order: an export that is not seen here either is stamped after now_ns, or is in the inbox.
+        receiving_ns = self._receiving_ns
+        if not self._inbox.empty():
+            return
+        if receiving_ns is not None:
+            now_ns = min(now_ns, receiving_ns - 1)
+            time.sleep(0.001)  # the disk is slow: look again, without spinning
+        if now_ns <= 0:
+            return
+        self._guard(lambda: self.journal.tick(now_ns))
+        self._guard(lambda: self.evaluator.advance(now_ns))
 
     def _guard(self, step: Callable[[], None]) -> None:
         """Keep the service up when one batch hits a bug of ours: said once with its traceback, counted always."""
@@ -214,8 +268,10 @@ class Pipeline:
             "refused_exports": self.refused,
             "journal_bytes": self.journal.written_bytes,
             "decisions": self.outlets.decided_count,
+            "unwritten": self.outlets.unwritten,
             "queue": self._inbox.qsize(),
             "in_flight": len(self.evaluator.live),
+            "late_for_window": self.evaluator.windowing.late,
         }
 
 

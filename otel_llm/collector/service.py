@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 STOP_GRACE_S = 5.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -109,12 +111,19 @@ class Service:
             on_window=None if self._windows is None else self._write_window,
         )
         pipeline.outlets.metrics.by_instance = self.settings.instance_label
+        pipeline.max_streams = self.settings.max_streams
         return pipeline
 
     def _write_window(self, row: dict[str, object]) -> None:
         assert self._windows is not None  # noqa: S101
-        self._windows.write(window_line(row) + "\n")
-        self._windows.flush()
+        assert self._pipeline is not None  # noqa: S101
+        try:
+            self._windows.write(window_line(row) + "\n")
+            self._windows.flush()
+        except OSError as problem:
+            if not self._pipeline.outlets.unwritten:
+                log.error("otel-llm: windows cannot be written: %s", problem)  # noqa: TRY400  the message says it all
+            self._pipeline.outlets.unwritten += 1
 
     def listening(self) -> str:
         """Return one line on what is listening where."""

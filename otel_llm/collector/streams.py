@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from otel_llm.slo.stream import Stream
+
 if TYPE_CHECKING:
     from otel_llm.readers.assemble import Parts, Resolved, StreamKey, StreamParts
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.stream import Stream
     from otel_llm.slo.windows import Ledger
 
 
@@ -27,7 +28,6 @@ class LiveStream:
     instance: str
     measured_at: str
     exact_resume: bool
-    first_receipt_ns: int
     last_receipt_ns: int
     offset_ns: int
     """The largest (segment end - receipt) so far: the stream's now is the collector's now plus this."""
@@ -40,6 +40,8 @@ class LiveStream:
     waiting: list[int] = field(default_factory=list)
     """Numbers of the segments that came but wait for one before them."""
     applied_tokens: int = 0
+    early: list[tuple[int, int]] = field(default_factory=list)
+    """Tokens from before the commit as they were sent, with their kinds: the arithmetic has them at the commit."""
     ended_ns: int | None = None
     outcome: str | None = None
     settle_by_ns: int | None = None
@@ -68,6 +70,30 @@ class LiveStream:
         """Return whether a segment is missing right now: facts about time are missing with it."""
         return bool(self.waiting) or self.arithmetic is None
 
+    @property
+    def known_until_ns(self) -> int:
+        """Return up to when nothing is missing: the end, where only the request span said when that was."""
+        if self.ended_ns is None or self.has_gap or self.received.ending is not None:
+            return self.watermark_ns
+        complete = self.parts.resolve(self.choice).complete
+        return max(self.watermark_ns, self.ended_ns) if complete else self.watermark_ns
+
+    def begin(self, resolved: Resolved) -> None:
+        """Start the arithmetic, or start it anew with what it had: what it was begun with has changed."""
+        assert resolved.commit_ns is not None  # noqa: S101
+        old = self.arithmetic
+        self.arithmetic = Stream(self.slo, resolved.commit_ns, resolved.input_tokens)
+        if old is None:
+            self.watermark_ns = resolved.commit_ns
+            return
+        times, kinds = old.times_ns[old.skewed :], old.kinds
+        early = [time for time, _ in self.early]
+        if kinds is None and not any(kind for _, kind in self.early):
+            self.arithmetic.extend([*early, *times])
+        else:
+            later = bytes(len(times)) if kinds is None else kinds[old.skewed :]
+            self.arithmetic.extend([*early, *times], bytes(kind for _, kind in self.early) + later)
+
     def apply(self) -> None:
         """Hand every token that continues the unbroken run to the arithmetic, by number of segment."""
         if self.arithmetic is None or not self.waiting:
@@ -81,6 +107,9 @@ class LiveStream:
             if segment.first_token > self.applied_tokens:
                 break
             if segment.times_ns:
+                if min(segment.times_ns) < self.arithmetic.commit_ns:
+                    pairs = zip(segment.times_ns, segment.kinds or bytes(held.tokens), strict=True)
+                    self.early += [pair for pair in pairs if pair[0] < self.arithmetic.commit_ns]
                 self.arithmetic.extend(segment.times_ns, segment.kinds)
                 segment.times_ns, segment.kinds = [], None  # the stream has them now, eight bytes each
             self.applied_tokens = max(self.applied_tokens, held.next_token)

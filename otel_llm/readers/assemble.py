@@ -179,7 +179,7 @@ class Parts:
         return (
             self.request is not None
             and semconv.OUTCOME in self.request.attributes
-            and all(other == choice for other in self.streams)
+            and (not self.streams or (len(self.streams) == 1 and choice in self.streams))
         )
 
     def resolve(self, choice: int) -> Resolved:
@@ -206,7 +206,7 @@ class Parts:
         else:
             end_ns = max((held.segment.end_ns for held in ordered), default=None)
 
-        received = sum(held.tokens for held in ordered)
+        received = _covered(ordered)
         expected = max((held.next_token for held in ordered), default=0)
         declared = _count(ending.get(semconv.TOKENS))
         if declared is None:
@@ -241,7 +241,7 @@ class Parts:
             known_until_ns=known_until_ns,
             input_tokens=_count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
             exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
-            offset_ns=stream.offset_ns,
+            offset_ns=_offset(span) if stream.offset_ns is None else stream.offset_ns,
             queue_s=_seconds(attributes.get(semconv.GEN_AI_LATENCY_QUEUE)),
         )
 
@@ -288,13 +288,15 @@ class Parts:
 
 @dataclass(slots=True)
 class Assembled:
-    """One stream at the end of the input: what is known of it, its token times (sorted) and their kinds."""
+    """One stream at the end of the input: what is known of it, its token times and their kinds.
+
+    Times are sorted where the stream is complete; where tokens are missing they stay in order of index, so that the
+    first `resolved.known_tokens` are those before the hole.
+    """
 
     resolved: Resolved
     times_ns: list[int]
     kinds: bytes | None
-    first_seen: bool
-    """Token 0 was received: the first token's time can be believed though others are missing."""
 
 
 @dataclass(slots=True)
@@ -344,19 +346,20 @@ class Assembler:
                 resolved = parts.resolve(choice)
                 self.counts["missing_empty_segments"] += missing_segments(stream) if resolved.complete else 0
                 times_ns, kinds = stream.token_times()
-                times_ns, kinds = in_time_order(times_ns, kinds)
-                yield Assembled(resolved, times_ns, kinds, first_seen=resolved.known_tokens > 0)
+                if resolved.complete:
+                    times_ns, kinds = in_time_order(times_ns, kinds)
+                yield Assembled(resolved, times_ns, kinds)
 
     def _without_segments(self, parts: Parts) -> Iterator[Assembled]:
         assert parts.request is not None  # noqa: S101  a Parts is made for a segment or for a request span
         if semconv.SEGMENTS in parts.request.attributes:
-            yield Assembled(parts.resolve(0), [], None, first_seen=False)
+            yield Assembled(parts.resolve(0), [], None)
             return
         resolved = parts.resolve_foreign()
         if resolved is None:
             self.counts["ignored"] += 1
             return
-        yield Assembled(resolved, [], None, first_seen=False)
+        yield Assembled(resolved, [], None)
 
 
 def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
@@ -365,6 +368,19 @@ def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], 
         return sorted(times_ns), None
     order = sorted(range(len(times_ns)), key=times_ns.__getitem__)
     return [times_ns[i] for i in order], bytes(kinds[i] for i in order)
+
+
+def _covered(ordered: list[Held]) -> int:
+    """Return how many token indexes the segments hold, each counted once."""
+    covered = upto = 0
+    for held in sorted(ordered, key=lambda one: one.segment.first_token):
+        covered += max(0, held.next_token - max(upto, held.segment.first_token))
+        upto = max(upto, held.next_token)
+    return covered
+
+
+def _offset(span: RequestSpan | None) -> int | None:
+    return None if span is None or span.receipt_ns is None else span.end_ns - span.receipt_ns
 
 
 def missing_segments(stream: StreamParts) -> int:

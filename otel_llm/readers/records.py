@@ -98,3 +98,10 @@ class Batch:
     ignored: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     anomalies: Counter[str] = field(default_factory=Counter)
+
+    def received(self, receipt_ns: int) -> None:
+        """Stamp all records with the time of receipt (unix ns)."""
+        for segment in self.segments:
+            segment.receipt_ns = receipt_ns
+        for span in self.requests:
+            span.receipt_ns = receipt_ns

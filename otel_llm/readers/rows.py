@@ -47,7 +47,7 @@ def unjudged_row(
     commit_ns = resolved.commit_ns
     if commit_ns is not None:
         if resolved.outcome != "lost" and resolved.end_ns is not None:
-            values["e2e_s"] = seconds(max([resolved.end_ns, *times_ns[-1:]]) - commit_ns)
+            values["e2e_s"] = seconds(max(commit_ns, resolved.end_ns, *times_ns) - commit_ns)
         known = times_ns[: resolved.known_tokens]
         if known:
             values["ttft_s"] = seconds(max(0, min(known) - commit_ns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,9 @@ class Charge(NamedTuple):
     penalty_tokens: float
     refunded_tokens: float
 
+
+MOST_WINDOWS: Final = 20_000
+"""Windows that one stream is spread over at most: a clock that is far off must not cost a loop of years."""
 
 NOTHING = Charge(0, 0, (), 0.0, 0.0)
 

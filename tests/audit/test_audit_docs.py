@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.otlp import T0_NS, export, stream_spans
-from support.recorded import journal
+from support.recordings import journal
 
 from otel_llm.audit import honesty
 from otel_llm.cli.audit_command import audit

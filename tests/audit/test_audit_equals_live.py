@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.live import Live
 from support.otlp import T0_NS, Value, export, stream_spans
-from support.recorded import vector_classes, vector_spans
+from support.recordings import vector_classes, vector_spans
 from support.vectors import vectors
 
 import otel_llm.audit

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 from support.otlp import T0_NS, Value, export, request_span, segment_span, stream_spans
-from support.recorded import FORMS, json_lines, vector_classes, vector_messages, write_form
+from support.recordings import FORMS, json_lines, vector_classes, vector_messages, write_form
 from support.vectors import FOLDER, document, vectors
 
 import otel_llm.audit

@@ -12,7 +12,7 @@ import pytest
 from support.chromium import Page, browser, chromium
 from support.figures import check
 from support.otlp import T0_NS, Value, export, segment_span, stream_spans
-from support.recorded import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 
 import otel_llm.audit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from support.otlp import T0_NS, export, stream_spans
-from support.recorded import vector_messages, write_form
+from support.recordings import vector_messages, write_form
 from support.vectors import FOLDER
 
 from otel_llm.cli.audit_command import audit

@@ -16,13 +16,15 @@ from support.vectors import FOLDER, Vector, vectors
 from otel_llm import semconv
 from otel_llm.audit.judging import judge_all
 from otel_llm.audit.windowing import window_rows
-from otel_llm.collector.evaluator import Patience
+from otel_llm.collector.evaluator import MAX_CHOICES, Patience
+from otel_llm.collector.streams import LiveStream
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.rows import Row
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
+from otel_llm.slo.verdict import Verdict
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -228,3 +230,129 @@ def test_a_token_in_the_far_future_costs_no_loop_of_years() -> None:
     live = Live().run([(T0_NS + i * MS, export(span)) for i, span in enumerate(spans)])
     assert live.rows[0]["ttft_s"] == 1e9
     assert len(live.windows) < 10
+
+
+@st.composite
+def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
+    """Requests of several choices of which segment 0, the identity or the end is told late, elsewhere or twice."""
+    deliveries: list[Delivery] = []
+    for request in range(1, draw(st.integers(1, 3)) + 1):
+        commit = T0_NS + draw(st.integers(0, 3000)) * MS
+        end, made = commit, 0
+        for choice in range(draw(st.integers(1, 3))):
+            gaps = draw(st.lists(st.sampled_from([0, 20, 200, -300]), max_size=12))
+            times, at = [], commit
+            for gap in gaps:
+                at += gap * MS
+                times.append(at)
+            end = max([end, at, *times])
+            identity = IDENTITY if draw(st.booleans()) else {}
+            spans = stream_spans(
+                times, request=request, choice=choice, commit_ns=commit, end_ns=end, segment_tokens=5, identity=identity
+            )
+            made += len(spans)
+            for index in sorted(draw(st.sets(st.integers(0, len(spans) - 1), max_size=2)), reverse=True):
+                del spans[index]
+            deliveries += [(end + draw(st.sampled_from([0, 5, 700, 2000])) * MS, export(span)) for span in spans]
+        said: dict[str, Any] = draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    semconv.SLO_CLASS: st.sampled_from(["agent", "voice", "nobody"]),
+                    semconv.INSTANCE: st.just("a"),
+                    semconv.OUTCOME: st.sampled_from(["completed", "cancelled"]),
+                    semconv.TOKENS: st.integers(0, 20),
+                    semconv.SEGMENTS: st.just(made),
+                    semconv.GEN_AI_LATENCY_QUEUE: st.just(0.25),
+                    semconv.GEN_AI_LATENCY_TTFT: st.just(0.5),
+                },
+            )
+        )
+        if draw(st.booleans()):
+            span = request_span(
+                request=request, start_ns=commit + draw(st.sampled_from([0, 300])) * MS, end_ns=end,
+                attributes={**IDENTITY, **said},
+            )  # fmt: skip
+            deliveries.append((end + draw(st.sampled_from([0, 5, 700, 2000])) * MS, export(span)))
+    return deliveries
+
+
+@settings(max_examples=300)
+@given(odd_fleets())
+def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: list[Delivery]) -> None:
+    classes = load_slo()
+    live = Live(classes=classes, patience=Patience(lateness_ns=20 * SECOND)).run(deliveries)
+    rows, windows = audited(deliveries, classes, 10 * SECOND)
+    assert by_key(live.rows) == by_key(rows)
+    for name in ("requests_ended", "incomplete", "aborted", "met_true"):
+        assert sum(window[name] for window in live.windows) == sum(int(str(window[name])) for window in windows), name
+    evaluator = live.evaluator
+    evaluator.advance(T0_NS + 10_000 * SECOND)
+    assert not evaluator.live
+    assert not evaluator._parts
+    assert not evaluator._orphans
+    assert not evaluator._flying
+    assert not evaluator._due
+    assert not live.windowing._open
+
+
+def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
+    class Broken(Live):
+        def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+            super().stream_judged(stream, row, verdict)
+            raise BrokenPipeError
+
+    live = Broken()
+    for span in stream_spans([T0_NS + 100 * MS], end_ns=T0_NS + 200 * MS):
+        live.evaluator.apply(decode(export(span), span.end_time_unix_nano), span.end_time_unix_nano)
+    with pytest.raises(BrokenPipeError):
+        live.evaluator.advance(T0_NS + 60 * SECOND)
+    live.evaluator.advance(T0_NS + 60 * SECOND)
+    assert len(live.rows) == 1
+    assert sum(window["requests_ended"] for window in live.windows) == 1
+
+
+def test_request_spans_of_a_thousand_years_leave_no_window_open() -> None:
+    live = Live()
+    for i in range(200):
+        attributes = {**IDENTITY, semconv.SEGMENTS: 0, semconv.TOKENS: 0, semconv.OUTCOME: "error"}
+        start = T0_NS + i * 10**15
+        span = request_span(request=i + 1, start_ns=start, end_ns=start + SECOND, attributes=attributes)
+        live.evaluator.apply(decode(export(span), T0_NS), T0_NS)
+    live.evaluator.advance(T0_NS + 60 * SECOND)
+    assert len(live.rows) == 200
+    assert not live.windowing._open
+
+
+def test_waiting_is_charged_only_for_time_that_was_reported() -> None:
+    times = [T0_NS + i * 100 * MS for i in range(1, 101)]
+    first, second, third = (
+        segment_span(attributes=IDENTITY),
+        segment_span(1, 0, times[:50], start_ns=T0_NS, end_ns=T0_NS + 5 * SECOND),
+        segment_span(2, 50, times[50:], start_ns=T0_NS, end_ns=T0_NS + 10 * SECOND),
+    )
+    now = T0_NS + 10 * SECOND
+    live = Live().run([(now, export(third)), (now + MS, export(first)), (now + 2 * MS, export(second))])
+    assert sum(max(0, charge.idle_ns) for charge in live.charged) == 0
+    assert live.rows[0]["idle_s"] == 0.0
+
+
+def test_overlapping_segments_do_not_hide_a_hole() -> None:
+    times = [T0_NS + i * 100 * MS for i in range(10)]
+    closing = {semconv.OUTCOME: "completed", semconv.TOKENS: 10}
+    spans = [
+        segment_span(attributes=IDENTITY),
+        segment_span(1, 0, times[:5], end_ns=times[5]),
+        segment_span(2, 0, times[:5], end_ns=times[5]),
+        segment_span(3, 8, times[8:], end_ns=times[9], attributes=closing),
+    ]
+    (row,) = Live().run([(T0_NS + SECOND, export(*spans))]).rows
+    assert row["coverage"] == 0.7
+    assert row["met"] is None
+
+
+def test_a_thousand_choices_cost_no_more_than_they_may() -> None:
+    spans = [segment_span(choice=i, attributes=IDENTITY) for i in range(1000)]
+    live = Live().run([(T0_NS, export(*spans))])
+    assert len(live.rows) == MAX_CHOICES
+    assert live.evaluator.counts["refused.too_many_choices"] == 1000 - MAX_CHOICES

@@ -24,8 +24,13 @@ MS = 1_000_000
 class WordReader:
     """Reads plain words: None is framing, everything else a token of content."""
 
+    plain = True
+
+    def is_plain(self, chunk: object) -> bool:
+        return chunk is not None
+
     def __call__(self, chunk: object) -> Reading:
-        return FRAMING if chunk is None else None
+        return FRAMING
 
     def basis(self, choice: int) -> str:
         return "chunk"

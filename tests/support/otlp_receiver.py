@@ -1,0 +1,146 @@
+"""A local OTLP receiver, gRPC and HTTP: keeps what it decoded and the headers, answers as a test says."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent import futures
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+
+@dataclass
+class Answer:
+    """One answer: a status of the transport (0 and 200 are fine), headers or trailing metadata, a body."""
+
+    status: Any = None
+    metadata: Sequence[tuple[str, Any]] = ()
+    rejected: int = 0
+
+
+@dataclass
+class Received:
+    """What arrived, in order."""
+
+    messages: list[ExportTraceServiceRequest] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)  # used up one a request; fine when there are none left
+    attempts: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, raw: bytes, headers: Mapping[str, str]) -> Answer:
+        with self.lock:
+            self.attempts += 1
+            self.headers.append(headers)
+            answer = self.answers.pop(0) if self.answers else Answer()
+            if answer.status is None:
+                self.messages.append(ExportTraceServiceRequest.FromString(raw))
+            return answer
+
+    def spans(self) -> list[Span]:
+        with self.lock:
+            return [
+                span
+                for message in self.messages
+                for resource_spans in message.resource_spans
+                for scope_spans in resource_spans.scope_spans
+                for span in scope_spans.spans
+            ]
+
+
+def _body(answer: Answer) -> bytes:
+    response = ExportTraceServiceResponse()
+    if answer.rejected:
+        response.partial_success.rejected_spans = answer.rejected
+        response.partial_success.error_message = "too many"
+    return response.SerializeToString()
+
+
+class GrpcReceiver(Received):
+    """Receives over gRPC; a context manager. An answer's status is a `grpc.StatusCode`."""
+
+    def __enter__(self) -> Self:
+        self._server = grpc.server(futures.ThreadPoolExecutor(2))
+        self._server.add_generic_rpc_handlers((_GrpcHandler(self),))
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.stop(None).wait()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class _GrpcHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, received: Received) -> None:
+        self._received = received
+
+    def service(self, details: Any) -> Any:
+        assert details.method == EXPORT
+
+        def export(raw: bytes, context: Any) -> bytes:
+            answer = self._received.take(raw, dict(context.invocation_metadata()))
+            if answer.status is not None:
+                context.set_trailing_metadata(tuple(answer.metadata))
+                context.abort(answer.status, "as the test says")
+            return _body(answer)
+
+        return grpc.unary_unary_rpc_method_handler(export)
+
+
+class HttpReceiver(Received):
+    """Receives over HTTP; a context manager. An answer's status is a number."""
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _http_handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+
+def _http_handler(received: Received) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            encoding = self.headers.get("Content-Encoding")
+            raw = gzip.decompress(raw) if encoding == "gzip" else zlib.decompress(raw) if encoding == "deflate" else raw
+            answer = received.take(raw, {**dict(self.headers), "path": self.path})
+            body = _body(answer)
+            self.send_response(answer.status or 200)
+            for name, value in answer.metadata:
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    return Handler
