@@ -71,7 +71,8 @@ def finding(error: ConfigError, source: str | None) -> Finding:
     number = f"{error.line:>5} | "
     # A tab before the caret stays a tab, so that the caret stands below what it means however wide a tab is.
     lead = "".join("\t" if char == "\t" else " " for char in line[: error.column - 1])
-    return Finding("error", str(error), (f"{number}{line}".rstrip(), f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"))
+    caret = f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"
+    return Finding("error", str(error), (f"{number}{line}".rstrip(), caret))
 
 
 def _findings(file: RuleFile) -> list[Finding]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 LOOK_EVERY_NS: Final = 100_000_000
 """How often what moves but not linearly is looked at, counted from the stream's commit."""
 
+MOST_LOOKS: Final = 3_000
+"""How many of these looks one stretch gets, the latest: five minutes of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -64,7 +67,8 @@ class Condition:
         """Return, sorted, the instants in (after, until] at which its truth may be found changed."""
         instants = self.motion.instants(snapshot, after_ns, until_ns)
         if self.motion.polled:
-            first = next_look_ns(snapshot.stream.commit_ns, after_ns)
+            # A commit that claims to be days old must not cost a look for each 100 ms of them.
+            first = next_look_ns(snapshot.stream.commit_ns, max(after_ns, until_ns - MOST_LOOKS * LOOK_EVERY_NS))
             instants = sorted({*instants, *range(first, until_ns + 1, LOOK_EVERY_NS)})
         return instants
 

@@ -103,7 +103,8 @@ class RuleEngine:
             at = Moment(Snapshot(view), x_ns, now_ns)
             for cell in firing:
                 wrong = refuted(cell, at.facts)
-                event, since_ns = (Event.REFUTED, cell.flip_ns) if wrong else (Event.ENDED, x_ns)
+                # It may have begun to fire at an instant at which the stream was over, and nobody knew.
+                event, since_ns = (Event.REFUTED, cell.flip_ns) if wrong else (Event.ENDED, max(x_ns, cell.flip_ns))
                 decisions += self._take(cell, event, since_ns, at)
         self._forget(watched)
         return decisions

@@ -339,7 +339,7 @@ def test_waiting_is_charged_only_for_time_that_was_reported() -> None:
 
 def test_overlapping_segments_do_not_hide_a_hole() -> None:
     times = [T0_NS + i * 100 * MS for i in range(10)]
-    closing = {semconv.OUTCOME: "completed", semconv.TOKENS: 10}
+    closing: dict[str, str | int] = {semconv.OUTCOME: "completed", semconv.TOKENS: 10}
     spans = [
         segment_span(attributes=IDENTITY),
         segment_span(1, 0, times[:5], end_ns=times[5]),

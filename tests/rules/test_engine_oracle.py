@@ -180,7 +180,7 @@ def watch(rules: RuleSet, segments: list[Segment], until_ns: int) -> list[tuple[
             if ended:
                 oracle.look_back(view)
                 if oracle.state == "firing":
-                    oracle.close("ended", max(view.watermark_ns, view.stream.last_ns))
+                    oracle.close("ended", max(view.watermark_ns, view.stream.last_ns, oracle.flip))
                 return oracle.told
         if view is not None:
             for at in (tick, tick + 1):
