@@ -3,9 +3,9 @@
     python benchmarks/overhead_openai.py [--mode sync|async|both] [--protocol grpc|http/protobuf] [--repetitions 5]
 
 The SDK reads replies from an in-process transport, one network read a chunk, so that its own work is the floor. In each
-process replies are read in pairs, once with instrumentation suppressed and once with it; the difference of process CPU
-time (all threads: encoding and sending count, to a sink in another process, flushed after each reply) over the number
-of chunks is the figure. Processes of the variants take turns; the medians of all pairs are printed.
+process four replies are read in pairs, once with instrumentation suppressed and once with it; the difference of process CPU
+time (all threads: encoding and sending count, to a sink in another process, flushed at the end) over the number of
+chunks is the figure. Processes of the variants take turns; the medians of all pairs are printed.
 
 `--paced N` instead reads N concurrent replies at 50 chunks/s each: what a flush every 250 ms costs when there is little
 to send at a time. Peers are measured where they are installed (extra `bench`).
@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 from importlib.util import find_spec
 from typing import Any
@@ -32,7 +32,9 @@ VARIANTS = {
     "Traceloop": "opentelemetry.instrumentation.openai",
 }
 CHUNKS = 1000
-PAIRS = 12
+REPLIES = 4
+"""Replies in one measurement, after which the instrumentation is flushed."""
+PAIRS = 6
 PACED_HZ = 50.0
 PACED_S = 10.0
 
@@ -174,20 +176,19 @@ def worker(variant: str, mode: str, paced: int) -> None:
     loop = asyncio.new_event_loop()
 
     def once() -> float:
+        replies = 1 if paced else REPLIES
         before = time.process_time_ns()
-        if mode == "sync":
-            read()
-        else:
-            loop.run_until_complete(awaited(together))
+        for _ in range(replies):
+            if mode == "sync":
+                read()
+            else:
+                loop.run_until_complete(together())
         flush()
-        return (time.process_time_ns() - before) / 1e3 / (chunks * max(paced, 1))
+        return (time.process_time_ns() - before) / 1e3 / (chunks * replies * max(paced, 1))
 
     def suppressed() -> float:
         with suppress_instrumentation():
             return once()
-
-    async def awaited(what: Callable[[], Awaitable[None]]) -> None:
-        await what()
 
     suppressed(), once()
     print(json.dumps([[suppressed(), once()] for _ in range(2 if paced else PAIRS)]))

@@ -5,7 +5,7 @@ Four functions are all that an application needs; everything else is imported wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +62,8 @@ def track(
     *,
     model: str | None = None,
     slo_class: str | None = None,
-    kind: Callable[[object], str | None] | None = None,
-    count: Callable[[object], int] | None = None,
+    kind: Callable[[Any], str | None] | None = None,
+    count: Callable[[Any], int] | None = None,
     basis: Literal["exact", "estimated"] = "exact",
     operation: str = "chat",
     provider: str | None = None,

@@ -61,12 +61,12 @@ class Outbox:
             self._taken += len(records)
             while len(self._queue) > self._capacity:
                 lost.append(self._queue.popleft())
-            if lost:
-                self._count(lost, len(lost))
+            self._settled += len(lost)
+            self._count(lost, len(lost))
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name="otel-llm-export", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            self._changed.notify_all()
         if lost:
             self._warn(f"the queue of {self._capacity} is full: the endpoint is slow or away")
 
@@ -97,14 +97,21 @@ class Outbox:
         from opentelemetry.instrumentation.utils import suppress_instrumentation
 
         with suppress_instrumentation():  # or an instrumented HTTP client would trace our own exports
-            while batch := self._next_batch():
-                dropped, reason = self._deliver(batch)
-                with self._changed:
-                    self._count(batch, dropped)
-                    self._settled += len(batch) - dropped
-                    self._changed.notify_all()
-                if dropped:
-                    self._warn(reason)
+            while self._send_next():
+                pass
+
+    def _send_next(self) -> bool:
+        """Wait for records and deliver one batch; return whether there was one: there is none when closed and empty."""
+        batch = self._next_batch()
+        dropped, reason = self._deliver(batch) if batch else (0, "")
+        if dropped:
+            with self._changed:
+                self._count(batch, dropped)
+            self._warn(reason)
+        with self._changed:
+            self._settled += len(batch)
+            self._changed.notify_all()
+        return bool(batch)
 
     def _next_batch(self) -> list[Record]:
         with self._changed:
@@ -132,10 +139,8 @@ class Outbox:
         return not self._closing
 
     def _count(self, records: Sequence[Record], dropped: int) -> None:
-        # Called with the lock held. Of a batch accepted in part nobody says which spans were refused.
-        segments = sum(isinstance(record, Segment) for record in records)
-        self.dropped += min(dropped, segments)
-        self._settled += dropped
+        # Of a batch that was accepted in part nobody says which spans were refused.
+        self.dropped += min(dropped, sum(isinstance(record, Segment) for record in records))
 
     def _warn(self, reason: str) -> None:
         if not self._warned:

@@ -18,7 +18,15 @@ Item = int | tuple[int, "tuple[Mark, ...]"]
 
 
 class Reader(Protocol):
-    """What reads the chunks of one kind of stream."""
+    """What reads the chunks of one kind of stream.
+
+    While `plain`, a chunk of which `is_plain` is true is one token of content of choice 0, and need not be read.
+    """
+
+    plain: bool
+
+    def is_plain(self, chunk: object, /) -> bool:
+        """Return whether a chunk is the common one."""
 
     def __call__(self, chunk: object) -> Reading:
         """Return what a chunk carries."""

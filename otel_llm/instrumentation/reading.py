@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from otel_llm.instrumentation.chunks import FRAMING
-
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 
-    from otel_llm.instrumentation.chunks import Reading
     from otel_llm.instrumentation.recording import Recording
 
 T = TypeVar("T")
@@ -22,16 +19,18 @@ T = TypeVar("T")
 def recorded(inner: Iterator[T], recording: Recording, owner: object = None) -> Generator[T, None, None]:
     """Yield what `inner` yields, recorded; raise what it raises. `owner` is kept alive for as long."""
     clock_ns = recording.clock_ns
-    read: Callable[[object], Reading] = recording.reader
+    reader = recording.reader
+    is_plain = reader.is_plain
     try:
         for chunk in inner:
             now_ns = clock_ns()
             try:
-                reading = read(chunk)
-                recording.append(now_ns if reading is None else (now_ns, reading))
+                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
             except Exception as bug:  # noqa: BLE001
                 recording.broken(bug)
-                read = _ignore
+                yield chunk
+                yield from inner
+                return
             yield chunk
     except GeneratorExit:
         raise
@@ -47,16 +46,19 @@ async def recorded_async(
 ) -> AsyncGenerator[T, None]:
     """Yield what `inner` yields, recorded; raise what it raises. `owner` is kept alive for as long."""
     clock_ns = recording.clock_ns
-    read: Callable[[object], Reading] = recording.reader
+    reader = recording.reader
+    is_plain = reader.is_plain
     try:
         async for chunk in inner:
             now_ns = clock_ns()
             try:
-                reading = read(chunk)
-                recording.append(now_ns if reading is None else (now_ns, reading))
+                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
             except Exception as bug:  # noqa: BLE001
                 recording.broken(bug)
-                read = _ignore
+                yield chunk
+                async for unrecorded in inner:
+                    yield unrecorded
+                return
             yield chunk
     except GeneratorExit:
         raise
@@ -65,8 +67,3 @@ async def recorded_async(
         raise
     recording.exhausted()
     del owner
-
-
-def _ignore(_: object) -> Reading:
-    """Read nothing, for the rest of a stream that a failure of ours ended the recording of."""
-    return FRAMING

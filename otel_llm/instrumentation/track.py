@@ -34,6 +34,11 @@ class CallbackReader:
         self._kind = kind
         self._count = count
         self._basis = "chunk" if count is None else basis
+        self.plain = kind is None and count is None
+
+    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
+        """Return that every chunk is the common one, for that is what is assumed without callbacks."""
+        return True
 
     def __call__(self, chunk: object) -> Reading:
         """Return what a chunk carries."""
@@ -41,10 +46,7 @@ class CallbackReader:
         if kind is None:
             return FRAMING
         count = 1 if self._count is None else self._count(chunk)
-        if count < 1:
-            return FRAMING
-        code = KIND_NAMES.index(kind)
-        return None if code == 0 and count == 1 else ((0, code, count, False),)
+        return ((0, KIND_NAMES.index(kind), count, False),) if count > 0 else FRAMING
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return where the token counts come from."""

@@ -11,7 +11,7 @@ from openai._models import construct_type
 from openai.types.chat import ChatCompletionChunk
 from support.sse_server import Json, chunk, usage, usage_of
 
-from otel_llm.instrumentation.chunks import FRAMING, ChunkReader, Mark
+from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader, Reading
 
 CONTENT, REASONING, TOOL = 0, 1, 2
 
@@ -20,10 +20,13 @@ def of(json: Json) -> Any:
     return construct_type(value=json, type_=ChatCompletionChunk)
 
 
-def read(reader: ChunkReader, *chunks: Json) -> list[tuple[Mark, ...]]:
-    """Return what is read, the plain token written out like the rest."""
-    plain: tuple[Mark, ...] = ((0, CONTENT, 1, False),)
-    return [plain if reading is None else reading for reading in (reader(of(json)) for json in chunks)]
+def look(reader: ChunkReader, chunk: Any) -> Reading:
+    """Return what the reading loop learns of a chunk."""
+    return PLAIN if reader.plain and reader.is_plain(chunk) else reader(chunk)
+
+
+def read(reader: ChunkReader, *chunks: Json) -> list[Reading]:
+    return [look(reader, of(json)) for json in chunks]
 
 
 ROLE = chunk({"role": "assistant", "content": ""})
@@ -55,10 +58,22 @@ def test_the_kind_of_text(delta: Json, kind: int | None) -> None:
     assert marks == (FRAMING if kind is None else ((0, kind, 1, False),))
 
 
-def test_the_common_chunk_is_told_without_a_mark() -> None:
+def test_the_common_chunk_is_told_by_a_look_once_it_is_known_that_nobody_counts() -> None:
     reader = ChunkReader()
-    reader(of(ROLE))
-    assert reader(of(chunk({"content": "a"}))) is None
+    plain, text = [], of(chunk({"content": "a"}))
+    for json in (ROLE, chunk({"content": "a"})):
+        plain.append(reader.plain)
+        reader(of(json))
+    assert (plain, reader.plain, reader.is_plain(text)) == ([False, False], True, True)
+    others = [ROLE, chunk({"content": "a"}, index=1), chunk({"content": "a"}, finish="stop"), chunk({}), usage(1)]
+    assert [reader.is_plain(of(json)) for json in others] == [False] * 5
+    assert [reader.is_plain(thing) for thing in (None, "text", 3, object())] == [False] * 4
+
+
+def test_a_server_that_counts_is_read_to_the_end() -> None:
+    reader = ChunkReader()
+    read(reader, ROLE, *[chunk({"content": "a"}, token_ids=[1])] * 3)
+    assert not reader.plain
 
 
 def test_a_closing_chunk_says_so_with_and_without_text() -> None:
@@ -209,8 +224,7 @@ json_values = st.recursive(
 def test_whatever_a_server_sends_is_read_as_something(chunks: list[Json]) -> None:
     reader = ChunkReader()
     for json in chunks:
-        reading = reader(of(json))
-        assert reading is None or all(choice >= 0 and count >= 0 for choice, _, count, _ in reading)
+        assert all(choice >= 0 and count >= 0 for choice, _, count, _ in look(reader, of(json)))
     assert reader.basis(0) in {"exact", "chunk", "estimated"}
 
 

@@ -48,7 +48,8 @@ WHOLE = "word0 word1 word2 word3 word4 "
 BUGS = [
     (committed, "request"),
     (request_span, "begin"),
-    (ChunkReader, "_read"),
+    (ChunkReader, "__call__"),
+    (ChunkReader, "is_plain"),
     (ChunkReader, "basis"),
     (ChunkReader, "span_attributes"),
     (Choices, "take"),

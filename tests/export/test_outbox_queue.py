@@ -1,0 +1,182 @@
+"""The bounded queue: order, overflow, counted drops, one warning, flush and close; nobody waits for the network."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from opentelemetry import context
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanContext
+
+from otel_llm.export.delivery import Pause, SpanExporterDelivery
+from otel_llm.export.outbox import BATCH, Outbox
+from otel_llm.export.records import Origin, Record, Segment
+
+ORIGIN = Origin(SpanContext(1, 2, is_remote=False), Resource({}))
+WAIT_S = 20.0
+
+
+def segment(number: int) -> Segment:
+    return Segment(ORIGIN, number, 0, 0, [], None, {})
+
+
+class Slow:
+    """A delivery that a test holds up, makes fail, or lets pass."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.batches: list[list[int]] = []
+        self.answer: tuple[int, str] | Exception = (0, "")
+        self.instrumented: list[bool] = []
+        self.closed = 0
+        self.forgotten = 0
+
+    def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
+        self.instrumented.append(is_instrumentation_enabled())
+        self.entered.set()
+        assert self.open.wait(WAIT_S)
+        self.batches.append([record.span_id for record in batch if isinstance(record, Segment)])
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    @property
+    def delivered(self) -> list[int]:
+        return [number for batch in self.batches for number in batch]
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+def test_records_arrive_in_order_in_batches(slow: Slow) -> None:
+    outbox = Outbox(slow)
+    outbox.put([segment(0)])
+    assert slow.entered.wait(WAIT_S)  # the first one leaves at once, what comes meanwhile leaves together
+    for i in range(1, 1001):
+        outbox.put([segment(i)])
+    outbox.put([])
+    slow.open.set()
+    assert outbox.flush(WAIT_S)
+    assert slow.delivered == list(range(1001))
+    assert [len(batch) for batch in slow.batches] == [1, BATCH, 1000 - BATCH]
+    assert outbox.close(WAIT_S)
+    assert slow.closed == 1
+
+
+def test_an_endpoint_that_does_not_answer_costs_the_oldest_and_nobodys_time(
+    slow: Slow, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox(slow, capacity=10)
+    outbox.put([segment(0)])
+    assert slow.entered.wait(WAIT_S)
+    for i in range(1, 101):
+        outbox.put([segment(i)])
+    assert outbox.dropped == 90
+    assert not outbox.flush(0.01)
+    slow.open.set()
+    assert outbox.flush(WAIT_S)
+    assert slow.delivered == [0, *range(91, 101)]
+    warnings = [record for record in caplog.records if record.name == "otel_llm"]
+    assert [record.levelno for record in warnings] == [logging.WARNING]
+    assert "the queue of 10 is full" in warnings[0].getMessage()
+    outbox.close(WAIT_S)
+
+
+@pytest.mark.parametrize("answer", [(1, "no room"), RuntimeError("no room")], ids=["refused", "raised"])
+def test_what_could_not_be_delivered_is_counted_and_the_next_batch_gets_its_chance(
+    answer: Any, slow: Slow, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow.open.set()
+    slow.answer = answer
+    outbox = Outbox(slow)
+    for i in range(3):
+        outbox.put([segment(i)])
+        assert outbox.flush(WAIT_S)
+    assert (outbox.dropped, len(slow.batches)) == (3, 3)
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "otel_llm"]
+    assert warning.startswith("1 segments could not be sent (")
+    assert "no room" in warning
+    slow.answer = (0, "")
+    outbox.put([segment(9)])
+    assert outbox.close(WAIT_S)
+    assert outbox.dropped == 3
+
+
+def test_exports_are_not_traced(slow: Slow) -> None:
+    slow.open.set()
+    outbox = Outbox(slow)
+    before = context.get_current()
+    outbox.put([segment(1)])
+    assert outbox.close(WAIT_S)
+    assert slow.instrumented == [False]
+    assert context.get_current() == before
+
+
+def test_a_closed_outbox_takes_what_comes_without_a_word(slow: Slow) -> None:
+    slow.open.set()
+    outbox = Outbox(slow)
+    outbox.put([segment(1)])
+    assert outbox.close(WAIT_S)
+    outbox.put([segment(2)])
+    assert slow.delivered == [1]
+
+
+def test_a_child_process_starts_clean(slow: Slow) -> None:
+    outbox = Outbox(slow)
+    outbox.put([segment(1)])
+    assert slow.entered.wait(WAIT_S)
+    outbox.put([segment(2)])
+    old = outbox._thread
+    outbox.after_fork()
+    assert slow.forgotten == 1
+    outbox.put([segment(3)])
+    assert outbox._thread is not old
+    slow.open.set()
+    assert outbox.flush(WAIT_S)
+    assert 3 in slow.delivered
+    assert 2 not in slow.delivered
+    outbox.close(WAIT_S)
+
+
+class Exporter(SpanExporter):
+    """An application's exporter that gives the result it is told to."""
+
+    def __init__(self, result: SpanExportResult) -> None:
+        self.result = result
+        self.names: list[str] = []
+        self.flushed = 0
+
+    def export(self, spans: Any) -> SpanExportResult:
+        self.names += [span.name for span in spans]
+        return self.result
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        self.flushed += 1
+        return True
+
+    def shutdown(self) -> None:
+        raise AssertionError("it is not ours to shut down")
+
+
+@pytest.mark.parametrize(("result", "dropped"), [(SpanExportResult.SUCCESS, 0), (SpanExportResult.FAILURE, 1)])
+def test_an_exporter_of_the_application_takes_spans(result: SpanExportResult, dropped: int) -> None:
+    exporter = Exporter(result)
+    outbox = Outbox(SpanExporterDelivery(exporter))
+    outbox.put([segment(1)])
+    assert outbox.close(WAIT_S)
+    assert (exporter.names, outbox.dropped, exporter.flushed) == (["otel_llm.segment"], dropped, 1)

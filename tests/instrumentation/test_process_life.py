@@ -1,0 +1,259 @@
+"""What becomes of a recorder when its process forks or ends, and how it gets into one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.otlp_receiver import GrpcReceiver, HttpReceiver
+from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
+
+from otel_llm import semconv
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 120
+
+PRELUDE = """
+import os, sys, openai, otel_llm
+url = sys.argv[1]
+client = openai.OpenAI(api_key="none", base_url=url, max_retries=0)
+def ask(model):
+    return client.chat.completions.create(model=model, messages=[], stream=True)
+"""
+
+
+def python(code: str, *arguments: str, environment: Mapping[str, str], command: tuple[str, ...] = ()) -> str:
+    """Run a script in a fresh interpreter; return what it printed."""
+    done = subprocess.run(
+        [*command, sys.executable, "-c", code, *arguments],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def streams(spans: list[Span]) -> dict[tuple[bytes, bytes], list[dict[str, Any]]]:
+    """Return the attributes of the segments of each stream; a repeated segment is a failure."""
+    found: dict[tuple[bytes, bytes], list[dict[str, Any]]] = {}
+    for span in spans:
+        if span.name == semconv.SEGMENT_SPAN:
+            attributes = {p.key: getattr(p.value, p.value.WhichOneof("value") or "") for p in span.attributes}
+            attributes["events"] = len(span.events)
+            found.setdefault((span.trace_id, span.parent_span_id), []).append(attributes)
+    for segments in found.values():
+        segments.sort(key=lambda attributes: int(attributes[semconv.SEGMENT_SEQ]))
+        assert [a[semconv.SEGMENT_SEQ] for a in segments] == list(range(len(segments)))
+    return found
+
+
+def told(spans: list[Span]) -> list[tuple[str, str | None, int]]:
+    """Return model, outcome and tokens of each stream, sorted."""
+    return sorted(
+        (
+            segments[0][semconv.GEN_AI_REQUEST_MODEL],
+            segments[-1].get(semconv.OUTCOME),
+            sum(s["events"] for s in segments),
+        )
+        for segments in streams(spans).values()
+    )
+
+
+def receivers(protocol: str) -> GrpcReceiver | HttpReceiver:
+    return GrpcReceiver() if protocol == "grpc" else HttpReceiver()
+
+
+def otlp(protocol: str, receiver: GrpcReceiver | HttpReceiver) -> dict[str, str]:
+    return {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_SERVICE_NAME": "forks",
+    }
+
+
+FORK = (
+    PRELUDE
+    + """
+otel_llm.instrument()
+list(ask("before"))
+open_stream = ask("across")
+next(open_stream)
+assert otel_llm.flush(30)          # a connection is open, and segments of "across" are on their way
+open_segment = ask("queued")
+child = os.fork()
+if child == 0:
+    for _ in open_stream:          # the child's copy: the connection is the parent's business, so is the recording
+        break
+    list(ask("child"))
+    assert otel_llm.flush(30)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+open_segment.close()
+list(ask("after"))
+"""
+)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_forked_child_starts_clean(protocol: str) -> None:
+    gate = Gate()
+    replies: dict[str, Any] = {name: whole(3) for name in ("before", "child", "after", "queued")}
+    replies["across"] = Reply([*words(2), gate])
+    with SseServer(replies) as server, receivers(protocol) as receiver:
+        python(FORK, server.url, environment=otlp(protocol, receiver))
+        gate.open()
+        assert told(receiver.spans()) == [
+            ("across", "abandoned", 1),
+            ("after", "completed", 3),
+            ("before", "completed", 3),
+            ("child", "completed", 3),
+            ("queued", "cancelled", 0),
+        ]
+        senders: dict[str, set[str]] = {}
+        for message in receiver.messages:
+            for group in message.resource_spans:
+                said = {pair.key: pair.value.string_value for pair in group.resource.attributes}
+                for span in group.scope_spans[0].spans:
+                    for pair in span.attributes:
+                        if pair.key == semconv.GEN_AI_REQUEST_MODEL:
+                            senders.setdefault(pair.value.string_value, set()).add(said[semconv.SERVICE_INSTANCE_ID])
+        assert senders["child"].isdisjoint(senders["after"])
+        assert senders["before"] == senders["after"]
+
+
+AT_EXIT = (
+    PRELUDE
+    + """
+otel_llm.instrument()
+list(ask("whole"))
+stream = ask("open")
+for _ in range(2):
+    next(stream)
+"""
+)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_the_end_of_the_process_loses_nothing(protocol: str) -> None:
+    gate = Gate()
+    with (
+        SseServer({"whole": whole(150), "open": Reply([*words(2), gate, chunk(finish="stop"), DONE])}) as server,
+        receivers(protocol) as receiver,
+    ):
+        python(AT_EXIT, server.url, environment=otlp(protocol, receiver))
+        gate.open()
+        assert told(receiver.spans()) == [("open", "abandoned", 2), ("whole", "completed", 150)]
+
+
+def test_the_end_of_the_process_does_not_wait_for_an_endpoint_that_is_not_there() -> None:
+    with SseServer({"whole": whole(3)}) as server:
+        code = PRELUDE + (
+            "import atexit\n"
+            "from otel_llm.instrumentation import runtime\n"
+            "otel_llm.instrument()\n"
+            "list(ask('whole'))\n"
+            "atexit._run_exitfuncs()\n"
+            "outbox = runtime.running().outbox\n"
+            "print(outbox.flush(0), outbox.dropped)\n"  # all was settled: given up, not waited for
+        )
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "GRPC_VERBOSITY": "NONE"}
+        assert python(code, server.url, environment=environment).split() == ["True", "2"]
+
+
+PROVIDER_AT_EXIT = (
+    PRELUDE
+    + """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+otel_llm.instrument()
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+stream = ask("whole")
+next(stream)
+"""
+)
+
+
+def test_request_spans_end_before_the_applications_provider_does() -> None:
+    with SseServer({"whole": whole(3)}) as server, HttpReceiver() as receiver:
+        printed = python(PROVIDER_AT_EXIT, server.url, environment=otlp("http/protobuf", receiver))
+        span = json.loads(printed)
+        assert span["attributes"][semconv.OUTCOME] == "abandoned"
+        [parent] = {parent.hex() for _, parent in streams(receiver.spans())}
+        assert span["context"]["span_id"] == f"0x{parent}"
+
+
+POOL = (
+    PRELUDE
+    + """
+import multiprocessing
+def work(model):
+    list(ask(model))
+if __name__ == "__main__":
+    otel_llm.instrument()
+    process = multiprocessing.get_context("fork").Process(target=work, args=("child",))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+)
+
+
+def test_a_process_of_multiprocessing_sends_its_last_segments() -> None:
+    with SseServer({"child": whole(3)}) as server, HttpReceiver() as receiver:
+        python(POOL, server.url, environment=otlp("http/protobuf", receiver))
+        assert told(receiver.spans()) == [("child", "completed", 3)]
+
+
+def test_the_opentelemetry_instrument_command() -> None:
+    """The zero-code agent finds us by the entry point, beside an SDK that it sets up itself."""
+    agent = Path(sys.executable).with_name("opentelemetry-instrument")
+    with SseServer({"whole": whole(3)}) as server, HttpReceiver() as receiver:
+        environment = {
+            **otlp("http/protobuf", receiver),
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+        }
+        code = PRELUDE + "list(ask('whole'))\n"
+        python(code, server.url, environment=environment, command=(str(agent),))
+        assert told(receiver.spans()) == [("whole", "completed", 3)]
+        [request] = [span for span in receiver.spans() if span.name == "chat whole"]
+        assert {parent for _, parent in streams(receiver.spans())} == {request.span_id}
+
+
+HEAVY = ("grpc", "pandas", "numpy", "pyarrow", "yaml", "pydantic", "openai", "requests", "opentelemetry")
+
+
+def test_importing_the_package_pulls_in_nothing_heavy() -> None:
+    code = f"import sys, otel_llm; print([name for name in {HEAVY!r} if name in sys.modules])"
+    assert python(code, environment={}).strip() == "[]"
+
+
+def test_instrumenting_pulls_in_no_service_side_package() -> None:
+    service = ("grpc", "pandas", "numpy", "pyarrow", "yaml")
+    code = (
+        "import sys, otel_llm; otel_llm.instrument(); import opentelemetry.sdk.trace;"
+        f"print([name for name in {service!r} if name in sys.modules])"
+    )
+    assert python(code, environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}).strip() == "[]"
+
+
+def test_the_public_api_is_four_functions() -> None:
+    import otel_llm
+
+    assert sorted(otel_llm.__all__) == ["flush", "instrument", "track", "uninstrument"]
+    assert otel_llm.flush() is True  # with nothing running there is nothing to lose
