@@ -3,9 +3,10 @@
     python benchmarks/overhead_openai.py [--mode sync|async|both] [--protocol grpc|http/protobuf] [--repetitions 5]
 
 The SDK reads replies from an in-process transport, one network read a chunk, so that its own work is the floor. In each
-process four replies are read in pairs, once with instrumentation suppressed and once with it; the difference of process CPU
-time (all threads: encoding and sending count, to a sink in another process, flushed at the end) over the number of
-chunks is the figure. Processes of the variants take turns; the medians of all pairs are printed.
+process four replies are read with instrumentation suppressed and four with it, in turns; the CPU time of the process
+(all threads: encoding and sending count, to a sink in another process, flushed at the end) over the number of chunks is
+the figure. Processes of the variants take turns. Other work on the machine only ever adds: `added` is the difference of
+each process's quietest turns, the median over the processes; the median over all pairs of turns stands beside it.
 
 `--paced N` instead reads N concurrent replies at 50 chunks/s each: what a flush every 250 ms costs when there is little
 to send at a time. Peers are measured where they are installed (extra `bench`).
@@ -21,10 +22,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 VARIANTS = {
     "otel-llm": "otel_llm",
@@ -60,12 +64,12 @@ def sink() -> None:
 
     import grpc
 
-    class Any_(grpc.GenericRpcHandler):  # type: ignore[misc]
+    class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
         def service(self, details: Any) -> Any:  # noqa: ARG002
             return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")  # noqa: ARG005
 
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((Any_(),))
+    server.add_generic_rpc_handlers((Anything(),))
     grpc_port = server.add_insecure_port("127.0.0.1:0")
     server.start()
 
@@ -150,7 +154,7 @@ def install(variant: str) -> Callable[[], object]:
     else:
         from openinference.instrumentation.openai import OpenAIInstrumentor as Instrumentor
     Instrumentor().instrument(tracer_provider=provider)
-    return lambda: provider.force_flush()
+    return provider.force_flush
 
 
 def worker(variant: str, mode: str, paced: int) -> None:
@@ -197,10 +201,10 @@ def worker(variant: str, mode: str, paced: int) -> None:
 # -------------------------------------------------------------------------------------------------------- the parent
 
 
-def measure(python: str, mode: str, protocol: str, repetitions: int, paced: int) -> dict[str, list[list[float]]]:
-    """Return the pairs of every variant that is installed."""
-    me = [python, os.path.abspath(__file__)]
-    pairs: dict[str, list[list[float]]] = {}
+def measure(python: str, mode: str, protocol: str, repetitions: int, paced: int) -> dict[str, list[list[list[float]]]]:
+    """Return the turns of every process of every variant that is installed, as pairs of CPU us a chunk."""
+    me = [python, str(Path(__file__).resolve())]
+    processes: dict[str, list[list[list[float]]]] = {}
     with subprocess.Popen([*me, "--sink"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -219,9 +223,9 @@ def measure(python: str, mode: str, protocol: str, repetitions: int, paced: int)
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
                 if done.returncode:
                     sys.exit(f"{variant}: {done.stderr}")
-                pairs.setdefault(variant, []).extend(json.loads(done.stdout.splitlines()[-1]))
+                processes.setdefault(variant, []).append(json.loads(done.stdout.splitlines()[-1]))
         process.stdin.close()
-    return pairs
+    return processes
 
 
 def installed(python: str, module: str) -> bool:
@@ -258,21 +262,27 @@ def main() -> None:
             table(mode, chosen, measure(chosen.python, mode, chosen.protocol, chosen.repetitions, chosen.paced))
 
 
-def table(mode: str, chosen: argparse.Namespace, pairs: dict[str, list[list[float]]]) -> None:
+def table(mode: str, chosen: argparse.Namespace, processes: dict[str, list[list[list[float]]]]) -> None:
     """Print one line a variant, and how many times ours the others add."""
     paced = f", {chosen.paced} replies at {PACED_HZ:g} chunks/s" if chosen.paced else ""
-    print(f"\n{mode}, {chosen.protocol}{paced}: CPU us a chunk, all threads (median of pairs)")
-    print(f"{'':15}{'bare SDK':>10}{'with':>10}{'added':>10}{'quartiles':>18}{'times ours':>12}")
-    ours = statistics.median(b - a for a, b in pairs["otel-llm"]) if "otel-llm" in pairs else None
-    for variant, measured in pairs.items():
-        added = [b - a for a, b in measured]
-        quartiles = statistics.quantiles(added, n=4)
-        middle = statistics.median(added)
-        times = f"{middle / ours:>11.1f}x" if ours else ""
-        print(
-            f"{variant:15}{statistics.median(a for a, _ in measured):>10.2f}{statistics.median(b for _, b in measured):>10.2f}"
-            f"{middle:>10.2f}{quartiles[0]:>9.2f}..{quartiles[2]:<7.2f}{times}"
-        )
+    print(f"\n{mode}, {chosen.protocol}{paced}: CPU us a chunk, all threads")
+    print(f"{'':15}{'bare SDK':>10}{'with':>10}{'added':>10}{'times ours':>12}{'all pairs: median (quartiles)':>34}")
+    ours = quietest(processes["otel-llm"]) if "otel-llm" in processes else None
+    for variant, measured in processes.items():
+        bare, full = (statistics.median(min(turn[i] for turn in turns) for turns in measured) for i in (0, 1))
+        added = quietest(measured)
+        pairs = [after - before for turns in measured for before, after in turns]
+        low, middle, high = statistics.quantiles(pairs, n=4)
+        times = f"{added / ours:.1f}x" if ours else ""
+        everything = f"{middle:.2f} ({low:.2f} .. {high:.2f})"
+        print(f"{variant:15}{bare:>10.2f}{full:>10.2f}{added:>10.2f}{times:>12}{everything:>34}")
+
+
+def quietest(measured: list[list[list[float]]]) -> float:
+    """Return what the instrumentation adds between the quietest turns of a process, the median over the processes."""
+    return statistics.median(
+        min(after for _, after in turns) - min(before for before, _ in turns) for turns in measured
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
 
 
-
 class Group(NamedTuple):
     """What the windows are told apart by."""
 

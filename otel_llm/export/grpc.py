@@ -32,7 +32,10 @@ class GrpcSender:
         import grpc
 
         if self._call is None:
-            self._open()
+            try:
+                self._open()
+            except OSError as error:  # a certificate file that is not there
+                return Attempt("refused", f"{type(error).__name__}: {error}")
         try:
             response = self._call(payload, timeout=self._settings.timeout_s, metadata=self._settings.headers)
         except grpc.RpcError as error:

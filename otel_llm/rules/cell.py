@@ -18,12 +18,11 @@ _FAR_NS: Final = 10**15
 
 
 class Run(NamedTuple):
-    """Since when `when` has had a value; `known_ns`: until when that is settled; `tokens`: that came by the start."""
+    """Since when `when` has had a value, and until when that is settled, whatever comes."""
 
     value: bool
     start_ns: int
     known_ns: int
-    tokens: int
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, mut
 
 def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> Run:
     """Return since when `when`, or what `on_missing` says of it, has had its present value."""
-    rule, run, start_ns = cell.rule, cell.run, cell.floor_ns
+    rule, run = cell.rule, cell.run
     same = run if run is not None and run.value is value else None
     known_ns = now.watermark_ns
     if missing:
@@ -148,10 +147,8 @@ def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) ->
         if start_ns <= same.known_ns:
             start_ns, known_ns = same.start_ns, max(same.known_ns, known_ns)
     else:
-        unchanged = same is not None and bisect_right(now.stream.times_ns, same.start_ns) == same.tokens
-        floor_ns = same.start_ns if same is not None and unchanged else cell.floor_ns
-        start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=floor_ns)
-    return Run(value, start_ns, known_ns, bisect_right(now.stream.times_ns, start_ns))
+        start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
+    return Run(value, start_ns, known_ns)
 
 
 def _resolved_ns(cell: Cell, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:

@@ -83,9 +83,9 @@ class Crossing:
 
     def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
         """Return the instants in (after, until] that are the first of a new truth."""
+        # Only what rises has a floor: idle time, which stands still until the reader runs dry.
         lines = [facts.line(name) for name in self.moving]
-        knees = {line.zero_ns + line.floor_ns for line in lines if line.floor_ns is not None and line.slope > 0}
-        knees |= {line.zero_ns - line.floor_ns for line in lines if line.floor_ns is not None and line.slope < 0}
+        knees = {line.zero_ns + line.floor_ns for line in lines if line.floor_ns is not None}
         stops = sorted({after_ns, until_ns, *(knee for knee in knees if after_ns < knee < until_ns)})
         found = []
         for edge in self.edges:

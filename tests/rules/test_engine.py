@@ -184,6 +184,50 @@ def test_an_end_can_refute_too() -> None:
     ]
 
 
+def test_a_refutation_waits_until_no_segment_is_missing() -> None:
+    # The token of 450 arrives at 640, but with a hole behind it that is closed only at 900.
+    segments = flushed([100, 450], [250, 500, 600, 650], delays_ms={2: 140, 3: 300, 4: -10})
+    rules = one_rule("gap_seconds > 0.4")
+    assert story(run(rules, segments[:3] + segments[4:], 890 * MS)) == [("firing", "done", 500.000001)]
+    decisions = run(rules, segments, 910 * MS)
+    assert story(decisions)[:2] == [("firing", "done", 500.000001), ("resolved", "refuted", 500.000001)]
+    assert decisions[1].now_ns == 900 * MS
+
+
+def test_a_stream_may_have_been_over_before_it_began_to_fire() -> None:
+    told = run(one_rule("gap_seconds > 0.2 && tokens > 0"), flushed([100], [110], end_ms=290, delays_ms={2: 200}), S)
+    assert story(told) == [("firing", "done", 300.000001), ("resolved", "ended", 300.000001)]
+
+
+def test_after_a_refutation_the_run_begins_anew() -> None:
+    # Between 352 and 550 facts are too old and count as `fire`; the third segment refutes what began then.
+    rules = one_rule("gap_seconds > 0.3", for_="300ms", on_missing="fire", max_fact_age="352ms")
+    script = [
+        (1000, 0, []), (1550, 250, [2, 12, 122]), (1800, 500, [322, 332, 433, 443]), (1900, 900, []), (2144, 1143, []),
+    ]  # fmt: skip
+    segments = [
+        Segment(receipt * MS, seq, COMMIT + end * MS, tuple(COMMIT + token * MS for token in tokens))
+        for seq, (receipt, end, tokens) in enumerate(script)
+    ]
+    assert story(run(rules, segments, 3 * S)) == [
+        ("firing", "done", 600.000001),
+        ("resolved", "refuted", 600.000001),
+        ("firing", "done", 1043.000001),
+    ]
+
+
+def test_flips_never_go_back() -> None:
+    # Resolved at 300, when nothing was known of the token of 250; what then fires again cannot have begun earlier.
+    rules = one_rule("tokens > 0 && gap_seconds < 0.1")
+    told = story(run(rules, flushed([100, 150, 200, 250], [210, 260], delays_ms={2: 70}), S))
+    assert told == [
+        ("firing", "done", 100.0),
+        ("resolved", "resolved", 300.0),
+        ("firing", "done", 300.0),
+        ("resolved", "resolved", 350.0),
+    ]
+
+
 def test_a_stream_that_ends_ends_what_fires_and_forgets_what_is_pending() -> None:
     rules = one_rule("gap_seconds > 0.4")
     told = run(rules, flushed([100], [250], end_ms=700), 2 * S)
@@ -199,6 +243,15 @@ def test_late_segments_never_make_a_rule_fire() -> None:
     # Once others come it may.
     told = run(rules, [*late, Segment(600 * MS, 2, COMMIT + 500 * MS)], 5 * S)
     assert [(one.flip_ns, one.now_ns) for one in told] == [(COMMIT + 300 * MS + 1, 600 * MS)]
+
+
+def test_of_what_comes_at_one_instant_one_segment_in_time_is_enough() -> None:
+    for late in ([True, False], [False, True], [True, False, True]):
+        engine = RuleEngine(one_rule("gap_seconds > 0.2"))
+        view = View(Stream(SloClass(), COMMIT), offset_ns=COMMIT, watermark_ns=COMMIT + 300 * MS)
+        for one in late:
+            engine.update(view, 300 * MS, late=one)
+        assert len(engine.advance(300 * MS, {view.key: view})) == 1
 
 
 def test_late_segments_can_end_a_firing() -> None:
@@ -303,6 +356,35 @@ def test_streams_are_looked_at_in_the_order_of_their_instants() -> None:
     decisions = run(one_rule("gap_seconds > 0.5"), segments, 2 * S, wake=False)
     assert [one.stream[0][-1] for one in decisions] == [1, 2, 3]
     assert [one.now_ns for one in decisions] == sorted(one.now_ns for one in decisions)
+
+
+@pytest.mark.parametrize("at_ms", [0, 300])
+def test_at_one_instant_the_stream_that_was_seen_first_goes_first(at_ms: int) -> None:
+    # First seen at 0, and decided by timers; or at 300, when the condition holds already.
+    engine = RuleEngine(one_rule("gap_seconds > 0.2", actions="[{abort: {}, budget: {in_flight: 1}}]"))
+    watermark = COMMIT + at_ms * MS
+    views = {
+        one: View(Stream(SloClass(), COMMIT), key=one, offset_ns=COMMIT, watermark_ns=watermark)
+        for one in (key(1), key(2), key(3))
+    }
+    for one in (key(2), key(3), key(1)):
+        engine.update(views[one], at_ms * MS)
+    decisions = engine.advance(S, views)
+    assert [(one.stream[0][-1], one.outcome) for one in decisions] == [(2, "shadow"), (3, "budget"), (1, "budget")]
+
+
+def test_a_flip_is_traced_back_through_tokens_that_are_not_read() -> None:
+    tokens = [COMMIT + at * MS for at in (100, 110, 120, 130, 140, 150)]
+    segments = [
+        Segment(20 * MS, 0, COMMIT),
+        Segment(270 * MS, 1, COMMIT + 250 * MS, tuple(tokens), kinds=(1, 0, 1, 0, 1, 0)),
+    ]
+    assert story(run(one_rule("tokens_read > 1"), segments, S)) == [("firing", "done", 130.0)]
+    assert story(run(one_rule("tokens > 1"), segments, S)) == [("firing", "done", 110.0)]
+    both = SloClass(reads=(0, 1))
+    assert story(run(one_rule("tokens_read > 1"), segments, S, slo=both)) == [("firing", "done", 110.0)]
+    thoughts = SloClass(reads=(1,))
+    assert story(run(one_rule("tokens_read > 1"), segments, S, slo=thoughts)) == [("firing", "done", 120.0)]
 
 
 def test_a_stream_without_a_view_is_forgotten() -> None:

@@ -92,6 +92,16 @@ def test_flips_are_exact_and_complete(text: str, case: Case) -> None:
         truth = not truth
 
 
+def test_a_side_that_turns_round_is_followed_round_the_knee() -> None:
+    # Two tokens at 500 leave 0.3 s of waiting behind and 0.4 s to read: idle stands still until 900, then goes on.
+    stream = Stream(SloClass(), COMMIT)
+    stream.extend([COMMIT + 500 * MS] * 2)
+    snapshot = Snapshot(View(stream))
+    when = condition("idle_seconds * 2.0 > gap_seconds + 0.3", "stream")
+    found = [(flip - COMMIT) / MS for flip in flips(when, snapshot, COMMIT + 500 * MS, COMMIT + 9 * S)]
+    assert found == [800.0, 1000.000001]
+
+
 @given(conditions(), cases(), st.integers(1, 3 * S))
 def test_a_gate_that_is_shut_lets_nothing_through(text: str, case: Case, length: int) -> None:
     when, snapshot = condition(text, "stream"), Snapshot(case.view)

@@ -90,8 +90,8 @@ def test_defaults() -> None:
 
 def test_a_hash_is_of_the_meaning() -> None:
     assert rule(FULL).hash == rule(RESPELT).hash
-    assert len(rule(FULL).hash) == 16
-    int(rule(FULL).hash, 16)
+    # Pinned: records of one release are compared with rules of the next.
+    assert rule(FULL).hash == "60b7e81702eb52cd"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -69,12 +70,20 @@ def _body(answer: Answer) -> bytes:
 
 
 class GrpcReceiver(Received):
-    """Receives over gRPC; a context manager. An answer's status is a `grpc.StatusCode`."""
+    """Receives over gRPC; a context manager. An answer's status is a `grpc.StatusCode`; `tls` a key, a certificate."""
+
+    def __init__(self, tls: tuple[str, str] | None = None) -> None:
+        super().__init__()
+        self._tls = tls
 
     def __enter__(self) -> Self:
         self._server = grpc.server(futures.ThreadPoolExecutor(2))
         self._server.add_generic_rpc_handlers((_GrpcHandler(self),))
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if self._tls is None:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            pair = tuple(Path(name).read_bytes() for name in self._tls)
+            self.port = self._server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
         self._server.start()
         return self
 
