@@ -67,9 +67,10 @@ def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     if truth is None and rule.on_missing == "hold":
         return Found(Event.MISSING, x_ns, None)
     holds = rule.on_missing == "fire" if truth is None else truth
-    if not holds and cell.state is not State.FIRING:
+    if holds is (cell.state is State.FIRING) or _waits_for_resolve_when(cell, now, x_ns, holds):
+        # Nothing depends on since when; should it later, all of it is looked back at then.
         cell.run, cell.missing = None, truth is None
-        return Found(Event.CLEAR, x_ns, truth)
+        return Found(Event.HOLDS if holds else Event.CLEAR, x_ns, truth)
     cell.run = run = _run(cell, now, x_ns, holds, missing=truth is None)
     cell.missing = truth is None
     if holds:
@@ -116,8 +117,9 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, mut
     last_ns = until_ns if rule.on_missing == "hold" and not gone else x_ns + _FAR_NS
     if cell.state is State.PENDING and run is not None and not muted and not (gone and rule.on_missing == "hold"):
         dues.append(_within(run.start_ns + rule.for_ns, x_ns, last_ns))
-    if cell.state is State.FIRING and run is not None and not run.value:
-        dues.append(_within(run.start_ns + rule.keep_firing_for_ns, x_ns, last_ns))
+    if cell.state is State.FIRING and truth is not True:
+        if run is not None:
+            dues.append(_within(run.start_ns + rule.keep_firing_for_ns, x_ns, last_ns))
         resolve = rule.resolve_when
         if resolve is not None and not (resolve.timed and now.has_gap):
             fresh_ns = now.watermark_ns + rule.max_fact_age_ns if resolve.ages else x_ns + _FAR_NS
@@ -149,6 +151,13 @@ def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) ->
     else:
         start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
     return Run(value, start_ns, known_ns)
+
+
+def _waits_for_resolve_when(cell: Cell, now: Snapshot, x_ns: int, holds: bool) -> bool:
+    rule = cell.rule
+    if holds or rule.resolve_when is None or rule.on_missing != "hold":
+        return False
+    return not rule.resolve_when.truth(now, x_ns, rule.max_fact_age_ns)
 
 
 def _resolved_ns(cell: Cell, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:

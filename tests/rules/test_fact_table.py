@@ -1,19 +1,15 @@
-"""One declared table of facts: what the rules page lists, what is read, what the docs say."""
+"""One declared table of facts: what the contract lists, and what is read."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from rules.scripted import COMMIT, MS, S, View
 
 from otel_llm.rules.facts import FACTS, LABELS, STREAM_FACTS, WINDOW_FACTS, WINDOWS, Scope, in_scope
-from otel_llm.rules.reference import REFERENCE, embedded
 from otel_llm.rules.snapshot import IDENTITY, READ, Snapshot
 from otel_llm.slo.classes import Curve, Fluidity, SloClass
 from otel_llm.slo.stream import Stream
 
-PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 STREAM = {
     "slo_class": "string", "model": "string", "instance": "string", "measured_at": "string",
     "tokens": "int", "tokens_read": "int",
@@ -107,10 +103,3 @@ def test_without_the_prompts_length_a_curve_has_no_deadlines() -> None:
     snapshot = Snapshot(view([100], slo=slo))
     for name in ("deadlines", "deadline_misses", "fluidity_index"):
         assert snapshot.value(name, COMMIT + S) is None
-
-
-@pytest.mark.parametrize("name", list(REFERENCE))
-def test_the_page_shows_the_tables_of_the_code(name: str) -> None:
-    assert embedded(PAGE.read_text(encoding="utf-8"), name) == REFERENCE[name](), (
-        "run `python -m otel_llm.rules.reference docs/rules.md` and read the difference"
-    )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rules.scripted import MS, S, one_rule, ruleset
 
-from otel_llm.rules.check import check_rules
+from otel_llm.rules.check import check_rules, finding
 from otel_llm.rules.load import RulesError, load_rules, rule_files
+from otel_llm.rules.rule_reader import RuleReader
 from otel_llm.rules.ruleset import Limits, Rule
-from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, parse_yaml
 
 FULL = """
 version: 1
@@ -233,3 +236,48 @@ def test_in_shadow_nothing_is_done() -> None:
     rules = ruleset(FULL).in_shadow()
     assert {rules.mode(action) for action in rules.rules[0].actions} == {"shadow"}
     assert rules.rules[0].hash == ruleset(FULL).rules[0].hash
+
+
+NOISE = [
+    "",
+    " ",
+    "\n",
+    "  ",
+    "- ",
+    ": ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "'",
+    '"',
+    "&a",
+    "*a",
+    "!x ",
+    "|",
+    ">",
+    "#",
+    "1",
+    "\t",
+    "\x00",
+]
+EDITS = st.tuples(st.integers(0, len(FULL)), st.integers(0, 30), st.sampled_from(NOISE))
+
+
+@given(st.lists(EDITS, min_size=1, max_size=3))
+def test_a_file_with_anything_in_it_is_read_or_refused(edits: list[tuple[int, int, str]]) -> None:
+    text = FULL
+    for at, length, put in edits:
+        text = text[:at] + put + text[at + length :]
+    try:
+        file = parse_yaml(text.encode(), "f.yaml")
+    except ConfigError:
+        return
+    reader = RuleReader(file)
+    rules = reader.rules()
+    for error in reader.errors:
+        shown = finding(error, file.text)
+        assert error.line is not None
+        assert f"f.yaml:{error.line}:" in str(shown)
+        assert "^" in shown.shown[1]
+    assert rules or reader.errors or not [rule for group in file.data["groups"] for rule in group["rules"]]

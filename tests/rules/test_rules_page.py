@@ -1,0 +1,54 @@
+"""The rules page is true: its examples load, its message is the one that is given, its tables are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from otel_llm.rules.check import check_rules
+from otel_llm.rules.decisions import Outcome
+from otel_llm.rules.facts import WINDOWS
+from otel_llm.rules.reference import REFERENCE, embedded, rewritten
+from otel_llm.rules.ruleset import Verb
+from otel_llm.rules.schema import ActionShape, RuleShape
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+MISTAKES = Path(__file__).parent / "mistakes"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", list(REFERENCE))
+def test_the_page_shows_the_tables_of_the_code(name: str) -> None:
+    assert embedded(PAGE, name) == REFERENCE[name](), (
+        "run `python -m otel_llm.rules.reference docs/rules.md` and read the difference"
+    )
+
+
+def test_writing_the_page_anew_changes_nothing() -> None:
+    assert rewritten(PAGE) == PAGE
+
+
+def test_the_example_is_right(tmp_path: Path) -> None:
+    assert len(blocks("yaml")) == 1
+    (tmp_path / "page.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    report = check_rules([tmp_path / "page.yaml"])
+    assert report.exit_code(strict=True) == 0, str(report)
+
+
+def test_the_message_is_one_that_is_given() -> None:
+    given = (MISTAKES / "quotes_doubled.txt").read_text(encoding="utf-8").replace("quotes_doubled.yaml", "chat.yaml")
+    assert blocks("text") == [given[: given.index("0 rules in")]]
+
+
+def test_every_key_verb_and_outcome_is_explained() -> None:
+    keys = [info.alias or name for name, info in RuleShape.model_fields.items()]
+    settings = list(ActionShape.model_fields)
+    for word in (*keys, *settings, *get_args(Verb), *get_args(Outcome)):
+        assert f"`{word}`" in PAGE or f"`{word}:" in PAGE, word
+    assert all(window in PAGE for window in WINDOWS)
