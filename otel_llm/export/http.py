@@ -33,15 +33,13 @@ class HttpSender:
         """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
         import requests
 
-        session = self._session
-        if session is None:
-            session = self._open()
         settings = self._settings
         body = _compress(payload, settings.compression)
-        request = self._prepared.copy()
-        request.body = body
-        request.headers["Content-Length"] = str(len(body))
         try:
+            session = self._session or self._open()
+            request = self._prepared.copy()
+            request.body = body
+            request.headers["Content-Length"] = str(len(body))
             response = session.get_adapter(settings.endpoint).send(
                 request,
                 timeout=settings.timeout_s,
@@ -51,6 +49,8 @@ class HttpSender:
             )
         except requests.exceptions.RequestException as error:
             return Attempt("retry" if _is_passing(error) else "refused", _first_line(error))
+        except (OSError, ValueError) as error:  # a certificate file that is not there, a URL that is none
+            return Attempt("refused", _first_line(error))
         return _judged(response)
 
     def close(self) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 COALESCE_NS: Final = 25 * MS
 """Silent streams fall due each at its own time; looking at most this often bounds the wake-ups to 40 a second."""
 
+LINGER_NS: Final = 2_000 * MS
+"""How long the thread keeps its rhythm when nothing is in flight, so that not every request has to wake it."""
+
 _log: Final = logging.getLogger("otel_llm")
 
 
@@ -73,7 +76,9 @@ class Flusher:
             flush = settle or leaving or now_ns >= self._next_flush_ns
             if flush:
                 self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
-            for recording in self._active if flush else [*urgent, *self._silent(now_ns)]:
+            for recording in urgent:
+                recording.tick(now_ns, urgent=True)
+            for recording in self._active if flush else self._silent(now_ns):
                 recording.tick(now_ns, settle=settle, leaving=leaving)
             self._active = [recording for recording in self._active if not recording.done]
             if not self._active:
@@ -106,10 +111,16 @@ class Flusher:
                 self._thread.start()
 
     def _run(self) -> None:
+        busy_ns = self._clock_ns()
         while not self._stopped:
-            next_ns: int | None = self._clock_ns() + FLUSH_INTERVAL_NS
+            now_ns = self._clock_ns()
+            next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
             try:
-                next_ns = self.step(self._clock_ns())
+                next_ns = self.step(now_ns)
+                if next_ns is not None:
+                    busy_ns = now_ns
+                elif now_ns - busy_ns < LINGER_NS:
+                    next_ns = now_ns + FLUSH_INTERVAL_NS
             except Exception:  # noqa: BLE001  a recording guards itself; whatever is left must not end the thread
                 with contextlib.suppress(Exception):
                     _log.debug("otel_llm could not look at its streams", exc_info=True)

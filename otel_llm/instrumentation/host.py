@@ -62,8 +62,8 @@ class Host(Protocol):
     def resource(self) -> Resource:
         """Return who sends."""
 
-    def send(self, records: Sequence[Record]) -> None:
-        """Queue records."""
+    def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
+        """Queue records, before their turn where `urgent`."""
 
     def watch(self, recording: Recording) -> None:
         """Cut the recording from now on."""

@@ -148,17 +148,18 @@ class Recording:
             self.closed()
 
     @inert_on_bug
-    def tick(self, now_ns: int, *, settle: bool = False, leaving: bool = False) -> None:
+    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, leaving: bool = False) -> None:
         """Cut what arrived until `now_ns` (monotonic), or end a stream that was left or collected.
 
         A loop that was left may be entered again (to look at the first chunk before the rest is common): it has one
-        flush interval for that, unless `settle`. `leaving`: the process ends, and with it every stream.
+        flush interval for that, unless `settle`. `urgent`: what is cut goes before its turn; `leaving`: the process
+        ends, and with it every stream.
         """
         left_ns = self._left_ns()
         if self._presence.collected or leaving:
             self._finish(ABANDONED if left_ns is None else CANCELLED, left_ns)
         elif left_ns is None:
-            self._cut(now_ns)
+            self._cut(now_ns, urgent=urgent)
         elif settle or now_ns - left_ns >= FLUSH_INTERVAL_NS:
             self._finish(CANCELLED, left_ns)
 
@@ -166,7 +167,7 @@ class Recording:
         newest = self._buffer[-1] if self._buffer else None
         return self._presence.left_ns(newest[0] if isinstance(newest, tuple) else newest)
 
-    def _cut(self, now_ns: int) -> None:
+    def _cut(self, now_ns: int, *, urgent: bool) -> None:
         with self._lock:
             if self._done or self._choices is None:
                 return
@@ -176,7 +177,7 @@ class Recording:
                 self.append = self._append_waking
                 if self._buffer:  # appended before the line above took effect
                     self._host.urge(self)
-        self._host.send(segments)
+        self._host.send(segments, urgent=urgent)
 
     def _closing_attributes(self) -> dict[str, AttributeValue]:
         attributes = self._host.named(self.reader.segment_attributes())

@@ -97,9 +97,9 @@ class Runtime:
             self._resource = (theirs, resource)
         return self._resource[1]
 
-    def send(self, records: Sequence[Record]) -> None:
-        """Queue records."""
-        self.outbox.put(records)
+    def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
+        """Queue records, before their turn where `urgent`."""
+        self.outbox.put(records, urgent=urgent)
 
     def watch(self, recording: Recording) -> None:
         """Cut the recording from now on."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext
 
+from otel_llm.export import outbox as outbox_module
 from otel_llm.export.delivery import Pause, SpanExporterDelivery
 from otel_llm.export.outbox import BATCH, Outbox
 from otel_llm.export.records import Origin, Record, Segment
@@ -58,6 +60,14 @@ class Slow:
         return [number for batch in self.batches for number in batch]
 
 
+def poll(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that another thread brings about."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
 @pytest.fixture
 def slow() -> Slow:
     return Slow()
@@ -76,6 +86,23 @@ def test_records_arrive_in_order_in_batches(slow: Slow) -> None:
     assert [len(batch) for batch in slow.batches] == [1, BATCH, 1000 - BATCH]
     assert outbox.close(WAIT_S)
     assert slow.closed == 1
+
+
+def test_what_is_urgent_or_much_does_not_wait_for_its_turn(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "SPACING_S", 3600.0)
+    slow.open.set()
+    outbox = Outbox(slow)
+    outbox.put([segment(0)])  # the first one has nothing to keep its distance from
+    poll(lambda: slow.delivered == [0])
+    outbox.put([segment(1)])
+    outbox.put([segment(2)], urgent=True)
+    poll(lambda: slow.delivered == [0, 1, 2])
+    for i in range(BATCH):
+        outbox.put([segment(i)])
+    poll(lambda: len(slow.delivered) == 3 + BATCH)
+    outbox.put([segment(9)])
+    assert outbox.flush(WAIT_S)
+    assert outbox.close(WAIT_S)
 
 
 def test_an_endpoint_that_does_not_answer_costs_the_oldest_and_nobodys_time(

@@ -84,6 +84,7 @@ def test_after_an_empty_segment_the_next_token_is_told_at_once() -> None:
     assert list(host.flusher._urgent) == [read.recording]
     host.step()
     assert host.told()[2:] == [(250, 270, [270], None)]
+    assert host.urgent == 1
     read.word(275)
     assert not host.flusher._urgent  # the one after it waits for the next flush
     host.step()

@@ -52,6 +52,7 @@ class FakeHost:
         self.now_ns = COMMIT_NS
         self.sent: list[Record] = []
         self.bugs: list[BaseException] = []
+        self.urgent = 0
         self.flusher = Flusher(self.clock_ns)
         self.flusher._start = lambda: None  # type: ignore[method-assign]
         self._ids = itertools.count(1)
@@ -80,8 +81,9 @@ class FakeHost:
     def resource(self) -> Resource:
         return Resource({})
 
-    def send(self, records: Sequence[Record]) -> None:
+    def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
         self.sent += records
+        self.urgent += urgent
 
     def watch(self, recording: Recording) -> None:
         self.flusher.add(recording)

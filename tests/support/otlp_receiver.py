@@ -140,7 +140,7 @@ def _http_handler(received: Received) -> type[BaseHTTPRequestHandler]:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             encoding = self.headers.get("Content-Encoding")
             raw = gzip.decompress(raw) if encoding == "gzip" else zlib.decompress(raw) if encoding == "deflate" else raw
-            answer = received.take(raw, {**dict(self.headers), "path": self.path})
+            answer = received.take(raw, {**self.headers, "path": self.path, "peer": str(self.client_address)})
             body = _body(answer)
             self.send_response(answer.status or 200)
             for name, value in answer.metadata:
