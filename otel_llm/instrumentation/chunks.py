@@ -37,9 +37,11 @@ def is_plain(chunk: Any) -> bool:
     """
     try:
         [choice] = chunk.choices
-        return bool(choice.delta.content) and choice.finish_reason is None and choice.index == 0
+        if choice.delta.content and choice.finish_reason is None and choice.index == 0:
+            return True
     except (AttributeError, TypeError, ValueError):
-        return False
+        pass
+    return False
 
 
 class ChunkReader:
@@ -178,8 +180,9 @@ def _kind(delta: Any) -> int | None:
     functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
     if any(getattr(function, "name", None) or getattr(function, "arguments", None) for function in functions):
         return TOOL
-    audio = getattr(delta, "audio", None)
-    return CONTENT if getattr(audio, "transcript", None) or getattr(audio, "data", None) else None
+    audio = getattr(delta, "audio", None) or extra.get("audio")  # a field of its own only in later versions of the SDK
+    spoken = audio if isinstance(audio, dict) else getattr(audio, "__dict__", {})
+    return CONTENT if spoken.get("transcript") or spoken.get("data") else None
 
 
 def _count(value: object) -> int | None:

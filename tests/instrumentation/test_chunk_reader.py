@@ -152,6 +152,11 @@ def test_a_total_on_the_closing_chunk_tells_no_times() -> None:
     assert reader.basis(0) == "chunk"
 
 
+def test_tokens_that_nobody_saw_come_at_no_time() -> None:
+    reader = ChunkReader()
+    assert read(reader, ROLE, chunk({}, finish="stop", usage=usage_of(37))) == [FRAMING, ((0, CONTENT, 0, True),)]
+
+
 def test_a_whole_reply_in_one_chunk_is_counted() -> None:
     reader = ChunkReader()
     assert read(reader, chunk({"content": "all of it"}, finish="stop", usage=usage_of(12))) == [

@@ -6,10 +6,12 @@ import gc
 import itertools
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_host import COMMIT_NS, MS, FakeHost
 
+from otel_llm.instrumentation.choices import Choices
 from otel_llm.instrumentation.reading import recorded
 from otel_llm.instrumentation.recording import Recording
 
@@ -101,6 +103,24 @@ def test_a_token_that_came_while_the_silence_was_told_is_told_at_once() -> None:
     host.at(500)
     host.step()
     assert host.told()[2:] == [(250, 500, [250], None)]
+
+
+def test_a_token_that_came_before_the_silence_was_told_and_after_it_was_seen_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = FakeHost()
+    read = Read(host)
+    append = read.recording.append
+
+    def quiet(self: Choices) -> bool:
+        append(COMMIT_NS + 249 * MS)  # at the worst of moments
+        return True
+
+    monkeypatch.setattr(Choices, "quiet", property(quiet))
+    host.at(250)
+    host.step()
+    monkeypatch.undo()
+    assert list(host.flusher._urgent) == [read.recording]
 
 
 def test_an_append_costs_no_lock_and_no_call() -> None:
