@@ -44,6 +44,11 @@ _EVENT: Final = b"\x5a" + bytes((_EVENT_LENGTH,)) + b"\x09" + bytes(8) + _EVENT_
 _EVENT_TIME: Final = 3
 """Where the eight bytes of time stand in `_EVENT`."""
 
+_SEGMENT_NAME_AND_KIND: Final = (
+    b"\x2a" + bytes((len(semconv.SEGMENT_SPAN),)) + semconv.SEGMENT_SPAN.encode() + _KIND_INTERNAL
+)
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+
 INT64_MAX: Final = (1 << 63) - 1
 INT64_MIN: Final = -(1 << 63)
 
@@ -77,8 +82,7 @@ def _segment(segment: Segment) -> bytes:
             _trace_state(parent.trace_state),
             b"\x22\x08",
             parent.span_id.to_bytes(8, "big"),
-            _text(b"\x2a", semconv.SEGMENT_SPAN),
-            _KIND_INTERNAL,
+            _SEGMENT_NAME_AND_KIND,
             _TWO_FIXED64.pack(0x39, segment.start_ns, 0x41, segment.end_ns),
             _attributes(b"\x4a", segment.attributes),
             _plain_events(segment.times_ns)
@@ -159,10 +163,17 @@ def _attributes(tag: bytes, attributes: Mapping[str, object]) -> bytes:
     encoded = []
     for key, value in attributes.items():
         try:
-            encoded.append(_field(tag, _key(key) + _field(b"\x12", _value(value))))
+            # By exact type: True is an int too, and equal to 1.
+            pair = _int_pair(key, value) if type(value) is int else _key(key) + _field(b"\x12", _value(value))
+            encoded.append(_field(tag, pair))
         except (ValueError, TypeError):  # UnicodeEncodeError is a ValueError
             continue
     return b"".join(encoded)
+
+
+@lru_cache(maxsize=4096)
+def _int_pair(key: str, value: int) -> bytes:
+    return _key(key) + _field(b"\x12", _value(value))
 
 
 @lru_cache(maxsize=1024)
@@ -203,7 +214,7 @@ def _int64(value: int) -> bytes:
 
 def _varint(value: int) -> bytes:
     if value < 0x80:
-        return bytes((value,))
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

@@ -120,11 +120,11 @@ class Choices:
                     timeline.ended_ns = time_ns + self._offset_ns
         return commits
 
-    def cut(self, now_ns: int, more: Mapping[str, AttributeValue]) -> list[Segment]:
+    def cut(self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]]) -> list[Segment]:
         """Return what all choices have to say at `now_ns`.
 
-        A choice that the server declared complete is closed one flush later: its usage may still come. `more` is what
-        a last segment says beside how the stream ended.
+        A choice that the server declared complete is closed one flush later: its usage may still come. `more` is asked
+        for what a last segment says beside how the stream ended.
         """
         segments = []
         for timeline in self._timelines.values():
@@ -133,7 +133,7 @@ class Choices:
             if timeline.ended_ns is None:
                 segments += timeline.cut(now_ns)
             elif now_ns - timeline.ended_ns >= FLUSH_INTERVAL_NS:
-                segments += self._close(timeline, timeline.ended_ns, COMPLETED, more)
+                segments += self._close(timeline, timeline.ended_ns, COMPLETED, more())
         return segments
 
     def last(self, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]) -> list[Segment]:

@@ -172,7 +172,7 @@ class Recording:
             if self._done or self._choices is None:
                 return
             segments = self._choices.take(self._drained())
-            segments += self._choices.cut(now_ns + self._request.offset_ns, self._closing_attributes())
+            segments += self._choices.cut(now_ns + self._request.offset_ns, self._closing_attributes)
             if self._choices.quiet:
                 self.append = self._append_waking
                 if self._buffer:  # appended before the line above took effect
