@@ -13,9 +13,11 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm import semconv
-from otel_llm.readers.attributes import ENGINE_LATENCIES, MAX_COUNT, MAX_VALUE_CHARS, scalars
-from otel_llm.readers.records import Batch, DecodeError, RequestSpan, Segment
-from otel_llm.readers.token_events import MAX_TIME_NS, MAX_TOKENS, TokenEventError, read_tokens
+from otel_llm.readers.attributes import MAX_COUNT, MAX_VALUE_CHARS, scalars
+from otel_llm.readers.checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.inference import read_request
+from otel_llm.readers.records import Batch, DecodeError, Segment
+from otel_llm.readers.token_events import MAX_TOKENS, TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,18 +28,8 @@ if TYPE_CHECKING:
 MAX_MESSAGE_TOKENS: Final = 4_000_000
 """Tokens that one message may expand to: an event of 40 bytes can claim a million."""
 
-CHUNK_EVENT: Final = "gen_ai.content.completion.chunk"
-"""Traceloop's event for each chunk of a streamed reply."""
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
-_REQUEST_EVENTS: Final = frozenset({semconv.TOKEN_EVENT, CHUNK_EVENT})
-_STATUS_ERROR: Final = 2
-_NO_TRACE_ID: Final = bytes(16)
-_NO_SPAN_ID: Final = bytes(8)
 _RESOURCE_SPANS_TAG: Final = 0x0A
-
-
-class _Refused(Exception):  # noqa: N818 - a reason, carried over two calls
-    """Carry the reason word of a span that cannot be used."""
 
 
 def parse(raw: bytes) -> ExportTraceServiceRequest:
@@ -98,20 +90,20 @@ def decode(message: ExportTraceServiceRequest, receipt_ns: int | None = None) ->
                         segment = _segment(span, batch, allowed, receipt_ns, instance_id)
                         budget -= len(segment.times_ns)
                         batch.segments.append(segment)
-                    elif (request := _request(span, batch, allowed, receipt_ns, instance_id)) is not None:
+                    elif (request := read_request(span, batch, allowed, receipt_ns, instance_id)) is not None:
                         budget -= len(request.events_ns)
                         batch.requests.append(request)
                     else:
                         batch.ignored += 1
-                except (_Refused, TokenEventError) as refusal:
+                except (RefusedSpan, TokenEventError) as refusal:
                     batch.refused[str(refusal)] += 1
     return batch
 
 
 def _segment(span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None) -> Segment:
-    trace_id = _check_id(span.trace_id, _NO_TRACE_ID, "bad_trace_id")
-    request_id = _check_id(span.parent_span_id, _NO_SPAN_ID, "bad_parent_span_id")
-    start_ns, end_ns = _check_times(span)
+    trace_id = check_id(span.trace_id, NO_TRACE_ID, "bad_trace_id")
+    request_id = check_id(span.parent_span_id, NO_SPAN_ID, "bad_parent_span_id")
+    start_ns, end_ns = check_times(span)
     seq = first_token = None
     choice = 0
     others: list[KeyValue] | None = None
@@ -129,7 +121,7 @@ def _segment(span: Span, batch: Batch, budget: int, receipt_ns: int | None, inst
         else:
             others.append(attribute)
     if seq is None or first_token is None:
-        raise _Refused("missing_seq" if seq is None else "missing_first_token")
+        raise RefusedSpan("missing_seq" if seq is None else "missing_first_token")
     times_ns, kinds = read_tokens(span, _TOKEN_EVENTS, batch.anomalies, budget)
     if times_ns and max(times_ns) > end_ns:
         batch.anomalies["token_after_segment_end"] += 1
@@ -150,51 +142,6 @@ def _segment(span: Span, batch: Batch, budget: int, receipt_ns: int | None, inst
     )
 
 
-def _request(
-    span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None
-) -> RequestSpan | None:
-    """Return the inference span, None for any other.
-
-    Others' spans are the bulk of what a general exporter sends, so their attributes are looked at once, by key.
-    """
-    chunked = any(event.name == CHUNK_EVENT for event in span.events)
-    if not chunked and not _is_inference(span):
-        return None
-    trace_id = _check_id(span.trace_id, _NO_TRACE_ID, "bad_trace_id")
-    span_id = _check_id(span.span_id, _NO_SPAN_ID, "bad_span_id")
-    start_ns, end_ns = _check_times(span)
-    attributes = scalars(span.attributes, batch.anomalies)
-    events_ns, kinds = read_tokens(span, _REQUEST_EVENTS, batch.anomalies, budget)
-    return RequestSpan(
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_id=span.parent_span_id,
-        name=span.name[:MAX_VALUE_CHARS],
-        kind=span.kind,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        error=span.status.code == _STATUS_ERROR,
-        attributes=attributes,
-        events_ns=events_ns,
-        kinds=kinds,
-        event_basis="chunk" if chunked else None,
-        dropped_events=span.dropped_events_count,
-        receipt_ns=receipt_ns,
-        instance_id=instance_id,
-    )
-
-
-def _is_inference(span: Span) -> bool:
-    for attribute in span.attributes:
-        key = attribute.key
-        if key == semconv.GEN_AI_OPERATION_NAME:
-            if attribute.value.string_value in semconv.INFERENCE_OPERATIONS:
-                return True
-        elif key in (semconv.SEGMENTS, semconv.OUTCOME) or key in ENGINE_LATENCIES:
-            return True
-    return False
-
-
 def _instance_id(attributes: Iterable[KeyValue]) -> str | None:
     for attribute in attributes:
         if attribute.key == semconv.SERVICE_INSTANCE_ID:
@@ -203,26 +150,9 @@ def _instance_id(attributes: Iterable[KeyValue]) -> str | None:
     return None
 
 
-def _check_id(value: bytes, nobody: bytes, reason: str) -> bytes:
-    if len(value) != len(nobody) or value == nobody:
-        raise _Refused(reason)
-    return value
-
-
-def _check_times(span: Span) -> tuple[int, int]:
-    start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano
-    if start_ns == 0 or end_ns == 0:
-        raise _Refused("missing_time")
-    if start_ns > MAX_TIME_NS or end_ns > MAX_TIME_NS:
-        raise _Refused("time_out_of_range")
-    if end_ns < start_ns:
-        raise _Refused("end_before_start")
-    return start_ns, end_ns
-
-
 def _placing(attribute: KeyValue, reason: str) -> int:
     value = attribute.value
     number = value.int_value
     if not 0 <= number <= MAX_COUNT or (number == 0 and not value.HasField("int_value")):
-        raise _Refused(reason)
+        raise RefusedSpan(reason)
     return number

@@ -15,7 +15,8 @@ from support.otlp import T0_NS, Event, Value, event_of, export, request_span, se
 from otel_llm import semconv
 from otel_llm.readers import otlp, token_events
 from otel_llm.readers.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
-from otel_llm.readers.otlp import CHUNK_EVENT, decode, parse, parse_cut
+from otel_llm.readers.inference import CHUNK_EVENT
+from otel_llm.readers.otlp import decode, parse, parse_cut
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
 from otel_llm.slo.classes import KINDS
