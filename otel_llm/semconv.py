@@ -56,6 +56,27 @@ GEN_AI_LATENCY_E2E: Final = "gen_ai.latency.e2e"
 GEN_AI_LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
 ENGINE_REQUEST_SPAN: Final = "llm_request"
 
+# Token times as others carry them.
+PER_TOKEN_GENERATION_TIME: Final = "gen_ai.latency.per_token_generation_time"  # noqa: S105
+"""One offset from the span's start for each output token, seconds (semantic-conventions-genai#75)."""
+PER_TOKEN_TIME_TO_GENERATE: Final = "gen_ai.response.per_token_time_to_generate"  # noqa: S105
+"""What LoongSuite's conventions renamed it to."""
+TOKEN_GENERATED_EVENT: Final = "gen_ai.token.generated"  # noqa: S105
+"""An event for each output token (semantic-conventions-genai#75)."""
+CHUNK_EVENT: Final = "gen_ai.content.completion.chunk"
+"""Traceloop's event for each chunk of a streamed reply."""
+OLD_CHUNK_EVENT: Final = "llm.content.completion.chunk"
+"""The same before its conventions' version 0.5."""
+
+# OpenInference and Langfuse, which have names of their own.
+OPENINFERENCE_SPAN_KIND: Final = "openinference.span.kind"
+OPENINFERENCE_MODEL: Final = "llm.model_name"
+OPENINFERENCE_PROMPT_TOKENS: Final = "llm.token_count.prompt"
+OPENINFERENCE_COMPLETION_TOKENS: Final = "llm.token_count.completion"
+OPENINFERENCE_FIRST_TOKEN_EVENT: Final = "First Token Stream Event"  # noqa: S105
+LANGFUSE_COMPLETION_START: Final = "langfuse.observation.completion_start_time"
+LANGFUSE_MODEL: Final = "langfuse.observation.model.name"
+
 SERVICE_NAME: Final = "service.name"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVER_ADDRESS: Final = "server.address"
@@ -64,6 +85,10 @@ ERROR_TYPE: Final = "error.type"
 
 INFERENCE_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of the spans that stand for one inference; embeddings and tools are not streams."""
+OTHER_OPERATIONS: Final = frozenset(
+    {"create_agent", "embeddings", "execute_tool", "invoke_agent", "invoke_workflow", "retrieval"}
+)
+"""Operations that the conventions know and that are none, whatever times their spans carry."""
 
 OUTCOMES: Final = ("completed", "cancelled", "abandoned", "disconnected", "error")
 """What a sender may say of a stream's end; `lost` is the evaluator's word alone."""

@@ -33,12 +33,12 @@ class Group(NamedTuple):
 def window_rows(judged: Iterable[Judged], window_ns: int, lateness_ns: int, counts: Counter[str]) -> list[Row]:
     """Return the rows in order of window, class, model, instance and measured_at (null last).
 
-    Spans of others, which do not say when tokens arrived, are in no window. `counts` gets `shifted`, the streams whose
+    Spans of others that do not say when tokens arrived are in no window. `counts` gets `shifted`, the streams whose
     clock was off by more than `lateness_ns`, and `not_spread`, those that lasted more than MOST_WINDOWS windows.
     """
     totals: dict[tuple[int, Group], WindowTotals] = {}
     for one in judged:
-        if one.assembled.resolved.foreign is None:
+        if one.assembled.resolved.foreign is None or one.assembled.times_ns:
             _add(one, window_ns, lateness_ns, totals, counts)
     keys = sorted(totals, key=lambda key: (key[0], *(_null_last(name) for name in key[1])))
     return [totals[start, group].row(start, window_ns, group._asdict()) for start, group in keys]

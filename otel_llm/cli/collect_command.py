@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
 import click
 
+from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
-from otel_llm.collector.config import load_settings
+from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.console import Console
+from otel_llm.collector.doors import Addresses
+from otel_llm.collector.doors_files import allow_open_files
 from otel_llm.collector.errors import StartError
 from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.service import Service
@@ -22,8 +24,8 @@ from otel_llm.rules.load import load_rules
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 
-if TYPE_CHECKING:
-    from types import FrameType
+HARD_STOP_S: Final = 2.0
+"""Beyond the time for draining: for what should take no time, writing the last lines."""
 
 
 class Duration(click.ParamType[int]):
@@ -74,7 +76,9 @@ def default_journal() -> Path:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append closed windows here (JSON lines).",
 )
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="Limits and labels (YAML).")
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), help="Limits, TLS, tokens, labels and more (YAML)."
+)
 @click.option(
     "--grpc", "grpc_at", default="127.0.0.1:4317", show_default=True, help="OTLP/gRPC. Port 0 picks a free one."
 )
@@ -109,43 +113,58 @@ def collect(  # one parameter an option
 ) -> None:
     """Receive telemetry over OTLP and follow every stream live.
 
-    Listens on this machine only, unless told otherwise. What is acknowledged is in the journal first.
+    Listens on this machine only, unless told otherwise. What is acknowledged is in the journal first. SIGTERM and
+    Ctrl-C evaluate what was accepted and end it; SIGHUP reads classes, rules, tokens and certificates anew.
 
     \b
     Examples:
       otel-llm collect
       otel-llm collect --slo slo.yaml --rules rules/ --journal /var/lib/otel-llm/journal
+      otel-llm collect --config collector.yaml --grpc 0.0.0.0:4317 --http 0.0.0.0:4318
+
+    \b
+    Where others can reach it, collector.yaml names certificates and tokens:
+      version: 1
+      tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
+      auth: {tokens_file: tokens.txt}                   # one token a line
     """
     try:
+        settings = load_settings(config_path)
+        files = allow_open_files(settings.limits.connections)
         service = Service(
             classes=load_slo(slo_path),
             rules=load_rules(rule_paths),
-            settings=load_settings(config_path),
+            settings=settings,
             journal_folder=journal or default_journal(),
             decisions_path=decisions,
             windows_path=windows_path,
-            grpc=parse_address(grpc_at),
-            http=parse_address(http_at),
-            web=parse_address(web_at),
+            at=Addresses(parse_address(grpc_at), parse_address(http_at), parse_address(web_at)),
             window_ns=window,
             patience=Patience(lateness_ns=lateness, lost_after_ns=lost_after),
             console=Console(echo=click.echo, verdicts=verdicts),
+            load=lambda: (load_slo(slo_path), load_rules(rule_paths)),
         )
-        service.start()
+        signals = Signals()
+        service.prepare()
     except (ConfigError, StartError) as problem:
         raise click.UsageError(str(problem)) from problem
     click.echo(service.listening())
     click.echo(service.following())
-    for warning in service.warnings:
+    if service.resumed is not None:
+        click.echo(service.resumed)
+    for warning in [*service.warnings, *([] if files is None else [files])]:
         click.echo(f"warning: {warning}", err=True)
-    stop = threading.Event()
-
-    def stopped(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop.set()
-
-    signal.signal(signal.SIGTERM, stopped)
-    signal.signal(signal.SIGINT, stopped)
-    stop.wait()
+    service.serve()
+    while signals.next() == signal.SIGHUP:
+        reloaded, refused = service.reload()
+        if reloaded is not None:
+            click.echo(reloaded)
+        for line in refused:
+            click.echo(f"error: {line}", err=True)
+    signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
     click.echo("stopping: refusing new exports, evaluating what was accepted")
-    click.echo(service.stop())
-    sys.exit(0)
+    stopped = service.stop()
+    click.echo(stopped.line)
+    if not stopped.clean:
+        sys.stdout.flush()
+        exit_now(1)  # without waiting for threads that do not end

@@ -10,16 +10,23 @@ from typing import Protocol
 class Clock(Protocol):
     """Give the service's own time."""
 
+    def start_after(self, instant_ns: int) -> None:
+        """Give only later times than this; called before the first is asked for."""
+
     def now_ns(self) -> int:
         """Return unix nanoseconds that never go backwards and never step."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MonotonicClock:
     """Read the wall clock once and count monotonic time from there: a step of the wall clock makes no decision."""
 
     _anchor_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
+
+    def start_after(self, instant_ns: int) -> None:
+        """Run ahead of the wall clock where that was set back behind an instant that is on record."""
+        self._anchor_ns += max(0, instant_ns + 1 - self.now_ns())
 
     def now_ns(self) -> int:
         """Return unix nanoseconds as of the start of the process plus what has passed since."""
@@ -35,6 +42,10 @@ class FakeClock:
     def now_ns(self) -> int:
         """Return the time it was set to."""
         return self.at_ns
+
+    def start_after(self, instant_ns: int) -> None:
+        """Move on past an instant, if it is not over."""
+        self.at_ns = max(self.at_ns, instant_ns + 1)
 
     def pass_s(self, seconds: float) -> int:
         """Let time pass; return the new time."""

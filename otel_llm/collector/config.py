@@ -1,73 +1,128 @@
-"""The service's own settings (`--config`): limits of the doors, the journal's files, labels of the metrics."""
+"""What an operator may change in the settings file (`--config`), as the parts of the service read it.
+
+The defaults here are those of an absent key. Bytes, seconds and counts; paths are absolute or the caller's own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import Field, ValidationError
-
-from otel_llm.collector.pipeline import MAX_STREAMS
-from otel_llm.rules.refusals import StrictModel, refusals
-from otel_llm.rules.yamlfile import load_yaml
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from otel_llm.collector.otlp_out_target import OtlpTarget
 
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What an operator may change; bytes and seconds. The defaults are those of an absent key."""
+class Limits:
+    """How much the service takes; beyond a limit whoever asks is told so, as `errors.ANSWERS` has it."""
 
     message_bytes: int = 16 * MIB
-    """An export request, decompressed, is at most this."""
-    max_streams: int = MAX_STREAMS
-    """Streams in flight; beyond them senders are told to come back."""
-    journal_file_bytes: int = 64 * MIB
-    journal_file_s: int = 600
+    """An export request, compressed or not, is at most this."""
+    receiving_bytes: int = 256 * MIB
+    """Bodies that the HTTP door holds at once, as sent, until they are answered."""
+    streams_in_flight: int = 200_000
+    """Streams followed; beyond them senders are told to come back."""
+    segments_per_request: int = 20_000
+    attributes_per_span: int = 128
+    attribute_chars: int = 1024
+    """A longer value is left out, never cut."""
+    connections: int = 1024
+    """At each door; more are closed at once."""
+    concurrent_exports: int = 64
+    """Exports that a door has in hand at once; the others wait."""
+    queued_exports: int = 1024
+    """Exports that wait at each door, and accepted ones that wait for evaluation; beyond them senders come back."""
+    body_s: float = 30.0
+    """The whole of a body, or of a gRPC message, must be there this long after its headers."""
+    header_s: float = 10.0
+    """The whole of a TLS handshake, and of a request's headers, must come within this."""
+    idle_connection_s: float = 120.0
+    """A connection on which nothing happens is closed; more than the usual 5 to 60 s between exports or scrapes."""
+    drain_s: float = 10.0
+    """From SIGTERM to the end, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """The journal's files."""
+
+    file_bytes: int = 64 * MIB
+    file_s: float = 600.0
+    fsync: Literal["always", "interval", "never"] = "interval"
+    fsync_interval_s: float = 0.2
+    compress: bool = True
+    retain_bytes: int | None = None
+    """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
+    retain_s: float | None = None
+    """Delete closed files older than this; None keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The labels of `/metrics`; a value that is not listed counts as `other`."""
+
     instance_label: bool = False
-    """Whether `instance` labels the metrics (a fleet of known size)."""
+    """Whether `instance` is a label (a fleet of known size)."""
+    models: tuple[str, ...] | None = None
+    """None: whatever comes, up to the metrics' own bound."""
+    instances: tuple[str, ...] | None = None
 
 
-_DEFAULTS = Settings()
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files; with `client_ca` clients must show a certificate that it signed (mTLS)."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    web: Literal["same", "server", "none"] = "same"
+    """The web port: as the doors are; with our certificate and without one of the client; or in the clear."""
 
 
-class _Limits(StrictModel):
-    message_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = _DEFAULTS.message_bytes
-    streams_in_flight: Annotated[int, Field(ge=1)] = _DEFAULTS.max_streams
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Bearer tokens, one a line, of which every export must bring one."""
+
+    tokens_file: Path
+    web: Literal["token", "open"] = "token"
+    """Whether the web port asks for one too; `/healthz` and `/readyz` never do."""
 
 
-class _Journal(StrictModel):
-    file_bytes: Annotated[int, Field(ge=4096)] = _DEFAULTS.journal_file_bytes
-    file_seconds: Annotated[int, Field(ge=1)] = _DEFAULTS.journal_file_s
+@dataclass(frozen=True, slots=True)
+class ForwardSettings:
+    """Where every accepted export goes too."""
+
+    target: OtlpTarget
+    queue_bytes: int = 64 * MIB
 
 
-class _Metrics(StrictModel):
-    instance_label: bool = _DEFAULTS.instance_label
+@dataclass(frozen=True, slots=True)
+class OtlpOutSettings:
+    """Where our own metrics, or the closed windows, go as OTLP."""
+
+    target: OtlpTarget
+    queue_bytes: int = 64 * MIB
+    interval_s: float = 10.0
+    """Metrics: from one export to the next. Windows: how long a closed one waits for others."""
 
 
-class _File(StrictModel):
-    version: Literal[1]
-    limits: _Limits = Field(default_factory=_Limits)
-    journal: _Journal = Field(default_factory=_Journal)
-    metrics: _Metrics = Field(default_factory=_Metrics)
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A settings file, or its absence."""
 
-
-def load_settings(path: Path | None) -> Settings:
-    """Read a settings file, the defaults without one; raise ConfigError naming file, line, key and advice."""
-    if path is None:
-        return Settings()
-    file = load_yaml(path)
-    try:
-        model = _File.model_validate(file.data)
-    except ValidationError as error:
-        raise refusals(file, error)[0] from None
-    return Settings(
-        message_bytes=model.limits.message_bytes,
-        max_streams=model.limits.streams_in_flight,
-        journal_file_bytes=model.journal.file_bytes,
-        journal_file_s=model.journal.file_seconds,
-        instance_label=model.metrics.instance_label,
-    )
+    limits: Limits = field(default_factory=Limits)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    tls: Tls | None = None
+    auth: Auth | None = None
+    cors_origins: frozenset[str] = frozenset()
+    """Origins whose pages may post to OTLP/HTTP from a browser."""
+    web_hosts: frozenset[str] = frozenset()
+    """Names, besides this machine's own, under which the web port may be asked for."""
+    forward: ForwardSettings | None = None
+    otlp_metrics: OtlpOutSettings | None = None
+    otlp_windows: OtlpOutSettings | None = None

@@ -3,8 +3,11 @@
     CollectorError
     |- StartError                    the operator's: nothing is started, exit 2
     |  |- AddressError               a door's address is in use, not ours, or no address
+    |  |- TlsFileError               a certificate or key cannot be used
     |  `- JournalInUseError          another process writes this journal
     `- RefusalError                  the answer to one export
+       |- UnauthenticatedError       theirs, permanent: no token, or none that we know
+       |- ForbiddenError             theirs, permanent: a browser's page, or a name, that is not listed
        |- BadRequestError            theirs, permanent: these bytes are no export request
        |- UnsupportedContentError    theirs, permanent: a content type or encoding that we do not read
        |- TooLargeError              theirs, permanent: over a size limit, also once decompressed
@@ -14,8 +17,9 @@
        |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
        `- InternalError              ours, permanent: a bug; sending it again would not help
 
-`ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again only after
-UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo; after 429 and 503 over HTTP, and both may say when (Retry-After).
+`ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
+UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
+after 429 and 503, both of which may say when (Retry-After).
 """
 
 from __future__ import annotations
@@ -42,6 +46,14 @@ class AddressError(StartError):
     """Say that a door cannot listen where it was told to."""
 
 
+class TlsFileError(StartError):
+    """Say that a PEM file cannot be used; `key` is its key in the settings file."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class JournalInUseError(StartError):
     """Say that another process has this journal."""
 
@@ -51,6 +63,14 @@ class RefusalError(CollectorError):
 
     retry_after_s: int = 0
     """When the client may try again; 0: it need not."""
+
+
+class UnauthenticatedError(RefusalError):
+    """Say that an export, or a question, brings no token that we know; what it brought is never repeated."""
+
+
+class ForbiddenError(RefusalError):
+    """Say that a page of this origin may not post here, or that we do not answer under this name."""
 
 
 class BadRequestError(RefusalError):
@@ -105,6 +125,8 @@ class Answer:
 
 
 ANSWERS: Final[tuple[tuple[type[RefusalError], Answer], ...]] = (
+    (UnauthenticatedError, Answer("UNAUTHENTICATED", 16, 401)),
+    (ForbiddenError, Answer("PERMISSION_DENIED", 7, 403)),
     (BadRequestError, Answer("INVALID_ARGUMENT", 3, 400)),
     (UnsupportedContentError, Answer("UNIMPLEMENTED", 12, 415)),
     (TooLargeError, Answer("RESOURCE_EXHAUSTED", 8, 413)),
@@ -121,6 +143,11 @@ def answer(refusal: RefusalError) -> Answer:
         if isinstance(refusal, kind):
             return row
     return Answer("INTERNAL", 13, 500)
+
+
+def challenge(refusal: RefusalError) -> dict[str, str]:
+    """Return the header that goes with a 401 (RFC 9110, section 15.5.2), nothing with another answer."""
+    return {"WWW-Authenticate": "Bearer"} if isinstance(refusal, UnauthenticatedError) else {}
 
 
 def as_refusal(error: Exception) -> RefusalError:

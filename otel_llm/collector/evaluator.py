@@ -7,25 +7,32 @@ journal that is replayed gives what the live run gave. One thread owns it.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+import numpy as np
 
 from otel_llm import semconv
+from otel_llm.collector.applying import Applied, apply_plain, segment_of
+from otel_llm.collector.metering import Meter, Metered
 from otel_llm.collector.streams import LiveStream
-from otel_llm.collector.windowing import group_of
+from otel_llm.collector.table import Table
+from otel_llm.collector.watching import Watching
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments
+from otel_llm.readers.foreign import foreign_tokens
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
-from otel_llm.slo.windows import Charge, Ledger
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from otel_llm.collector.windowing import Windowing
     from otel_llm.readers.records import Batch, RequestSpan, Segment
     from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.engine import RuleEngine
+    from otel_llm.rules.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.verdict import Verdict
 
@@ -33,22 +40,21 @@ FINISHED_REMEMBERED = 100_000
 """Requests whose end was judged and that are still known, so that what comes late is counted and starts nothing."""
 
 MAX_CHOICES = 128
-"""Streams of one request; a later choice is refused."""
+"""Streams of one request, numbered from 0; those of later choices are refused."""
 
+WAITING_TIMES = 10_000_000
+"""Token times on spans of others that wait for the lateness, all together; beyond, the oldest are judged at once."""
+
+Tokens: TypeAlias = tuple[list[int], bytes | None]
+"""Token times (unix ns) and their kinds."""
 Due = Literal["settle", "lost", "orphan", "forget"]
 
 
 class Sink(Protocol):
     """Take what the evaluator finds; called in its thread, in order of the virtual clock."""
 
-    def stream_started(self, stream: LiveStream) -> None:
-        """Take a stream whose commit became known."""
-
-    def stream_moved(self, stream: LiveStream) -> None:
-        """Take a stream to which segments were applied."""
-
-    def stream_charged(self, stream: LiveStream, charge: Charge) -> None:
-        """Take what a stream's reader got or waited, or what is given back of it."""
+    def charged(self, metered: Metered) -> None:
+        """Take what readers got or waited, or what is given back of it."""
 
     def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
         """Take a stream's verdict; `verdict` is None when it cannot be judged."""
@@ -81,6 +87,11 @@ class Evaluator:
     patience: Patience = field(default_factory=Patience)
     counts: Counter[str] = field(default_factory=Counter)
     live: dict[StreamKey, LiveStream] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
+    meter: Meter = field(init=False)
+    watching: Watching = field(init=False)
+    by_columns: bool = True
+    """Whether rules are looked at by columns where that is certain to find the same; else one by one."""
     _parts: dict[RequestKey, Parts] = field(default_factory=dict)
     _flying: Counter[RequestKey] = field(default_factory=Counter)
     _orphans: dict[RequestKey, int] = field(default_factory=dict)
@@ -88,7 +99,16 @@ class Evaluator:
     _finished: OrderedDict[RequestKey, set[int]] = field(default_factory=OrderedDict)
     _due: list[tuple[int, int, Due, StreamKey]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=count)
+    _ended: dict[StreamKey, LiveStream] = field(default_factory=dict)
+    """Streams whose end was seen and that wait for the rest."""
+    _waiting_times: int = 0
+    _done: deque[tuple[int, int]] = field(default_factory=deque)
+    """Of streams judged lately: when, and when the first of each was received."""
     _now_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.table)
+        self.watching = Watching(self.table, self.rules, by_columns=self.by_columns)
 
     # Input.
 
@@ -97,45 +117,92 @@ class Evaluator:
         self._now_ns = max(self._now_ns, now_ns)
         self.windowing.begin(now_ns)
         self.advance(now_ns - 1)  # what falls due at this very instant is decided with what has just come
-        touched: dict[StreamKey, bool] = {}
+        touched: dict[StreamKey, bool | None] = {}
+        later: list[Segment] = []
         for segment in batch.segments:
-            stream = self._take_segment(segment, now_ns)
-            if stream is not None:
-                late = now_ns + stream.offset_ns - segment.end_ns > self.patience.lateness_ns
-                self.counts["late_segments"] += late
-                touched[stream.key] = touched.get(stream.key, False) or not late
+            if segment.seq:
+                later.append(segment)
+            else:  # a commit first: what follows of the stream in this batch can then be applied with all others
+                self._take(segment, now_ns, touched)
+        begun = list(touched)
+        for key in begun:
+            self._settle(self.live[key], now_ns)
+        moved = None
+        if batch.plain is not None:
+            moved = apply_plain(self.table, batch.plain, now_ns, self.patience.lateness_ns)
+            self.counts["segments"] += moved.segments
+            self.counts["tokens"] += moved.tokens
+            self.counts["late_segments"] += moved.late
+            later += [segment_of(batch.plain, place, now_ns) for place in moved.left]
+        for segment in later:
+            self._take(segment, now_ns, touched)
         for span in batch.requests:
             for key in self._take_request(span, now_ns):
-                touched.setdefault(key, False)
+                touched.setdefault(key, None)
         self.counts["ignored_spans"] += batch.ignored
         for reason, number in batch.refused.items():
             self.counts[f"refused.{reason}"] += number
         for name, number in batch.anomalies.items():
             self.counts[f"anomaly.{name}"] += number
         for key in touched:
-            self._settle(self.live[key], now_ns)
+            stream = self.live.get(key)
+            if stream is not None and self._settle(stream, now_ns) and touched[key] is None:
+                touched[key] = True
+        self._look_at(moved, touched, now_ns)
+        self.watching.wake(now_ns)
+        self._decide(self.watching.advance(now_ns, self.live))
+        self.watching.take_back(now_ns, self.live)
+
+    def _take(self, segment: Segment, now_ns: int, touched: dict[StreamKey, bool | None]) -> None:
+        stream = self._take_segment(segment, now_ns)
+        if stream is None:
+            return
+        late = now_ns + stream.offset_ns - segment.end_ns > self.patience.lateness_ns
+        self.counts["late_segments"] += late
+        touched[stream.key] = bool(touched.get(stream.key)) or not late
+
+    def _look_at(self, moved: Applied | None, touched: dict[StreamKey, bool | None], now_ns: int) -> None:
+        """Have the rules look at everything that the batch moved, each stream once.
+
+        `touched`: whether one of its segments was in time; None where only its request span came, which moves no fact.
+        """
+        others: dict[int, bool] = {}
         for key, acts in touched.items():
             stream = self.live.get(key)
-            if stream is not None and stream.ended_ns is None and stream.arithmetic is not None:
-                self.rules.update(stream, now_ns, late=not acts)
-        self._decide(self.rules.advance(now_ns, self.live))
+            if acts is not None and stream is not None and stream.ended_ns is None and stream.begun:
+                others[stream.slot] = acts
+        if moved is not None and moved.slots.size:
+            heard = moved.heard
+            if others:
+                both = np.isin(moved.slots, list(others))
+                for slot, acts in zip(moved.slots[both].tolist(), heard[both].tolist(), strict=True):
+                    others[slot] = others[slot] or acts
+                slots, heard = moved.slots[~both], heard[~both]
+            else:
+                slots = moved.slots
+            self.watching.moved(slots, heard, now_ns)
+        if others:
+            self.watching.moved(np.array(list(others)), np.array(list(others.values())), now_ns)
 
     def advance(self, now_ns: int) -> None:
         """Let time pass up to `now_ns`: everything that falls due happens at its own instant, in order."""
+        self.watching.wake(now_ns)
         while True:
             due_ns = self.next_timer()
             if due_ns is None or due_ns > now_ns:
-                return
+                break
             self._now_ns = max(self._now_ns, due_ns)
-            self._decide(self.rules.advance(due_ns, self.live))
+            self._decide(self.watching.advance(due_ns, self.live))
+            self.watching.wake(now_ns)
             while self._due and self._due[0][0] <= due_ns:
                 _, _, what, key = heapq.heappop(self._due)
                 self._fall_due(what, key, due_ns)
-            self.windowing.close_until(due_ns, self.live, self._judge_before)
+            self.windowing.close_until(due_ns, self.table, self._judge_before)
+        self.watching.take_back(now_ns, self.live)
 
     def next_timer(self) -> int | None:
         """Return the next instant at which something happens without any input, None if nothing will."""
-        instants = [self.rules.next_timer(), self.windowing.next_close()]
+        instants = [self.watching.next_timer(), self.windowing.next_close()]
         if self._due:
             instants.append(self._due[0][0])
         known = [instant for instant in instants if instant is not None]
@@ -144,10 +211,33 @@ class Evaluator:
     def finish(self, now_ns: int) -> None:
         """Judge every stream whose end was seen, waiting for nothing more; those in flight stay so."""
         self.advance(now_ns)
-        for stream in [one for one in self.live.values() if one.ended_ns is not None]:
+        for stream in list(self._ended.values()):
             self._judge(stream)
         for key in list(self._orphans):
             self._judge_orphan(key)
+
+    def resume_point(self) -> tuple[int, int]:
+        """Return since which receipt time records are needed to come to this state again, and the oldest open window.
+
+        Needed are those of every stream in flight, and of every one that ended since the oldest open window began.
+        """
+        margin_ns = self.windowing.window_ns + 2 * self.patience.lateness_ns
+        while self._done and self._done[0][0] < self._now_ns - margin_ns:
+            self._done.popleft()
+        found = [self._now_ns - margin_ns, *(found_ns for _, found_ns in self._done)]
+        if self.table.size:
+            found.append(int(self.table.found_ns.min()))
+        return min(found), self.windowing.closed_until_ns or 0
+
+    def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
+        """Judge by these classes and decide by these rules from now on, streams in flight too."""
+        self.advance(now_ns)
+        self.classes = classes
+        engine = RuleEngine(rules)
+        self._decide(engine.succeed(self.rules, now_ns, self.live))
+        self.rules = engine
+        self.watching.use(engine, self.live.values(), now_ns)
+        self._decide(self.watching.advance(now_ns, self.live))
 
     # Segments and request spans.
 
@@ -158,23 +248,22 @@ class Evaluator:
             self.counts["late_or_duplicate_segments"] += 1
             return None
         parts = self._parts_of(key)
-        if segment.choice not in parts.streams and len(parts.streams) >= MAX_CHOICES:
-            self.counts["refused.too_many_choices"] += 1
-            return None
-        if not parts.stream(segment.choice).add(segment):
+        stream_key = (*key, segment.choice)
+        stream = self.live.get(stream_key)
+        received = parts.stream(segment.choice) if stream is None else stream.received
+        if not received.add(segment):
             self.counts["duplicate_segments"] += 1
             return None
         self.counts["segments"] += 1
         self.counts["tokens"] += len(segment.times_ns)
-        stream_key = (*key, segment.choice)
-        offset_ns = segment.end_ns - now_ns
-        stream = self.live.get(stream_key)
         if stream is None:
+            for choice in parts.streams:
+                if choice != segment.choice and (sibling := self.live.get((*key, choice))) is not None:
+                    self.watching.joined(sibling, now_ns)
             stream = self.live[stream_key] = self._new(parts, segment, now_ns)
             self._flying[key] += 1
-            self._orphans.pop(key, None)
-        stream.offset_ns = max(stream.offset_ns, offset_ns)
-        stream.last_receipt_ns = now_ns
+            self._forget_orphan(key)
+        stream.heard(segment.end_ns, now_ns)
         stream.waiting.append(segment.seq)
         return stream
 
@@ -184,21 +273,10 @@ class Evaluator:
         self.counts["unknown_slo_class"] += unknown
         shift_ns = resolved.shift_ns(self.patience.lateness_ns)
         self.counts["shifted_streams"] += shift_ns != 0
-        stream = LiveStream(
-            parts=parts,
-            choice=segment.choice,
-            slo=slo,
-            slo_class=slo.name,
-            model="",
-            instance="",
-            measured_at="",
-            exact_resume=False,
-            last_receipt_ns=now_ns,
-            offset_ns=segment.end_ns - now_ns,
-            watermark_ns=segment.start_ns,
-            shift_ns=shift_ns,
-        )
+        stream = LiveStream(self.table, parts, segment.choice, slo, shift_ns)
+        stream.take_slot(offset_ns=segment.end_ns - now_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
         stream.identify(resolved, slo)
+        stream.known = resolved if segment.seq == 0 else None
         self._schedule(now_ns + self.patience.lost_after_ns, "lost", stream.key)
         return stream
 
@@ -212,8 +290,13 @@ class Evaluator:
             return []
         self.counts["request_spans"] += 1
         if not parts.streams:  # its segments may be on the way; others' spans wait the same time
-            self._orphans[span.key] = span.end_ns - parts.resolve(0).shift_ns(self.patience.lateness_ns)
+            # One with token times is judged before the first window closes that they are in.
+            at_ns = span.start_ns if span.events_ns else span.end_ns
+            self._orphans[span.key] = at_ns - parts.resolve(0).shift_ns(self.patience.lateness_ns)
             self._schedule(now_ns + self.patience.lateness_ns, "orphan", (*span.key, 0))
+            self._waiting_times += len(span.events_ns)
+            while self._waiting_times > WAITING_TIMES:
+                self._judge_orphan(next(iter(self._orphans)))
         return [key for choice in parts.streams if (key := (*span.key, choice)) in self.live]
 
     def _parts_of(self, key: RequestKey) -> Parts:
@@ -226,48 +309,55 @@ class Evaluator:
 
     # From segments to a stream, to its end.
 
-    def _settle(self, stream: LiveStream, now_ns: int) -> None:
-        """Apply what can be applied, and see whether the stream has begun or ended."""
-        if stream.arithmetic is None:
+    def _settle(self, stream: LiveStream, now_ns: int) -> bool:
+        """Apply what can be applied, and see whether the stream has ended; return whether it has just begun."""
+        fresh = not stream.begun
+        if fresh:
             self._begin(stream)
         stream.apply()
-        if stream.arithmetic is not None:
-            self.sink.stream_moved(stream)
         if stream.ended_ns is None:
             self._see_end(stream, now_ns)
+        fresh = fresh and stream.begun and stream.ended_ns is None
+        if fresh:
+            self.watching.begin(stream)
         if stream.ended_ns is not None and self._all_there(stream):
             self._judge(stream)
+        return fresh
 
     def _begin(self, stream: LiveStream) -> None:
-        if 0 not in stream.received.held and stream.parts.request is None:
+        if not stream.received.has(0) and stream.parts.request is None:
             return
-        resolved = stream.parts.resolve(stream.choice)
-        slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
-        stream.identify(resolved, slo)
+        resolved, stream.known = stream.known, None
+        if resolved is None:
+            resolved = stream.resolve()
+            slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
+            stream.identify(resolved, slo)
         self._commit(stream, resolved)
-        self.sink.stream_started(stream)
         self.windowing.started(stream)
 
     def _commit(self, stream: LiveStream, resolved: Resolved) -> None:
         stream.begin(resolved)
         commit_ns = stream.stream.commit_ns
-        stream.windows, stream.meter = Ledger(stream.slo, commit_ns), Ledger(stream.slo, commit_ns)
+        stream.windows = Ledger(stream.slo, commit_ns)
+        self.table.begun[stream.slot] = stream.ended_ns is None
 
     def _see_end(self, stream: LiveStream, now_ns: int) -> None:
         last = stream.received.last()
         if last is not None:
-            stream.ended_ns = last.segment.end_ns
+            ended_ns, attributes = last.segment.end_ns, last.segment.attributes
         elif stream.parts.request_ends(stream.choice):
             request = stream.parts.request
             assert request is not None  # noqa: S101
-            stream.ended_ns = request.end_ns
+            ended_ns, attributes = request.end_ns, request.attributes
         else:
             return
-        stream.outcome = stream.parts.resolve(stream.choice).outcome
+        stream.end(ended_ns)
+        self._ended[stream.key] = stream
+        stream.outcome = str(attributes[semconv.OUTCOME])
         stream.settle_by_ns = now_ns + self.patience.lateness_ns
         self._schedule(stream.settle_by_ns, "settle", stream.key)
-        if stream.arithmetic is not None:
-            self._decide(self.rules.ended(stream, stream.ended_ns, now_ns))
+        if stream.begun:
+            self._decide(self.watching.ended(stream, ended_ns, now_ns))
 
     def _all_there(self, stream: LiveStream) -> bool:
         """Return whether nothing that could still come would change the row."""
@@ -277,60 +367,70 @@ class Evaluator:
         last = received.last()
         if last is None:  # the request span speaks for the end: every segment it counts must be here
             declared = request.attributes.get(semconv.SEGMENTS) if request is not None else None
-            return isinstance(declared, int) and sum(len(one.held) for one in stream.parts.streams.values()) >= declared
+            return isinstance(declared, int) and received.count() >= declared
         tokens = last.segment.attributes.get(semconv.TOKENS)
         if isinstance(tokens, int) and tokens > stream.applied_tokens:
             return False
-        return 0 in received.held and request is not None
+        return received.has(0) and request is not None
 
     # Verdicts.
 
     def _judge_before(self, boundary_ns: int, now_ns: int) -> None:  # noqa: ARG002
         """Judge what ended before a window did that is about to close, whatever it still waits for."""
-        for stream in list(self.live.values()):
-            if stream.ended_ns is None:
-                continue
-            last_ns = stream.ended_ns if stream.arithmetic is None else max(stream.ended_ns, stream.stream.last_ns)
+        for stream in list(self._ended.values()):
+            assert stream.ended_ns is not None  # noqa: S101
+            last_ns = max(stream.ended_ns, stream.tokens_so_far.last_ns) if stream.begun else stream.ended_ns
             if last_ns < boundary_ns + stream.shift_ns:
                 self._judge(stream)
         for key in [key for key, end_ns in self._orphans.items() if end_ns < boundary_ns]:
             self._judge_orphan(key)
 
-    def _judge(self, stream: LiveStream) -> None:
-        """Give the verdict with what is there, and follow the stream no longer."""
+    def _judge(self, stream: LiveStream, others: Resolved | None = None, tokens: Tokens | None = None) -> None:
+        """Give the verdict with what is there, and follow the stream no longer.
+
+        `others`, `tokens`: what is known of a span of others, and when its tokens came.
+        """
         self._drop(stream)  # first: whatever goes wrong below goes wrong once
-        resolved = stream.parts.resolve(stream.choice)
+        try:
+            self._give_verdict(stream, stream.resolve() if others is None else others, tokens)
+        finally:
+            self.table.release(stream.slot, stream.table_key)
+
+    def _give_verdict(self, stream: LiveStream, resolved: Resolved, tokens: Tokens | None) -> None:
         slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
         stream.outcome = resolved.outcome
         self._learn(stream, resolved, slo)
+        if tokens is not None and resolved.complete:
+            stream.stream.extend(*tokens)
         verdict: Verdict | None = None
-        if resolved.complete and stream.arithmetic is not None and resolved.end_ns is not None:
-            verdict = stream.arithmetic.finish(resolved.end_ns, resolved.outcome)
+        if resolved.complete and stream.begun and resolved.end_ns is not None:
+            verdict = stream.stream.finish(resolved.end_ns, resolved.outcome)
             self.counts["skewed_tokens"] += verdict.skewed
             self.counts["missing_empty_segments"] += missing_segments(stream.received)
             cells: dict[str, Cell] = dict(verdict.columns())
             row = judged_row(resolved, slo.name, cells)
         else:
-            times_ns, kinds = stream.token_times()
+            times_ns, kinds = stream.token_times() if tokens is None else tokens
             row = unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads)
         self.windowing.ended(stream, resolved, verdict)
         self.counts["judged"] += 1
         self.counts["lost"] += resolved.outcome == "lost"
         stream.parts.streams[stream.choice] = StreamParts()  # seen, judged: no more than that is remembered
+        self.sink.charged(self.meter.close(stream, verdict))
         self.sink.stream_judged(stream, row, verdict)
 
     def _learn(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
         """Take over what the request span or a late segment 0 changed since the stream was begun."""
-        old, group = stream.arithmetic, group_of(stream)
+        old, group = stream.stream if stream.begun else None, stream.group
         stream_is = (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
         if old is not None and (stream_is != group or old.slo != slo):
             # What was charged under another name goes back under that name, and is charged anew.
-            if stream.windows is not None and stream.meter is not None:
+            if stream.windows is not None:
                 self.windowing.give_back(stream, stream.windows.close(None))
-                self.sink.stream_charged(stream, stream.meter.close(None))
+            self.sink.charged(self.meter.close(stream, None))
             stream.identify(resolved, slo)
             self.windowing.move_start(stream, group)
-            stream.windows, stream.meter = Ledger(slo, old.commit_ns), Ledger(slo, old.commit_ns)
+            stream.windows = Ledger(slo, old.commit_ns)
         else:
             stream.identify(resolved, slo)
         if resolved.commit_ns is None:
@@ -339,12 +439,16 @@ class Evaluator:
             self._commit(stream, resolved)
             stream.apply()
             self.windowing.started(stream)
-        elif (old.slo, old.commit_ns, old.input_tokens) != (slo, resolved.commit_ns, resolved.input_tokens):
+        elif (old.slo, old.commit_ns) != (slo, resolved.commit_ns):
             stream.begin(resolved)  # the ledgers know what was charged: their last charge balances it
+        elif resolved.input_tokens is not None:
+            old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
 
     def _drop(self, stream: LiveStream) -> None:
         """Follow a stream no longer; its request span is kept for the choices that may still come."""
         del self.live[stream.key]
+        self._ended.pop(stream.key, None)
+        self._done.append((self._now_ns, int(self.table.found_ns[stream.slot])))
         key = (stream.parts.trace_id, stream.parts.span_id)
         self._remember(key, stream.choice)
         self._flying[key] -= 1
@@ -381,13 +485,13 @@ class Evaluator:
         if lost_ns > now_ns:
             self._schedule(lost_ns, "lost", key)
             return
-        if stream.arithmetic is not None:
-            self._decide(self.rules.ended(stream, stream.watermark_ns, now_ns))
+        if stream.begun:
+            self._decide(self.watching.ended(stream, stream.watermark_ns, now_ns))
         self._judge(stream)
 
     def _judge_orphan(self, key: RequestKey) -> None:
         """Judge a request span whose segments did not come, or that has none because it is another's."""
-        if self._orphans.pop(key, None) is None:
+        if not self._forget_orphan(key):
             return
         parts = self._parts[key]
         assert parts.request is not None  # noqa: S101
@@ -395,8 +499,9 @@ class Evaluator:
         resolved = parts.resolve(0) if ours else parts.resolve_foreign()
         if resolved is None:
             self.counts["ignored_spans"] += 1
-        if ours and resolved is not None:
-            self._judge_without_segments(parts, resolved)
+        tokens = None if ours else foreign_tokens(parts.request)
+        if resolved is not None and (ours or tokens is not None):
+            self._judge_without_segments(parts, resolved, tokens)
             return
         del self._parts[key]
         self._remember(key, 0)
@@ -405,49 +510,27 @@ class Evaluator:
             self.counts["unknown_slo_class"] += unknown
             self.sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
 
-    def _judge_without_segments(self, parts: Parts, resolved: Resolved) -> None:
+    def _forget_orphan(self, key: RequestKey) -> bool:
+        """Wait no longer for segments of a request span; return whether it did."""
+        if self._orphans.pop(key, None) is None:
+            return False
+        request = self._parts[key].request
+        self._waiting_times -= 0 if request is None else len(request.events_ns)
+        return True
+
+    def _judge_without_segments(self, parts: Parts, resolved: Resolved, tokens: Tokens | None) -> None:
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
-        stream = LiveStream(
-            parts=parts, choice=0, slo=slo, slo_class="", model="", instance="", measured_at="", exact_resume=False,
-            last_receipt_ns=0, offset_ns=0, watermark_ns=resolved.commit_ns or 0,
-            shift_ns=resolved.shift_ns(self.patience.lateness_ns), ended_ns=resolved.end_ns,
-        )  # fmt: skip
+        stream = LiveStream(self.table, parts, 0, slo, resolved.shift_ns(self.patience.lateness_ns))
+        stream.take_slot(offset_ns=0, watermark_ns=resolved.commit_ns or 0, receipt_ns=self._now_ns)
+        stream.ended_ns = resolved.end_ns
         stream.identify(resolved, slo)
         self.live[stream.key] = stream
         self._flying[parts.trace_id, parts.span_id] += 1
-        self._judge(stream)
+        self._judge(stream, None if tokens is None else resolved, tokens)
+        if tokens is not None and parts.request is not None:
+            parts.request.events_ns = []  # judged: no more than that is remembered
 
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:
             self.sink.decided(decisions)
-
-
-def facts_of(streams: Iterable[LiveStream], now_ns: int, limit: int, rank: Callable[[LiveStream], int]) -> list[Row]:
-    """Return the in-flight facts of the `limit` lowest-ranking streams as JSON-able rows, seconds."""
-    rows: list[Row] = []
-    for one in heapq.nsmallest(limit, streams, key=rank):
-        if one.arithmetic is None:
-            continue
-        facts = one.arithmetic.at(max(now_ns + one.offset_ns, one.arithmetic.commit_ns))
-        rows.append(
-            {
-                "trace_id": one.parts.trace_id.hex(),
-                "span_id": one.parts.span_id.hex(),
-                "choice": one.choice,
-                "slo_class": one.slo_class,
-                "model": one.model,
-                "instance": one.instance,
-                "measured_at": one.measured_at,
-                "tokens": facts.tokens,
-                "tokens_read": facts.tokens_read,
-                "age_s": facts.age_ns / 1e9,
-                "ttft_s": None if facts.ttft_ns is None else facts.ttft_ns / 1e9,
-                "gap_s": facts.gap_ns / 1e9,
-                "idle_s": facts.idle_ns / 1e9,
-                "runway_s": facts.runway_ns / 1e9,
-                "fluidity_index": facts.fluidity_index,
-                "ended": one.ended_ns is not None,
-            }
-        )
-    return rows

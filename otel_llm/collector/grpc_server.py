@@ -1,27 +1,50 @@
 """OTLP over gRPC: take the bytes of TraceService/Export, hand them on, answer.
 
 The handler is generic and gets raw bytes: decoding belongs to whoever accepts. gRPC itself undoes gzip, within the
-message limit, and refuses larger messages (RESOURCE_EXHAUSTED, without RetryInfo: they would never fit).
+message limit, and refuses larger messages (RESOURCE_EXHAUSTED, without RetryInfo: they would never fit). It sees one
+message as a stream of one, so that nobody's thread is taken who has not brought a token, and that a message which does
+not come can be given up (CANCELLED).
 """
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NoReturn
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
 from otel_llm.collector.address import Address, listen, refused_address
-from otel_llm.collector.errors import InternalError, answer, as_refusal, status
+from otel_llm.collector.config import Limits
+from otel_llm.collector.errors import (
+    BadRequestError,
+    BusyError,
+    InternalError,
+    RefusalError,
+    UnsupportedContentError,
+    answer,
+    as_refusal,
+    status,
+)
+from otel_llm.collector.grpc_patience import MessagePatience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from otel_llm.collector.tls import Certificates
+    from otel_llm.collector.tokens import Tokens
+
+    _Handler = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
 
 EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-MAX_MESSAGE_BYTES: Final = 16 * 2**20
-"""Four times what gRPC and the OpenTelemetry Collector take by default: 8,192 spans of the latter's batches fit."""
+MAX_METADATA_BYTES: Final = 16 * 1024
+CONNECTION_AGE_S: Final = 3600
+"""A connection of this age is asked to begin anew, so that certificates are looked at again."""
 _OTLP_SERVICES: Final = "/opentelemetry.proto.collector."
+_REFUSALS_AT_ONCE: Final = 1024
 _log = logging.getLogger(__name__)
 
 
@@ -32,8 +55,9 @@ class GrpcReceiver:
         address: where to listen; port 0 lets the system pick one.
         accept: takes the bytes of an `ExportTraceServiceRequest` and returns those of the response, or raises a
             `RefusalError` or `DecodeError`. It is called from several threads.
-        max_message_bytes: larger messages are refused, compressed or not.
-        threads: exports handled at once; the others wait.
+        limits: of messages, connections, and exports at once.
+        tokens: what exports must bring in their `authorization` metadata; None: nothing.
+        certificates: of TLS; None: plain text.
     """
 
     def __init__(
@@ -41,19 +65,24 @@ class GrpcReceiver:
         address: Address,
         accept: Callable[[bytes], bytes],
         *,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        threads: int = 4,
+        limits: Limits | None = None,
+        tokens: Tokens | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
+        limits = Limits() if limits is None else limits
         self._address = address
         self._accept = accept
+        self._certificates = certificates
+        self._exports = _Pool(limits.concurrent_exports, "otlp-grpc")
+        self._patience = MessagePatience(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
+        most = limits.concurrent_exports + limits.queued_exports
+        handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most)
         self._server: grpc.Server = grpc.server(
-            ThreadPoolExecutor(threads, thread_name_prefix="otlp-grpc"),
-            handlers=[_Handlers(self._export)],
-            options=[
-                # A second collector on the port would get a part of the exports and nobody would notice.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", max_message_bytes),
-            ],
+            self._exports,
+            handlers=[handlers],
+            options=_options(limits),
+            # Behind our own answer, which says when to come back: gRPC's says nothing but no.
+            maximum_concurrent_rpcs=most + _REFUSALS_AT_ONCE,
         )
         self._port: int | None = None
 
@@ -75,8 +104,12 @@ class GrpcReceiver:
         """
         if self._port is not None:
             return
+        where = str(self._address)
         try:
-            port = self._server.add_insecure_port(str(self._address))
+            if self._certificates is None:
+                port = self._server.add_insecure_port(where)
+            else:
+                port = self._server.add_secure_port(where, self._certificates.for_grpc())
         except RuntimeError as error:
             # gRPC does not say why; a socket of our own does.
             listen(self._address, "--grpc").close()
@@ -86,44 +119,112 @@ class GrpcReceiver:
     def start(self) -> None:
         """Bind, if that was not done, and serve in threads of its own."""
         self.bind()
+        self._patience.start()
         self._server.start()
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no more exports, and return when those begun are answered, at the latest after `grace_s` seconds."""
-        self._server.stop(grace_s).wait()
+        self._server.stop(grace_s).wait(grace_s + 1)
+        self._patience.stop()
+        self._exports.shutdown(wait=False)
 
-    def _export(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+    def _export(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        # gRPC counts an RPC against its connection until it is freed: no error may stay behind that holds this frame.
         try:
+            with self._patience.waiting(context):
+                raw = next(messages)
             return self._accept(raw)
+        except StopIteration:
+            refusal: RefusalError = BadRequestError("no message came")
+        except grpc.RpcError as gone:  # the client is, or gRPC refused its message
+            gone.__traceback__ = None
+            return b""
         except Exception as error:  # noqa: BLE001 - the client is always told something
-            refusal = as_refusal(error)
+            refusal = as_refusal(error).with_traceback(None)
             if isinstance(refusal, InternalError):
                 _log.exception("an export could not be accepted: this is a bug")
-        details = status(refusal).SerializeToString()
-        context.set_trailing_metadata((("grpc-status-details-bin", details),))
-        _abort(context, answer(refusal).grpc, str(refusal))
+        _refuse(refusal, messages, context)
         return None
 
 
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Find the handler of a method: ours, and one that says no to the other signals."""
+class _Pool(ThreadPoolExecutor):
+    """A pool that knows how many calls it has not finished."""
 
-    def __init__(self, export: Callable[[bytes, grpc.ServicerContext], bytes]) -> None:
-        self._export = grpc.unary_unary_rpc_method_handler(export)
-        self._other_signal = grpc.unary_unary_rpc_method_handler(_refuse_signal)
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, thread_name_prefix=name)
+        self.pending = 0
+        self._counting = Lock()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Count the call until it is done."""
+        with self._counting:
+            self.pending += 1
+        future = super().submit(fn, *args, **kwargs)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, _future: Future[Any]) -> None:
+        with self._counting:
+            self.pending -= 1
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Find the handler of an RPC: ours, or one that says no; the headers have come, the message has not been read."""
+
+    def __init__(self, export: _Handler, tokens: Tokens | None, full: Callable[[], bool]) -> None:
+        self._export = grpc.stream_unary_rpc_method_handler(export)
+        self._tokens = tokens
+        self._full = full
+        self._refusals = ThreadPoolExecutor(1, thread_name_prefix="otlp-grpc-no")
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        if details.method == EXPORT:
-            return self._export
-        if details.method.startswith(_OTLP_SERVICES):
-            return self._other_signal
-        return None  # gRPC answers UNIMPLEMENTED
+        if details.method != EXPORT and not details.method.startswith(_OTLP_SERVICES):
+            return None  # gRPC answers UNIMPLEMENTED
+        try:
+            if self._tokens is not None:
+                self._tokens.check(value for key, value in details.invocation_metadata if key == "authorization")
+            if details.method != EXPORT:
+                raise UnsupportedContentError("traces only: send metrics, logs and profiles elsewhere")
+            if self._full():
+                raise BusyError("too many exports at once")
+        except RefusalError as refusal:
+            return self._saying(refusal.with_traceback(None))
+        return self._export
+
+    def _saying(self, refusal: RefusalError) -> grpc.RpcMethodHandler:
+        say = partial(_refuse, refusal)
+        # Not behind those that are being exported: their threads may all be taken.
+        say.experimental_thread_pool = self._refusals  # type: ignore[attr-defined]
+        return grpc.stream_unary_rpc_method_handler(say)
 
 
-def _refuse_signal(_raw: bytes, context: grpc.ServicerContext) -> NoReturn:
-    _abort(context, "UNIMPLEMENTED", "traces only: send metrics, logs and profiles elsewhere")
-
-
-def _abort(context: grpc.ServicerContext, code: str, message: str) -> NoReturn:
-    context.abort(grpc.StatusCode[code], message)
+def _refuse(refusal: RefusalError, _messages: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
+    details = status(refusal).SerializeToString()
+    context.set_trailing_metadata((("grpc-status-details-bin", details),))
+    context.abort(grpc.StatusCode[answer(refusal).grpc], str(refusal))
     raise AssertionError("abort raises")
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    """Return gRPC's channel arguments; times are in ms."""
+    return [
+        # A second collector on the port would get a part of the exports and nobody would notice.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.message_bytes),
+        # Soft and hard limit are one: between two of them gRPC would refuse at random.
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        # More on one connection are refused by gRPC itself, without saying when to come back.
+        ("grpc.max_concurrent_streams", limits.concurrent_exports + limits.queued_exports + 1),
+        # Up to the client's HTTP/2 settings, TLS included.
+        ("grpc.server_handshake_timeout_ms", round(limits.header_s * 1000)),
+        ("grpc.max_connection_idle_ms", round(limits.idle_connection_s * 1000)),
+        ("grpc.max_connection_age_ms", CONNECTION_AGE_S * 1000),
+        ("grpc.max_connection_age_grace_ms", round(limits.body_s * 1000)),
+        # A peer that is gone without a word is noticed by a ping; one that pings too often is sent away.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 2),
+    ]

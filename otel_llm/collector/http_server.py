@@ -1,42 +1,29 @@
-"""Run an ASGI application in a thread of its own, and the application of the web port.
-
-The web port answers people and scrapers; nothing can be changed through it.
-"""
+"""Run an ASGI application in a thread of its own, behind our own connections."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from http import HTTPStatus
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
-from starlette.routing import Route
 
 from otel_llm.collector.address import Address, listen
+from otel_llm.collector.config import Limits
+from otel_llm.collector.doors_accept import Acceptor
+from otel_llm.collector.doors_connection import Connection, Patience
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Callable
 
-    from starlette.requests import Request
     from starlette.types import ASGIApp
 
-PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-_HEADERS: Final = {
-    # The page is HTML and its own style: no script, no frame, nothing from elsewhere.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
-    " form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-_log = logging.getLogger(__name__)
+_TEND_S: Final = 0.25
+_STOP_S: Final = 2.0
+"""What uvicorn takes to notice that it should stop, and to go through its steps."""
 
 
 class HttpServer:
@@ -46,24 +33,23 @@ class HttpServer:
         app: the ASGI application.
         address: where to listen; port 0 lets the system pick one.
         option: the command's flag that moves this door, for the message when the port is in use.
+        limits: of connections and of the time that they may take.
+        context: returns the TLS context for a connection that begins now; None: plain text.
     """
 
-    def __init__(self, app: ASGIApp, address: Address, *, option: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        address: Address,
+        *,
+        option: str,
+        limits: Limits | None = None,
+        context: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         self._address = address
         self._option = option
         self._socket: socket.socket | None = None
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                loop="asyncio",
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                log_level=logging.ERROR,
-                access_log=False,
-                server_header=False,
-            )
-        )
+        self._server = _Server(app, Limits() if limits is None else limits, context)
         self._thread = Thread(target=self._run, name=f"http{option}", daemon=True)
 
     @property
@@ -77,6 +63,16 @@ class HttpServer:
     def port(self) -> int:
         """Return the port; 0 before `bind` where the system picks it."""
         return self.address.port
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections there are."""
+        return len(self._server.acceptor.connections) if self._server.acceptor is not None else 0
+
+    @property
+    def turned_away(self) -> int:
+        """Return how many connections were one too many since the start."""
+        return self._server.acceptor.turned_away if self._server.acceptor is not None else 0
 
     def bind(self) -> None:
         """Take the port; connections wait until `start`.
@@ -100,7 +96,7 @@ class HttpServer:
         self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
         self._server.should_exit = True
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(max(1.0, grace_s) + _STOP_S)
         if self._socket is not None:
             self._socket.close()
 
@@ -113,75 +109,59 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, and a signal that it is up."""
+    """Uvicorn's server with connections of our own, and a signal that it is up."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, app: ASGIApp, limits: Limits, context: Callable[[], ssl.SSLContext] | None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level=logging.ERROR,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=max(1, round(limits.idle_connection_s)),
+            )
+        )
         self.up = Event()
+        self.acceptor: Acceptor | None = None
+        self._limits = limits
+        self._context = context
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Let connections in."""
+        await super().startup(sockets=[])
+        assert sockets is not None  # noqa: S101 - HttpServer has one
+        loop = asyncio.get_running_loop()
+        limits = self._limits
+        patience = Patience(limits.header_s, limits.body_s)
+        self.acceptor = Acceptor(
+            sockets[0],
+            lambda lost: Connection(self.config, self.server_state, patience, lost),
+            most=limits.connections,
+            handshake_s=limits.header_s,
+            context=self._context,
+        )
+        self._tasks = [loop.create_task(self.acceptor.run()), loop.create_task(_tend(self.acceptor))]
         self.up.set()
 
-
-def web_app(
-    *,
-    metrics: Callable[[], bytes],
-    streams: Callable[[], Any],
-    requests: Callable[[], Any],
-    page: Callable[[], str],
-    healthy: Callable[[], str | None],
-    ready: Callable[[], str | None],
-) -> Starlette:
-    """Return the ASGI application of the web port.
-
-    Every callable is called in a thread, at each request. `metrics` gives Prometheus text, `streams` and `requests`
-    what JSON can hold (a NaN in it is an error of ours, answered 500), `page` HTML; `healthy` and `ready` give None,
-    or the reason why not. One that raises TimeoutError is answered 503.
-    """
-
-    def state(reason: str | None) -> Response:
-        http = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
-        return _response(f"{reason or 'ok'}\n", "text/plain; charset=utf-8", http)
-
-    def as_json(value: Any) -> Response:
-        return _response(json.dumps(value, allow_nan=False), "application/json")
-
-    answers: dict[str, Callable[[], Response]] = {
-        "/": lambda: _response(page(), "text/html; charset=utf-8"),
-        "/metrics": lambda: _response(metrics(), PROMETHEUS_TEXT),
-        "/healthz": lambda: state(healthy()),
-        "/readyz": lambda: state(ready()),
-        "/v1/streams": lambda: as_json(streams()),
-        "/v1/requests": lambda: as_json(requests()),
-    }
-
-    def endpoint(request: Request) -> Response:
-        try:
-            return answers[request.url.path]()
-        except TimeoutError:
-            return _plain("busy, try again", HTTPStatus.SERVICE_UNAVAILABLE)
-        except Exception:  # noqa: BLE001 - said in the log and to the client
-            _log.exception("%s could not be answered: this is a bug", request.url.path)
-            return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
-
-    def elsewhere(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-        made = _plain(f"{error.detail}: there are {', '.join(answers)}", HTTPStatus(error.status_code))
-        made.headers.update(error.headers or {})
-        return made
-
-    app = Starlette(
-        routes=[Route(path, endpoint, methods=["GET"]) for path in answers],
-        exception_handlers={HTTPException: elsewhere},
-    )
-    app.router.redirect_slashes = False
-    return app
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let nobody in, and wait for those that are there."""
+        accepting, tending = self._tasks
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+        tending.cancel()
 
 
-def _plain(text: str, http: HTTPStatus) -> Response:
-    return _response(f"{text}\n", "text/plain; charset=utf-8", http)
-
-
-def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStatus.OK) -> Response:
-    return Response(content, http, headers=dict(_HEADERS), media_type=media_type)
+async def _tend(acceptor: Acceptor) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(_TEND_S)
+        now = loop.time()
+        for connection in list(acceptor.connections):
+            connection.tend(now)

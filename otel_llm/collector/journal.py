@@ -1,44 +1,52 @@
 """Append every accepted export request to the journal, before it is acknowledged.
 
 One folder of files `*.otlp`, one writer. A file is begun by one process and only ever grows: it is never appended to
-again, so that what a crash tore stays the last thing in its file. Names sort by time whatever the clock does.
+again, so that what a crash tore stays the last thing in its file. Two threads stand behind the writer: one makes what
+was written last (fsync by policy), one compresses closed files and deletes old ones.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import re
-import time
-from calendar import timegm
+import threading
+from collections import deque
 from contextlib import suppress
-from threading import Lock
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from otel_llm.collector.errors import JournalError, JournalInUseError, StartError, TooLargeError
-from otel_llm.readers.journal_format import envelope
+from otel_llm.collector.errors import JournalError, StartError
+from otel_llm.collector.journal_commit import GroupCommit, IntervalFlush
+from otel_llm.collector.journal_file import make_folder, reason_of, try_to_write
+from otel_llm.collector.journal_keeper import Keeper
+from otel_llm.collector.journal_lock import FolderLock
+from otel_llm.collector.journal_read import last_receipt_ns
+from otel_llm.collector.journal_retention import Horizon, Retention
+from otel_llm.collector.journal_writer import FolderWriter, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NS_PER_S: Final = 1_000_000_000
-LOCK_FILE: Final = "journal.lock"
-_NAME: Final = re.compile(r"(\d{8}T\d{6})\.(\d{9})Z-(\d{6,})\.otlp(?:\.zst)?")
-_TIME_FORMAT: Final = "%Y%m%dT%H%M%S"
-_log = logging.getLogger(__name__)
+    from otel_llm.collector.journal_names import JournalFile
+
+FsyncPolicy: TypeAlias = Literal["always", "interval", "never"]
+log = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writer of one folder; safe to use from several threads.
+    """The writer of one folder, opened once; safe to use from several threads.
 
     Args:
         folder: made with mode 0700 where it is missing; files have 0600. Other files in it are left alone.
         max_bytes: a file that would grow beyond it is closed and the next begun.
         max_age_s: so is one whose first record is that much older than the record to be written.
-        sync: called with the file descriptor after each record, before `append` returns; the place for a policy of
-            fsync. Without one a record is with the operating system: it survives the process, not the machine.
+        fsync: when a record survives the machine, not only the process: `always` once `wait_durable` returned,
+            `interval` soon (`fsync_interval_s` and what an fsync takes), `never` when the operating system likes.
+        compress: closed files become `*.otlp.zst`.
+        retain_bytes, retain_s: closed files go, the oldest first, while all files are larger than this together, and
+            once their last record is that old; but not before `keep_from_ns` allows it. None: they stay.
+        retry_s: what could not be compressed or deleted, and a full disk, is tried again this often.
+        fsync_call: makes a file or folder last, given its descriptor.
     """
 
     def __init__(
@@ -47,26 +55,64 @@ class Journal:
         *,
         max_bytes: int = 64 * 2**20,
         max_age_s: float = 600,
-        sync: Callable[[int], None] | None = None,
+        fsync: FsyncPolicy = "interval",
+        fsync_interval_s: float = 0.2,
+        compress: bool = True,
+        retain_bytes: int | None = None,
+        retain_s: float | None = None,
+        retry_s: float = 5.0,
+        fsync_call: Callable[[int], None] = os.fsync,
     ) -> None:
         self.folder = folder
-        self.written_records = 0
-        self.written_bytes = 0
-        """Since the start, lengths and seals included."""
-        self.path: Path | None = None
-        """The file being written; None before the first record and between files."""
-        self.failing: str | None = None
-        """Why the last record could not be written; None when it could."""
-        self._max_bytes = max_bytes
-        self._max_age_ns = round(max_age_s * NS_PER_S)
-        self._sync = sync
-        self._lock = Lock()
-        self._lock_fd: int | None = None
-        self._fd: int | None = None
-        self._size = 0
-        self._began_ns = 0
-        self._named_ns = 0
-        self._number = 0
+        self.fsync: FsyncPolicy = fsync
+        self.keep_from_ns = 0
+        """What a restart needs: no file is deleted that may hold a record received then (unix ns) or later."""
+        self._fsync_call = None if fsync == "never" else fsync_call
+        self._retry_s = retry_s
+        self._lock = FolderLock(folder)
+        self._now_ns = 0
+        self._stop, self._wake = threading.Event(), threading.Event()
+        self._closed: deque[tuple[JournalFile, int]] = deque()
+        """Closed, and not yet in the keeper's charge."""
+        self._writer = FolderWriter(
+            folder,
+            max_bytes=max_bytes,
+            max_age_s=max_age_s,
+            fsync=self._fsync_call,
+            left=self._wake.set,
+            closed=lambda file, size: self._closed.append((file, size)),
+        )
+        self._keeper = Keeper(
+            folder,
+            compress=compress,
+            retention=Retention(retain_bytes, retain_s),
+            horizon=self._horizon,
+            fsync=fsync_call,
+            stopping=self._stop.is_set,
+        )
+        self._commit = GroupCommit(self._writer.flush)
+        self._interval = IntervalFlush(self._commit.flush_now, fsync_interval_s) if fsync == "interval" else None
+        self._tidying = threading.Thread(target=self._tidy, name="otel-llm-journal-tidy", daemon=True)
+
+    @property
+    def path(self) -> Path | None:
+        """Return the file being written; None before the first record and between files."""
+        return self._writer.path
+
+    @property
+    def failing(self) -> str | None:
+        """Return why the last record could not be written, or not be made to last; None when it is known to work."""
+        return self._writer.failing
+
+    @property
+    def written_records(self) -> int:
+        """Return how many since the start."""
+        return self._writer.records
+
+    @property
+    def written_bytes(self) -> int:
+        """Return how many since the start, lengths and seals included."""
+        return self._writer.bytes
 
     def open(self) -> Self:
         """Take the folder; nothing is written yet.
@@ -76,145 +122,127 @@ class Journal:
             StartError: it cannot be made or used.
         """
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock_fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._take_lock(self._lock_fd)
-            self._continue_names()
+            make_folder(self.folder, self._fsync_call)
+            self._lock.take()
+            self._keeper.take_stock()
+            self._continue()
         except OSError as error:
-            self.close()
-            reason = error.strerror or str(error)
+            self._lock.give_back()
             raise StartError(
-                f"{self.folder}: cannot keep a journal here: {reason}: choose another with --journal DIR"
+                f"{self.folder}: cannot keep a journal here: {reason_of(error)}: choose another with --journal DIR"
             ) from error
+        self._writer.start()
+        if self._interval is not None:
+            self._interval.start()
+        self._wake.set()  # for what earlier runs left
+        self._tidying.start()
         return self
 
-    def append(self, raw: bytes, receipt_ns: int) -> None:
-        """Write one record; when it returns, the record is with the operating system.
+    def append(self, raw: bytes, receipt_ns: int) -> Position:
+        """Write one record; when it returns, the record is with the operating system: it survives the process.
 
         Raises:
             JournalError: it could not be written (disk full ...), and nothing of it stays.
             TooLargeError: it would be longer than a record may be.
         """
-        try:
-            head, seal = envelope(raw, receipt_ns)
-        except ValueError as error:
-            raise TooLargeError(str(error)) from error
-        size = len(head) + len(raw) + len(seal)
-        with self._lock:
-            if self._lock_fd is None:
-                raise JournalError("closed")
-            try:
-                fd = self._file_for(size, receipt_ns)
-                self._write(fd, (head, raw, seal), size)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                if self.failing is None:
-                    _log.error("%s: cannot be written: %s; exports are refused until it can", self.folder, reason)
-                self.failing = reason
-                raise JournalError(reason) from error
-            if self.failing is not None:
-                _log.warning("%s: can be written again", self.folder)
-                self.failing = None
-            self._size += size
-            self.written_bytes += size
-            self.written_records += 1
+        position = self._writer.append(raw, receipt_ns)
+        if self._interval is not None:
+            self._interval.written()
+        return position
+
+    def wait_durable(self, position: Position) -> None:
+        """Return once the record that ends there survives the machine, where the policy is `always`; else at once.
+
+        Whoever wrote a record waits for that record: one before it may have been lost with an earlier file, and its
+        writer was told.
+
+        Raises:
+            JournalError: the fsync failed; nobody knows whether the record is there after a crash.
+        """
+        if self.fsync != "always":
+            return
+        self._commit.wait_for(lambda: position.settled)
+        if position.file.synced < position.end_bytes:
+            raise JournalError(position.file.broken or "")
 
     def tick(self, now_ns: int) -> None:
-        """Close the file if it is old, though nothing is written: who reads closed files need not wait for traffic."""
-        with self._lock:
-            if self._fd is not None and now_ns - self._began_ns >= self._max_age_ns:
-                self._close_file()
+        """Learn what time it is, and close the file if it is old without waiting for traffic, nor ever for the disk."""
+        self._now_ns = now_ns
+        self._writer.leave_old(now_ns)
 
     def close(self) -> None:
-        """Close the file and give the folder back; further records are refused. Doing it twice is fine."""
-        with self._lock:
-            self._close_file()
-            if self._lock_fd is not None:
-                os.close(self._lock_fd)
-                self._lock_fd = None
+        """Flush, close the file and give the folder back; further records are refused. Doing it twice is fine."""
+        self._writer.stop()
+        if not self._lock.held:
+            return
+        self._stop.set()
+        self._wake.set()
+        self._tidying.join()
+        if self._interval is not None:
+            self._interval.stop()
+        self._commit.flush_now()
+        self._lock.give_back()
+
+    def counts(self) -> dict[str, int]:
+        """Return what the journal says of itself; `journal_records` and `journal_bytes` are since the start."""
+        writer, keeper, open_files = self._writer, self._keeper, self._writer.open_files
+        closed = list(self._closed)
+        open_bytes = sum(file.size for file in open_files) + sum(size for _, size in closed)
+        return {
+            "journal_records": writer.records,
+            "journal_bytes": writer.bytes,
+            "journal_files": len(keeper.files) + len(open_files) + len(closed),
+            "journal_folder_bytes": keeper.total_bytes + open_bytes,
+            "journal_write_errors": writer.write_errors,
+            "journal_fsyncs": writer.fsyncs,
+            "journal_fsync_errors": writer.fsync_errors,
+            "journal_compressed_files": keeper.compressed_files,
+            "journal_compress_errors": keeper.compress_errors,
+            "journal_deleted_files": keeper.deleted_files,
+            "journal_failing": int(writer.failing is not None),
+        }
 
     def __enter__(self) -> Self:
-        return self if self._lock_fd is not None else self.open()
+        return self if self._lock.held else self.open()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take_lock(self, fd: int) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-            self.close()
-            raise JournalInUseError(
-                f"{self.folder}: this journal is in use by process {holder or 'unknown'}:"
-                " stop it, or choose another folder with --journal DIR"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-
-    def _continue_names(self) -> None:
+    def _continue(self) -> None:
         """Let the next name sort behind every name that is there, also after the clock stepped back."""
-        for entry in self.folder.iterdir():
-            match = _NAME.fullmatch(entry.name)
-            seconds = None if match is None else _seconds_of(match[1])
-            if match is not None and seconds is not None:
-                self._named_ns = max(self._named_ns, seconds * NS_PER_S + int(match[2]))
-                self._number = max(self._number, int(match[3]) + 1)
+        writer, files = self._writer, self._keeper.files
+        if files:
+            writer.named_ns = files[-1].named_ns
+            writer.number = max(file.number for file in files) + 1
+            writer.last_ns = max(writer.named_ns, last_receipt_ns(self.folder) or 0)
 
-    def _file_for(self, size: int, receipt_ns: int) -> int:
-        if self._fd is not None:
-            full = self._size > 0 and self._size + size > self._max_bytes
-            if full or receipt_ns - self._began_ns >= self._max_age_ns:
-                self._close_file()
-        if self._fd is None:
-            named_ns = max(receipt_ns, self._named_ns + 1)
-            seconds, nanos = divmod(named_ns, NS_PER_S)
-            instant = time.strftime(_TIME_FORMAT, time.gmtime(seconds))
-            path = self.folder / f"{instant}.{nanos:09d}Z-{self._number:06d}.otlp"
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self.path, self._size = path, 0
-            self._began_ns, self._named_ns = receipt_ns, named_ns
-            self._number += 1
-        return self._fd
+    def _horizon(self) -> Horizon:
+        open_files = self._writer.open_files
+        return Horizon(
+            now_ns=self._now_ns,
+            keep_from_ns=self.keep_from_ns,
+            last_ns=open_files[0].file.named_ns if open_files else self._writer.last_ns,
+            other_bytes=sum(file.size for file in open_files),
+        )
 
-    def _write(self, fd: int, parts: tuple[bytes, bytes, bytes], size: int) -> None:
-        try:
-            written = os.writev(fd, parts)
-            if written < size:  # the disk is full, or will say so now
-                rest = memoryview(b"".join(parts))
-                while written < size:
-                    written += os.write(fd, rest[written:])
-            if self._sync is not None:
-                self._sync(fd)
-        except BaseException:
-            self._undo(fd)
-            raise
+    def _tidy(self) -> None:
+        while True:
+            self._wake.wait(self._retry_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            try:
+                self._tidy_once()
+            except Exception:  # a bug of ours must not end the keeping of all other files
+                log.exception("otel-llm: the journal's closed files could not be kept")
 
-    def _undo(self, fd: int) -> None:
-        """Take back what was written of a record that failed; a file where that is not possible is left as torn."""
-        try:
-            os.ftruncate(fd, self._size)
-        except OSError:
-            self._close_file()
-            return
-        if self._size == 0:
-            self._close_file()
-
-    def _close_file(self) -> None:
-        if self._fd is None:
-            return
-        os.close(self._fd)
-        self._fd = None
-        if self._size == 0 and self.path is not None:
-            with suppress(OSError):  # an empty file is read as no records
-                if self.path.stat().st_size == 0:
-                    self.path.unlink()
-        self.path = None
-
-
-def _seconds_of(instant: str) -> int | None:
-    """Return the unix seconds of a name's instant, None where the digits are no instant."""
-    try:
-        return timegm(time.strptime(instant, _TIME_FORMAT))
-    except ValueError:
-        return None
+    def _tidy_once(self) -> None:
+        if self._writer.has_left:
+            self._commit.flush_now()
+        while self._closed:
+            self._keeper.add(*self._closed.popleft())
+        self._keeper.tidy()
+        if self.failing is not None:  # asked here: while the collector is not ready no export may come to find it out
+            with suppress(OSError):
+                try_to_write(self.folder, self._writer.refused_bytes, self._fsync_call)
+                self._writer.recovered()

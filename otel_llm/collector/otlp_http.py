@@ -1,6 +1,6 @@
 """OTLP over HTTP: POST /v1/traces as protobuf or JSON, plain or gzip, answered in the encoding of the question.
 
-Errors are `google.rpc.Status` in that encoding. No CORS headers are sent: a browser may not post here.
+Errors are `google.rpc.Status` in that encoding. Browsers may post from pages of listed origins only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from google.protobuf.json_format import MessageToDict
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from otel_llm.collector.config import Limits
+from otel_llm.collector.doors_admission import Admission
+from otel_llm.collector.doors_cors import Cors
 from otel_llm.collector.errors import (
     BadRequestError,
+    ForbiddenError,
     InternalError,
     RefusalError,
     TooLargeError,
@@ -31,6 +34,7 @@ from otel_llm.collector.errors import (
     UnsupportedContentError,
     answer,
     as_refusal,
+    challenge,
     status,
 )
 from otel_llm.readers.otlp_json import parse_json
@@ -38,11 +42,14 @@ from otel_llm.readers.otlp_json import parse_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.types import ASGIApp
+
+    from otel_llm.collector.doors_admission import Room
+    from otel_llm.collector.tokens import Tokens
+
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-MAX_MESSAGE_BYTES: Final = 16 * 2**20
-BODY_TIMEOUT_S: Final = 30.0
 _CODE_OF_HTTP: Final = {404: 5, 405: 12}
 """`google.rpc.Code` of what the router answers: NOT_FOUND, UNIMPLEMENTED."""
 _log = logging.getLogger(__name__)
@@ -51,27 +58,33 @@ _log = logging.getLogger(__name__)
 def otlp_app(
     accept: Callable[[bytes], bytes],
     *,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-    body_timeout_s: float = BODY_TIMEOUT_S,
-) -> Starlette:
+    limits: Limits | None = None,
+    tokens: Tokens | None = None,
+    origins: frozenset[str] = frozenset(),
+) -> ASGIApp:
     """Return the ASGI application of the OTLP/HTTP door.
 
     Args:
         accept: as in `GrpcReceiver`; JSON reaches it as protobuf. It is called from several threads.
-        max_message_bytes: larger bodies are refused (413), as sent and once decompressed.
-        body_timeout_s: a body that takes longer is refused (408).
+        limits: of bodies, as sent and once decompressed (413), of their time (408), of what is in hand at once (429).
+        tokens: what exports must bring in their `Authorization` header (401); None: nothing.
+        origins: of pages that a browser may post from; from others it may not (403).
     """
+    limits = Limits() if limits is None else limits
+    admission = Admission(limits)
 
     async def traces(request: Request) -> Response:
         encoding = _media_type(request)
         try:
+            _check_sender(request, tokens, origins)
             gzipped = _check_content(request, encoding)
-            try:
-                async with asyncio.timeout(body_timeout_s):
-                    body = await _body(request, max_message_bytes)
-            except TimeoutError:
-                raise TooSlowError(f"the body did not come within {body_timeout_s:g} s") from None
-            made = await run_in_threadpool(_accept, body, gzipped, encoding == JSON)
+            with admission.receiving() as room:
+                try:
+                    async with asyncio.timeout(limits.body_s):
+                        body = await _body(request, limits.message_bytes, room)
+                except TimeoutError:
+                    raise TooSlowError(f"the body did not come within {limits.body_s:g} s") from None
+                made = await admission.run(_accept, body, gzipped, encoding == JSON)
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
         except Exception as error:  # noqa: BLE001 - the client is always told something
@@ -84,7 +97,7 @@ def otlp_app(
         return Response(json.dumps(MessageToDict(ExportTraceServiceResponse.FromString(made))), media_type=JSON)
 
     def _accept(body: bytes, gzipped: bool, is_json: bool) -> bytes:
-        raw = _gunzip(body, max_message_bytes) if gzipped else body
+        raw = _gunzip(body, limits.message_bytes) if gzipped else body
         return accept(parse_json(raw).SerializeToString() if is_json else raw)
 
     async def elsewhere(request: Request, error: Exception) -> Response:
@@ -97,7 +110,16 @@ def otlp_app(
 
     app = Starlette(routes=[Route(PATH, traces, methods=["POST"])], exception_handlers={HTTPException: elsewhere})
     app.router.redirect_slashes = False  # an exporter would not follow
-    return app
+    return Cors(app, origins) if origins else app
+
+
+def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> None:
+    # Only browsers send an origin, and with every POST: so no page gets in under whatever name it calls us.
+    for origin in request.headers.getlist("origin"):
+        if origin not in origins:
+            raise ForbiddenError("no posting from this origin: list it in the settings file (cors: origins)")
+    if tokens is not None:
+        tokens.check(request.headers.getlist("authorization"))
 
 
 def _media_type(request: Request) -> str:
@@ -114,7 +136,7 @@ def _check_content(request: Request, media_type: str) -> bool:
     return encoding == "gzip"
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
+async def _body(request: Request, max_bytes: int, room: Room) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise TooLargeError(f"the body is larger than {max_bytes} bytes")
@@ -123,6 +145,7 @@ async def _body(request: Request, max_bytes: int) -> bytes:
         body += chunk
         if len(body) > max_bytes:
             raise TooLargeError(f"the body is larger than {max_bytes} bytes")
+        room.take(len(chunk))
     return bytes(body)
 
 
@@ -143,6 +166,7 @@ def _gunzip(body: bytes, max_bytes: int) -> bytes:
 def _refused(refusal: RefusalError, encoding: str) -> Response:
     http = answer(refusal).http
     made = _status_response(status(refusal), http, encoding)
+    made.headers.update(challenge(refusal))
     if refusal.retry_after_s:
         made.headers["Retry-After"] = str(refusal.retry_after_s)
     if http == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:

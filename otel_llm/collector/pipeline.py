@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -19,106 +19,33 @@ from typing import TYPE_CHECKING, TypeVar
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_llm.collector.errors import BusyError
-from otel_llm.collector.evaluator import Evaluator, Patience
-from otel_llm.collector.metrics import UserMetrics
+from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
 from otel_llm.collector.windowing import Windowing
 from otel_llm.readers import otlp
+from otel_llm.readers.attributes import AttributeLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from otel_llm.collector.clock import Clock
-    from otel_llm.collector.console import Console
+    from otel_llm.collector.config import Limits
     from otel_llm.collector.journal import Journal
-    from otel_llm.collector.streams import LiveStream
+    from otel_llm.collector.outgoing import Outgoing
+    from otel_llm.collector.outlets import Outlets
     from otel_llm.readers.records import Batch
-    from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision, DecisionLog
     from otel_llm.rules.engine import RuleEngine
+    from otel_llm.rules.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
-    from otel_llm.slo.verdict import Verdict
-    from otel_llm.slo.windows import Charge
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-QUEUED_EXPORTS = 1024
-"""Export requests accepted and not yet evaluated; beyond them senders are told to come back."""
-RECENT_ROWS = 1000
-MAX_STREAMS = 100_000
-"""Streams in flight; beyond them senders are told to come back."""
+QUEUED_BYTES = 256 * 2**20
+"""Export requests accepted and not yet evaluated, in bytes; beyond them senders are told to come back."""
 LONGEST_WAIT_S = 0.5
+REST_S = 0.005
+"""Timers closer together than this are looked at together: at their own instants, only later."""
 UNSTAMPED = 0
-
-
-@dataclass(slots=True)
-class Outlets:
-    """Take what the evaluator finds to everyone who wants it, in one order."""
-
-    clock: Clock
-    console: Console
-    metrics: UserMetrics
-    decisions: DecisionLog | None
-    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
-    recent_decisions: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
-    decided_count: int = 0
-    unwritten: int = 0
-    """Lines of decisions or windows that could not be written."""
-    mute: bool = False
-
-    def stream_started(self, stream: LiveStream) -> None:
-        """Nothing waits for a start."""
-
-    def stream_moved(self, stream: LiveStream) -> None:
-        """Count what the reader got and waited up to the stream's watermark."""
-        if stream.meter is not None and stream.arithmetic is not None:
-            charge = stream.meter.advance(stream.arithmetic.read_ns, stream.watermark_ns, stream.watermark_ns)
-            self.metrics.charge(stream, charge)
-
-    def stream_charged(self, stream: LiveStream, charge: Charge) -> None:
-        """Count what a reader got or waited, or what is given back of it."""
-        self.metrics.charge(stream, charge)
-
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
-        """Count the verdict, keep the row for those who look, and say it."""
-        if stream.meter is not None and stream.arithmetic is not None:
-            self.metrics.charge(stream, stream.meter.close(verdict))
-        self.metrics.judged(stream, row, verdict)
-        self.recent.append(row)
-        self._say(lambda: self.console.row(row))
-
-    def _say(self, line: Callable[[], None]) -> None:
-        """Write to the terminal as long as there is one: a closed pipe must not stop the following of streams."""
-        if self.mute:
-            return
-        try:
-            line()
-        except (OSError, ValueError):
-            self.mute = True
-
-    def foreign_judged(self, row: Row) -> None:
-        """Count and keep a row of another instrumentation's span."""
-        self.metrics.foreign(row)
-        self.recent.append(row)
-
-    def decided(self, decisions: list[Decision]) -> None:
-        """Record decisions: in the file first, then for people."""
-        for decision in decisions:
-            self.decided_count += 1
-            written_ns = self.clock.now_ns()
-            self.recent_decisions.append(decision.record(written_ns))
-            self._record(decision, written_ns)
-            self._say(lambda decision=decision: self.console.decision(decision))  # type: ignore[misc]
-
-    def _record(self, decision: Decision, written_ns: int) -> None:
-        if self.decisions is None:
-            return
-        try:
-            self.decisions.write(decision, written_ns)
-        except (OSError, ValueError) as problem:
-            if not self.unwritten:
-                log.error("otel-llm: decisions cannot be written: %s", problem)  # noqa: TRY400  the message says it all
-            self.unwritten += 1
 
 
 @dataclass(slots=True)
@@ -129,15 +56,23 @@ class Pipeline:
     journal: Journal
     evaluator: Evaluator
     outlets: Outlets
-    exports: int = 0
-    refused: int = 0
-    max_streams: int = MAX_STREAMS
-    _inbox: queue.Queue[tuple[Batch, int] | Callable[[], None] | None] = field(default_factory=queue.Queue)
+    limits: Limits
+    outgoing: Outgoing
+    more_counts: Callable[[], Mapping[str, int]] = dict
+    """Counts of the parts around the flow."""
+    replayed: int = 0
+    attribute_limits: AttributeLimits = field(init=False)
+    _received: Counter[str] = field(default_factory=Counter)
+    _inbox: queue.Queue[tuple[Batch, int, int] | Callable[[], None] | None] = field(default_factory=queue.Queue)
+    _queued_bytes: int = 0
     _receiving_ns: int | None = None
     """The receipt time of the export that is being accepted: no timer at or after it may run before it."""
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.attribute_limits = AttributeLimits(self.limits.attributes_per_span, self.limits.attribute_chars)
 
     def start(self) -> None:
         """Start the evaluator's thread."""
@@ -150,18 +85,27 @@ class Pipeline:
         Raises DecodeError for bytes that are no export request, JournalError when it cannot be written, BusyError
         when the evaluator is behind or follows as many streams as it may: nothing is kept then, the sender is told.
         """
-        batch = otlp.decode(otlp.parse(raw))
+        limits = self.limits
+        batch = otlp.read(raw, limits=self.attribute_limits)
+        batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
         with self._order:  # the journal's order is the order of evaluation, and receipt times do not go back
-            self._refuse_if_busy()
+            self._received["received_exports"] += 1
+            self._received["received_spans"] += batch.spans
+            self._received["received_tokens"] += batch.tokens
+            self._refuse_if_busy(batch)
             self._receiving_ns = UNSTAMPED
             try:
                 receipt_ns = self._receiving_ns = self.clock.now_ns()
                 batch.received(receipt_ns)
-                self.journal.append(raw, receipt_ns)
-                self._inbox.put((batch, receipt_ns))
-                self.exports += 1
+                written = self.journal.append(raw, receipt_ns)
+                self._inbox.put((batch, receipt_ns, len(raw)))
+                self._queued_bytes += len(raw)
+                self._received["exports"] += 1
             finally:
                 self._receiving_ns = None
+        self.journal.wait_durable(written)
+        if self.outgoing.forward is not None:
+            self.outgoing.forward.offer(raw)
         answer = ExportTraceServiceResponse()
         refused = sum(batch.refused.values())
         if refused:
@@ -170,17 +114,17 @@ class Pipeline:
             answer.partial_success.error_message = f"spans refused: {reasons}"
         return answer.SerializeToString()
 
-    def _refuse_if_busy(self) -> None:
+    def _refuse_if_busy(self, batch: Batch) -> None:
         busy = None
         if self._stopping:
-            busy = "the collector is stopping"
-        elif self._inbox.qsize() >= QUEUED_EXPORTS:
-            busy = "the evaluator is behind"
-        elif len(self.evaluator.live) >= self.max_streams:
-            busy = "too many streams in flight"
+            busy = "stopping", "the collector is stopping"
+        elif self._inbox.qsize() >= self.limits.queued_exports or self._queued_bytes > QUEUED_BYTES:
+            busy = "behind", "the evaluator is behind"
+        elif batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:
+            busy = "streams", "too many streams in flight"  # what goes on may go on
         if busy is not None:
-            self.refused += 1
-            raise BusyError(busy)
+            self._received[f"refused_export.{busy[0]}"] += 1
+            raise BusyError(busy[1])
 
     def ask(self, question: Callable[[], T], timeout_s: float = 5.0) -> T:
         """Run `question` in the evaluator's thread and return what it returns; raises TimeoutError or its error."""
@@ -194,6 +138,20 @@ class Pipeline:
 
         self._inbox.put(run)
         return answer.result(timeout=timeout_s)
+
+    def reload(self, classes: SloClasses, rules: RuleSet) -> None:
+        """Judge by these classes and decide by these rules from now on; safe from any thread.
+
+        Rules that mean the same keep their state; a firing of one that is gone or changed ends.
+        """
+        self.ask(lambda: self.evaluator.reload(classes, rules, self.clock.now_ns()))
+
+    def replay(self, batch: Batch, receipt_ns: int) -> None:
+        """Evaluate a record of the journal again, before `start`."""
+        batch.bound(segments=self.limits.segments_per_request, choices=MAX_CHOICES)
+        batch.received(receipt_ns)
+        self.replayed += 1
+        self._guard(lambda: self.evaluator.apply(batch, receipt_ns))
 
     def unwell(self) -> str | None:
         """Return why the service should be restarted, None when it should not."""
@@ -219,20 +177,21 @@ class Pipeline:
                 self._guard(lambda: self.evaluator.finish(self.clock.now_ns()))
                 return
             if isinstance(item, tuple):
-                batch, receipt_ns = item
+                batch, receipt_ns, size = item
                 self._guard(lambda batch=batch, receipt_ns=receipt_ns: self.evaluator.apply(batch, receipt_ns))  # type: ignore[misc]
+                self._queued_bytes -= size
             else:
                 item()
 
-    def _next(self) -> tuple[Batch, int] | Callable[[], None] | None:
+    def _next(self) -> tuple[Batch, int, int] | Callable[[], None] | None:
         """Return the next thing to do; while there is none, let time pass."""
         while True:
             due_ns = self.evaluator.next_timer()
             wait_s = LONGEST_WAIT_S
             if due_ns is not None:
-                wait_s = min(LONGEST_WAIT_S, max(0.0, (due_ns - self.clock.now_ns()) / 1e9))
+                wait_s = min(LONGEST_WAIT_S, max(REST_S, (due_ns - self.clock.now_ns()) / 1e9))
             try:
-                return self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
+                return self._inbox.get(timeout=wait_s)
             except queue.Empty:
                 self._let_time_pass()
 
@@ -260,18 +219,24 @@ class Pipeline:
                 log.exception("otel-llm: a batch could not be evaluated; the journal has it")
             self.evaluator.counts["internal_errors"] += 1
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int | float]:
         """Return the collector's own counters (ask in the evaluator's thread)."""
+        with self._inbox.mutex:
+            oldest = next((item[1] for item in self._inbox.queue if isinstance(item, tuple)), None)
+        lag_s = 0.0 if oldest is None else max(0, self.clock.now_ns() - oldest) / 1e9
         return {
             **self.evaluator.counts,
-            "exports": self.exports,
-            "refused_exports": self.refused,
-            "journal_bytes": self.journal.written_bytes,
+            **self._received,
+            **self.journal.counts(),
+            **self.outgoing.counts(),
+            **self.more_counts(),
             "decisions": self.outlets.decided_count,
             "unwritten": self.outlets.unwritten,
             "queue": self._inbox.qsize(),
+            "lag_seconds": lag_s,
             "in_flight": len(self.evaluator.live),
             "late_for_window": self.evaluator.windowing.late,
+            "replayed": self.replayed,
         }
 
 
@@ -281,17 +246,17 @@ def build(
     journal: Journal,
     classes: SloClasses,
     rules: RuleEngine,
-    console: Console,
-    decisions: DecisionLog | None,
+    outlets: Outlets,
+    limits: Limits,
     window_ns: int,
     patience: Patience,
+    outgoing: Outgoing,
     on_window: Callable[[dict[str, object]], None] | None = None,
 ) -> Pipeline:
     """Put the flow together."""
-    outlets = Outlets(clock=clock, console=console, metrics=UserMetrics(), decisions=decisions)
     windowing = Windowing(window_ns=window_ns, lateness_ns=patience.lateness_ns, on_window=on_window)
     evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=outlets, patience=patience)
-    return Pipeline(clock=clock, journal=journal, evaluator=evaluator, outlets=outlets)
+    return Pipeline(clock, journal, evaluator, outlets, limits, outgoing)
 
 
 def window_line(row: dict[str, object]) -> str:

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from otel_llm.collector.clock import Clock, MonotonicClock
+from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.errors import StartError
-from otel_llm.collector.grpc_server import GrpcReceiver
-from otel_llm.collector.http_server import HttpServer, web_app
 from otel_llm.collector.journal import Journal
-from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.metrics_user import UserMetrics
+from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
+from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build, window_line
-from otel_llm.collector.web import Web
-from otel_llm.rules.decisions import DecisionLog
+from otel_llm.collector.reloading import Reloading
+from otel_llm.collector.replay import Checkpoint, Windows, replay, whole_lines, written_windows
+from otel_llm.collector.web import Web, families
+from otel_llm.rules.decisions import DecisionLog, read_decided
 from otel_llm.rules.engine import RuleEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.collector.address import Address
     from otel_llm.collector.config import Settings
     from otel_llm.collector.console import Console
     from otel_llm.collector.evaluator import Patience
     from otel_llm.rules.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
 
-STOP_GRACE_S = 5.0
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """How the service came to its end."""
+
+    line: str
+    """For people."""
+    clean: bool
+    """Whether everything accepted was evaluated; what was not is in the journal."""
 
 
 @dataclass(slots=True)
 class Service:
-    """One collector; `start`, then `stop` once."""
+    """One collector; `prepare`, `serve`, then `stop`, each once."""
 
     classes: SloClasses
     rules: RuleSet
@@ -41,52 +55,86 @@ class Service:
     journal_folder: Path
     decisions_path: Path | None
     windows_path: Path | None
-    grpc: Address
-    http: Address
-    web: Address
+    at: Addresses
     window_ns: int
     patience: Patience
     console: Console
+    load: Callable[[], tuple[SloClasses, RuleSet]]
+    """Reads the class and rule files anew; raises ConfigError."""
     clock: Clock = field(default_factory=MonotonicClock)
     warnings: list[str] = field(default_factory=list)
     _pipeline: Pipeline | None = None
-    _doors: list[GrpcReceiver | HttpServer] = field(default_factory=list)
+    _doors: Doors | None = None
+    _reloading: Reloading | None = None
+    resumed: str | None = None
+    """One line on what was read again, if anything was."""
+    _checkpoint: Checkpoint | None = None
+    _seen_windows: Windows | None = None
     _windows: TextIO | None = None
     _decisions: TextIO | None = None
+    _stopping: bool = False
+    _drained: bool = False
 
-    def start(self) -> None:
-        """Take the journal, open the doors; raises StartError, and then nothing is left running."""
+    def prepare(self) -> None:
+        """Take the journal and the ports, go on where the run before stopped; nobody is let in yet.
+
+        Raises StartError or ConfigError, and then nothing is left running.
+        """
+        settings = self.settings.journal
         journal = Journal(
             self.journal_folder,
-            max_bytes=self.settings.journal_file_bytes,
-            max_age_s=self.settings.journal_file_s,
+            max_bytes=settings.file_bytes,
+            max_age_s=settings.file_s,
+            fsync=settings.fsync,
+            fsync_interval_s=settings.fsync_interval_s,
+            compress=settings.compress,
+            retain_bytes=settings.retain_bytes,
+            retain_s=settings.retain_s,
         ).open()
         try:
             pipeline = self._pipeline = self._flow(journal)
-            pipeline.start()
-            web = Web(pipeline)
-            limit = self.settings.message_bytes
-            page = web_app(
-                metrics=web.metrics,
-                streams=web.streams,
-                requests=web.requests,
-                page=web.page,
+            doors = self._doors = Doors(
+                self.at,
+                self.settings,
+                accept=pipeline.accept,
+                web=Web(pipeline),
                 healthy=pipeline.unwell,
-                ready=pipeline.unready,
+                ready=lambda: "stopping" if self._stopping else pipeline.unready(),
             )
-            self._doors = [
-                HttpServer(page, self.web, option="--web"),
-                HttpServer(otlp_app(pipeline.accept, max_message_bytes=limit), self.http, option="--http"),
-                GrpcReceiver(self.grpc, pipeline.accept, max_message_bytes=limit),
-            ]
-            for door in self._doors:  # all ports are taken before anybody is let in
-                door.bind()
-            for door in self._doors:
-                door.start()
+            reloading = self._reloading = Reloading(self._kinds(pipeline, doors))
+            pipeline.more_counts = lambda: {"reloads": reloading.reloads, "reload_errors": reloading.errors}
+            self._bring_back(pipeline, journal)
+            doors.bind()
+            refuse_own_doors(self.settings, [doors.grpc.address, doors.http.address])
+            self.warnings += doors.warnings()
         except BaseException:
             self._close()
             journal.close()
             raise
+
+    def serve(self) -> None:
+        """Evaluate, and open the doors; what is found is said from here on."""
+        pipeline, doors = self._pipeline, self._doors
+        assert pipeline is not None  # noqa: S101
+        assert doors is not None  # noqa: S101
+        try:
+            pipeline.start()
+            self._checkpoint = Checkpoint(pipeline, pipeline.journal)
+            self._checkpoint.start()
+            _rest_the_cyclic_collector()
+            doors.open()
+            pipeline.outgoing.start(lambda: families(pipeline))
+        except BaseException:
+            self._close()
+            raise
+
+    def _bring_back(self, pipeline: Pipeline, journal: Journal) -> None:
+        """Go on where the run before stopped."""
+        lost_after_ns = self.patience.lost_after_ns + self.window_ns + 2 * self.patience.lateness_ns
+        records = replay(pipeline, journal, windows=self._seen_windows, lost_after_ns=lost_after_ns)
+        if records:
+            flying = len(pipeline.evaluator.live)
+            self.resumed = f"resumed from the journal: {records} exports read again, {flying} streams in flight"
 
     def _flow(self, journal: Journal) -> Pipeline:
         if self.rules.not_evaluated:
@@ -95,66 +143,117 @@ class Service:
                 f"rules of scope instance and class are checked, not evaluated in this version: {names}"
             )
         try:
+            decided, _ = read_decided([] if self.decisions_path is None else whole_lines(self.decisions_path))
+            written = set() if self.windows_path is None else written_windows(self.windows_path)
+            self._seen_windows = Windows(self._write_window, written)
             self._windows = _append_to(self.windows_path)
             self._decisions = _append_to(self.decisions_path)
         except OSError as problem:
             raise StartError(f"{problem.filename}: {problem.strerror}: choose another file") from problem
-        pipeline = build(
+        metrics = self.settings.metrics
+        outlets = Outlets(
+            clock=self.clock,
+            console=self.console,
+            metrics=UserMetrics(
+                by_instance=metrics.instance_label,
+                models=None if metrics.models is None else frozenset(metrics.models),
+                instances=None if metrics.instances is None else frozenset(metrics.instances),
+            ),
+            decisions=None if self._decisions is None else DecisionLog(self._decisions),
+        )
+        return build(
             clock=self.clock,
             journal=journal,
             classes=self.classes,
-            rules=RuleEngine(self.rules),
-            console=self.console,
-            decisions=None if self._decisions is None else DecisionLog(self._decisions),
+            rules=RuleEngine(self.rules, decided),
+            outlets=outlets,
+            limits=self.settings.limits,
             window_ns=self.window_ns,
             patience=self.patience,
-            on_window=None if self._windows is None else self._write_window,
+            on_window=self._seen_windows.take,
+            outgoing=Outgoing(self.settings, self.clock),
         )
-        pipeline.outlets.metrics.by_instance = self.settings.instance_label
-        pipeline.max_streams = self.settings.max_streams
-        return pipeline
 
     def _write_window(self, row: dict[str, object]) -> None:
-        assert self._windows is not None  # noqa: S101
         assert self._pipeline is not None  # noqa: S101
+        if self._pipeline.outgoing.windows is not None:
+            self._pipeline.outgoing.windows.offer(row)
+        if self._windows is None:
+            return
         try:
             self._windows.write(window_line(row) + "\n")
             self._windows.flush()
         except OSError as problem:
-            if not self._pipeline.outlets.unwritten:
-                log.error("otel-llm: windows cannot be written: %s", problem)  # noqa: TRY400  the message says it all
-            self._pipeline.outlets.unwritten += 1
+            self._pipeline.outlets.not_written("windows", problem)
+
+    def _kinds(self, pipeline: Pipeline, doors: Doors) -> list[tuple[str, Callable[[], str]]]:
+        def classes_and_rules() -> str:
+            classes, rules = self.load()
+            pipeline.reload(classes, rules)
+            self.classes, self.rules = classes, rules
+            return self.judging()
+
+        tokens, certificates = doors.tokens, doors.certificates
+        kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", classes_and_rules)]
+        if tokens is not None:
+            kinds.append(("tokens", lambda: str(tokens.reload())))
+        if certificates is not None:
+            kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
+        return kinds
+
+    def reload(self) -> tuple[str | None, list[str]]:
+        """Reload classes, rules, tokens and certificates; return a line on what was, and one on each that was not."""
+        assert self._reloading is not None  # noqa: S101
+        return self._reloading.run()
 
     def listening(self) -> str:
         """Return one line on what is listening where."""
-        web, http, grpc = self._doors
-        return f"listening: OTLP/gRPC {grpc.address}, OTLP/HTTP {http.address}, web http://{web.address}"
+        assert self._doors is not None  # noqa: S101
+        return self._doors.listening()
+
+    def judging(self) -> str:
+        """Return words on what streams are judged by."""
+        shadow = " (in shadow)" if self.rules.shadow else ""
+        return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.stream_rules)}{shadow}"
 
     def following(self) -> str:
         """Return one line on what is judged by what and written where."""
-        shadow = " (in shadow)" if self.rules.shadow else ""
-        return (
-            f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.stream_rules)}{shadow}; "
-            f"journal: {self.journal_folder}"
-        )
+        return f"{self.judging()}; journal: {self.journal_folder}"
 
-    def stop(self) -> str:
-        """Close the doors, evaluate what was accepted, close the files; return one line on what was done."""
+    def stop(self) -> Stopped:
+        """Close the doors, evaluate what was accepted, close the files: at most `drain_s` seconds from now."""
         assert self._pipeline is not None  # noqa: S101
-        for door in reversed(self._doors):
-            door.stop(STOP_GRACE_S)
-        self._pipeline.stop()
-        self._pipeline.evaluator.windowing.flush()
-        self._close_files()
+        drain_s = self.settings.limits.drain_s
+        draining = threading.Thread(target=self._drain, name="otel-llm-drain", daemon=True)
+        draining.start()
+        draining.join(drain_s)
         counts = self._pipeline.counts()
-        return (
-            f"stopped: {counts['exports']} exports, {counts.get('judged', 0)} streams judged, "
-            f"{counts['in_flight']} still in flight (in the journal), {counts['decisions']} decisions"
-        )
+        done = f"{counts.get('exports', 0)} exports, {counts.get('judged', 0)} streams judged"
+        if not self._drained:
+            left = f"{counts['queue']} exports were not evaluated (they are in the journal)"
+            return Stopped(f"stopped after {drain_s:g} s: {done}; {left}", clean=False)
+        rest = f"{counts['in_flight']} still in flight (in the journal), {counts['decisions']} decisions"
+        return Stopped(f"stopped: {done}, {rest}", clean=True)
+
+    def _drain(self) -> None:
+        assert self._pipeline is not None  # noqa: S101
+        assert self._doors is not None  # noqa: S101
+        self._stopping = True  # whoever balances load looks elsewhere from now on
+        self._doors.close_to_exports(self.settings.limits.drain_s / 2)
+        if self._checkpoint is not None:
+            self._checkpoint.stop()
+        self._pipeline.outgoing.stop_metrics(self.settings.limits.drain_s / 4)
+        self._pipeline.stop()
+        self._pipeline.outgoing.stop(self.settings.limits.drain_s / 4)
+        self._close_files()
+        self._doors.close()
+        self._drained = True
 
     def _close(self) -> None:
-        for door in reversed(self._doors):
-            door.stop(0)
+        if self._doors is not None:
+            self._doors.close()
+        if self._checkpoint is not None:
+            self._checkpoint.stop()
         if self._pipeline is not None:
             self._pipeline.stop()
         self._close_files()
@@ -163,6 +262,17 @@ class Service:
         for file in (self._windows, self._decisions):
             if file is not None:
                 file.close()
+
+
+def _rest_the_cyclic_collector() -> None:
+    """Look for cycles of garbage rarely: the streams in flight are many objects, none of them in a cycle.
+
+    By default every 700 new objects are looked at, and all of them again and again: that is a fifth of the time here,
+    and pauses of hundreds of milliseconds with many streams.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def _append_to(path: Path | None) -> TextIO | None:

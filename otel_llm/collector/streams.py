@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
+    from otel_llm.collector.table import Group, Table
     from otel_llm.readers.assemble import Parts, Resolved, StreamKey, StreamParts
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
@@ -17,36 +18,41 @@ if TYPE_CHECKING:
 class LiveStream:
     """A stream between its first segment and its verdict.
 
-    Times are on the sender's clock but for those named `receipt`. `arithmetic` is None until the commit is known.
+    Times are on the sender's clock but for those named `receipt`. What changes with every segment stands in the
+    table's columns, at `slot`.
     """
 
+    table: Table
     parts: Parts
     choice: int
     slo: SloClass
-    slo_class: str
-    model: str
-    instance: str
-    measured_at: str
-    exact_resume: bool
-    last_receipt_ns: int
-    offset_ns: int
-    """The largest (segment end - receipt) so far: the stream's now is the collector's now plus this."""
-    watermark_ns: int
     shift_ns: int
     """What to subtract from the stream's times to place them in windows."""
-    arithmetic: Stream | None = None
+    slo_class: str = ""
+    model: str = ""
+    instance: str = ""
+    measured_at: str = ""
+    exact_resume: bool = False
+    slot: int = -1
     windows: Ledger | None = None
-    meter: Ledger | None = None
     waiting: list[int] = field(default_factory=list)
     """Numbers of the segments that came but wait for one before them."""
-    applied_tokens: int = 0
     early: list[tuple[int, int]] = field(default_factory=list)
     """Tokens from before the commit as they were sent, with their kinds: the arithmetic has them at the commit."""
     ended_ns: int | None = None
     outcome: str | None = None
     settle_by_ns: int | None = None
     """Collector time at which an ended stream is judged with what is there."""
-    forgotten: bool = False
+    known: Resolved | None = None
+    """What was known when the stream was found, if it can begin with that."""
+    _arithmetic: Stream | None = None
+
+    def take_slot(self, *, offset_ns: int, watermark_ns: int, receipt_ns: int) -> None:
+        """Enter the table."""
+        self.slot = self.table.take(self, self.table_key)
+        self.table.offset_ns[self.slot] = offset_ns
+        self.table.watermark_ns[self.slot] = watermark_ns
+        self.table.receipt_ns[self.slot] = self.table.found_ns[self.slot] = receipt_ns
 
     @property
     def key(self) -> StreamKey:
@@ -54,75 +60,166 @@ class LiveStream:
         return (self.parts.trace_id, self.parts.span_id, self.choice)
 
     @property
+    def group(self) -> Group:
+        """Return what windows and counters tell streams by; unknown names are empty."""
+        return (self.slo_class, self.model, self.instance, self.measured_at)
+
+    @property
+    def table_key(self) -> bytes | None:
+        """Return the key by which segments of choice 0 find the stream."""
+        return None if self.choice else self.parts.trace_id + self.parts.span_id
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether the commit is known."""
+        return self._arithmetic is not None
+
+    @property
     def stream(self) -> Stream:
         """Return the arithmetic, of a stream whose commit is known."""
-        if self.arithmetic is None:
+        if self._arithmetic is None:
             raise LookupError("the stream's commit is not known")
-        return self.arithmetic
+        if self.table.ahead[self.slot]:
+            self.table.running.load(self.slot, self._arithmetic.running)
+            self.table.ahead[self.slot] = False
+        return self._arithmetic
+
+    @property
+    def tokens_so_far(self) -> Stream:
+        """Return the arithmetic for its tokens alone: what was judged of them may stand in the columns only."""
+        assert self._arithmetic is not None  # noqa: S101  asked of streams that have begun
+        return self._arithmetic
 
     @property
     def received(self) -> StreamParts:
         """Return the segments received."""
-        return self.parts.stream(self.choice)
+        parts = self.parts.stream(self.choice)
+        table, slot, prefix = self.table, self.slot, parts.prefix
+        if prefix.segments < (segments := int(table.segments[slot])):
+            prefix.segments, prefix.tokens = segments, int(table.tokens[slot])
+            prefix.end_ns = max(prefix.end_ns, int(table.watermark_ns[slot]))
+        return parts
+
+    def resolve(self) -> Resolved:
+        """Say what is known of the stream now."""
+        _ = self.received
+        return self.parts.resolve(self.choice)
+
+    @property
+    def offset_ns(self) -> int:
+        """Return the largest (segment end - receipt) so far: the stream's now is the collector's now plus this."""
+        return int(self.table.offset_ns[self.slot])
+
+    @property
+    def watermark_ns(self) -> int:
+        """Return the end of the last segment that has no missing one before it."""
+        return int(self.table.watermark_ns[self.slot])
+
+    @property
+    def last_receipt_ns(self) -> int:
+        """Return when the last segment was received."""
+        return int(self.table.receipt_ns[self.slot])
+
+    @property
+    def applied_tokens(self) -> int:
+        """Return how many token indexes were applied."""
+        return int(self.table.tokens[self.slot])
 
     @property
     def has_gap(self) -> bool:
         """Return whether a segment is missing right now: facts about time are missing with it."""
-        return bool(self.waiting) or self.arithmetic is None
+        return bool(self.waiting) or self._arithmetic is None
 
     @property
     def known_until_ns(self) -> int:
         """Return up to when nothing is missing: the end, where only the request span said when that was."""
-        if self.ended_ns is None or self.has_gap or self.received.ending is not None:
+        if self.ended_ns is None or self.has_gap or self.parts.stream(self.choice).ending is not None:
             return self.watermark_ns
-        complete = self.parts.resolve(self.choice).complete
-        return max(self.watermark_ns, self.ended_ns) if complete else self.watermark_ns
+        return max(self.watermark_ns, self.ended_ns) if self.resolve().complete else self.watermark_ns
+
+    def heard(self, end_ns: int, now_ns: int) -> None:
+        """Note a segment received now."""
+        table, slot = self.table, self.slot
+        table.offset_ns[slot] = max(table.offset_ns[slot], end_ns - now_ns)
+        table.receipt_ns[slot] = now_ns
 
     def begin(self, resolved: Resolved) -> None:
         """Start the arithmetic, or start it anew with what it had: what it was begun with has changed."""
         assert resolved.commit_ns is not None  # noqa: S101
-        old = self.arithmetic
-        self.arithmetic = Stream(self.slo, resolved.commit_ns, resolved.input_tokens)
+        old = self._arithmetic
+        arithmetic = self._arithmetic = Stream(self.slo, resolved.commit_ns, resolved.input_tokens)
         if old is None:
-            self.watermark_ns = resolved.commit_ns
-            return
-        times, kinds = old.times_ns[old.skewed :], old.kinds
-        early = [time for time, _ in self.early]
-        if kinds is None and not any(kind for _, kind in self.early):
-            self.arithmetic.extend([*early, *times])
+            self.table.watermark_ns[self.slot] = resolved.commit_ns
         else:
-            later = bytes(len(times)) if kinds is None else kinds[old.skewed :]
-            self.arithmetic.extend([*early, *times], bytes(kind for _, kind in self.early) + later)
+            times, kinds = old.times_ns[old.skewed :], old.kinds
+            early = [time for time, _ in self.early]
+            if kinds is None and not any(kind for _, kind in self.early):
+                arithmetic.extend([*early, *times])
+            else:
+                later = bytes(len(times)) if kinds is None else kinds[old.skewed :]
+                arithmetic.extend([*early, *times], bytes(kind for _, kind in self.early) + later)
+        self._enter()
 
     def apply(self) -> None:
         """Hand every token that continues the unbroken run to the arithmetic, by number of segment."""
-        if self.arithmetic is None or not self.waiting:
+        if self._arithmetic is None:
             return
+        if self.waiting:
+            arithmetic = self.stream
+            tokens = len(arithmetic.times_ns)
+            self._apply(arithmetic)
+            if len(arithmetic.times_ns) != tokens and self.parts.stream(self.choice).ending is None:
+                self._enter()
+        self.table.ready[self.slot] = (
+            self.ended_ns is None and not self.waiting and not self.parts.stream(self.choice).held
+        )
+
+    def _apply(self, arithmetic: Stream) -> None:
+        table, slot = self.table, self.slot
         received = self.received
+        applied, watermark_ns = self.applied_tokens, self.watermark_ns
         self.waiting.sort()
         taken = 0
         for seq in self.waiting:
             held = received.held[seq]
             segment = held.segment
-            if segment.first_token > self.applied_tokens:
+            if segment.first_token > applied:
                 break
             if segment.times_ns:
-                if min(segment.times_ns) < self.arithmetic.commit_ns:
+                if min(segment.times_ns) < arithmetic.commit_ns:
                     pairs = zip(segment.times_ns, segment.kinds or bytes(held.tokens), strict=True)
-                    self.early += [pair for pair in pairs if pair[0] < self.arithmetic.commit_ns]
-                self.arithmetic.extend(segment.times_ns, segment.kinds)
+                    self.early += [pair for pair in pairs if pair[0] < arithmetic.commit_ns]
+                arithmetic.extend(segment.times_ns, segment.kinds)
                 segment.times_ns, segment.kinds = [], None  # the stream has them now, eight bytes each
-            self.applied_tokens = max(self.applied_tokens, held.next_token)
-            self.watermark_ns = max(self.watermark_ns, segment.end_ns)
+            applied = max(applied, held.next_token)
+            watermark_ns = max(watermark_ns, segment.end_ns)
             taken += 1
         del self.waiting[:taken]
+        received.fold()
+        table.tokens[slot], table.watermark_ns[slot] = applied, watermark_ns
+        table.segments[slot] = received.prefix.segments
+
+    def _enter(self) -> None:
+        """Write the arithmetic's state into the columns."""
+        arithmetic, table, slot = self._arithmetic, self.table, self.slot
+        assert arithmetic is not None  # noqa: S101
+        table.running.store(slot, arithmetic.running, self.slo)
+        table.ahead[slot] = False
+        table.last_ns[slot] = arithmetic.last_ns
+        table.first_ns[slot] = arithmetic.times_ns[0] if arithmetic.times_ns else arithmetic.commit_ns
+        table.times[slot] = arithmetic.plain_times
+
+    def end(self, ended_ns: int) -> None:
+        """Note the end; nothing is applied by columns any more."""
+        self.ended_ns = ended_ns
+        self.table.begun[self.slot] = self.table.ready[self.slot] = False
 
     def token_times(self) -> tuple[list[int], bytes | None]:
         """Return all tokens received, applied ones first, as unix ns and kinds (None: all content)."""
         rest, rest_kinds = self.received.token_times()
-        if self.arithmetic is None:
+        if self._arithmetic is None:
             return rest, rest_kinds
-        times, kinds = list(self.arithmetic.times_ns), self.arithmetic.kinds
+        times, kinds = list(self._arithmetic.times_ns), self._arithmetic.kinds
         if not rest:
             return times, kinds
         if kinds is None and rest_kinds is None:
@@ -137,3 +234,4 @@ class LiveStream:
         self.instance = resolved.instance or ""
         self.measured_at = resolved.measured_at
         self.exact_resume = resolved.exact_resume
+        self.table.name(self.slot, self.group, slo)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
-from otel_llm.collector.evaluator import facts_of
-from otel_llm.collector.metrics import own_families
+from otel_llm.collector.outlets import key_of
+from otel_llm.collector.self_metrics import own_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from otel_llm.collector.pipeline import Pipeline
     from otel_llm.collector.streams import LiveStream
+    from otel_llm.readers.rows import Row
 
 SHOWN_STREAMS = 100
 SHOWN_ROWS = 200
@@ -39,44 +42,76 @@ class Web:
 
     def metrics(self) -> bytes:
         """Return the Prometheus text (format 0.0.4)."""
-        return self._pipeline.ask(self._metrics)
+        return generate_latest(_Prepared(families(self._pipeline)))
 
     def page(self) -> str:
         """Return the page."""
         return page(self.streams())
 
-    def _now(self, stream: LiveStream, now_ns: int) -> int:
-        return now_ns + stream.offset_ns
-
-    def _runway_ns(self, stream: LiveStream, now_ns: int) -> int:
-        assert stream.arithmetic is not None  # noqa: S101
-        return stream.arithmetic.at(max(self._now(stream, now_ns), stream.arithmetic.commit_ns)).runway_ns
-
-    def _flying(self) -> list[LiveStream]:
-        live = self._pipeline.evaluator.live.values()
-        return [one for one in live if one.arithmetic is not None and one.ended_ns is None]
-
     def _streams(self) -> dict[str, Any]:
         now_ns = self._pipeline.clock.now_ns()
-        flying = self._flying()
+        table = self._pipeline.evaluator.table
+        slots = table.flying()
+        runway_ns = table.runway_ns(slots, now_ns)
+        shown = np.argsort(runway_ns, kind="stable")[:SHOWN_STREAMS]
+        streams = [table.streams[slot] for slot in slots[shown].tolist()]
         outlets = self._pipeline.outlets
         return {
             "now_unix_nano": now_ns,
             "in_flight": len(self._pipeline.evaluator.live),
-            "starving": sum(self._runway_ns(one, now_ns) < 0 for one in flying),
+            "starving": int((runway_ns < 0).sum()),
             "judged": self._pipeline.evaluator.counts["judged"],
             "queue": self._pipeline.counts()["queue"],
-            "streams": facts_of(flying, now_ns, SHOWN_STREAMS, lambda one: self._runway_ns(one, now_ns)),
+            "streams": [facts_of(stream, now_ns) for stream in streams if stream is not None],
             "recent": list(outlets.recent)[-SHOWN_ROWS:],
             "decisions": list(outlets.recent_decisions)[-SHOWN_ROWS:],
         }
 
-    def _metrics(self) -> bytes:
-        now_ns = self._pipeline.clock.now_ns()
-        metrics = self._pipeline.outlets.metrics
-        starving = [(one, self._runway_ns(one, now_ns) < 0) for one in self._flying()]
-        families = [*metrics.families(), *metrics.gauges(starving), *own_families(self._pipeline.counts())]
-        return generate_latest(_Prepared(families))
+
+def families(pipeline: Pipeline) -> list[Metric]:
+    """Return all families of metrics as they are now; raises TimeoutError where the evaluator does not answer.
+
+    Only what is the evaluator's own is asked of it: with many sets of labels the rest takes a while.
+    """
+    metrics = pipeline.outlets.metrics
+    gauges, counts = pipeline.ask(lambda: _figures(pipeline))
+    return [*metrics.families(), *gauges, *own_families(counts), *pipeline.outlets.latency.families()]
+
+
+def _figures(pipeline: Pipeline) -> tuple[list[Metric], dict[str, int | float]]:
+    table, outlets = pipeline.evaluator.table, pipeline.outlets
+    for metered in pipeline.evaluator.meter.charge_flying():
+        outlets.charged(metered)
+    slots = table.flying()
+    starving = table.runway_ns(slots, pipeline.clock.now_ns()) < 0
+    numbers: Counter[int] = Counter(table.group[slots].tolist())
+    hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())
+    flying = {key_of(table.groups[group]): (number, hungry[group]) for group, number in numbers.items()}
+    return list(outlets.metrics.gauges(flying)), pipeline.counts()
+
+
+def facts_of(stream: LiveStream, now_ns: int) -> Row:
+    """Return the in-flight facts of a stream as a JSON-able row, seconds."""
+    facts = stream.stream.at(now_ns + stream.offset_ns)
+    trace_id, span_id, choice = stream.key
+    return {
+        "trace_id": trace_id.hex(),
+        "span_id": span_id.hex(),
+        "choice": choice,
+        "slo_class": stream.slo_class,
+        "model": stream.model,
+        "instance": stream.instance,
+        "measured_at": stream.measured_at,
+        "tokens": facts.tokens,
+        "tokens_read": facts.tokens_read,
+        "age_s": facts.age_ns / 1e9,
+        "ttft_s": None if facts.ttft_ns is None else facts.ttft_ns / 1e9,
+        "gap_s": facts.gap_ns / 1e9,
+        "idle_s": facts.idle_ns / 1e9,
+        "runway_s": facts.runway_ns / 1e9,
+        "fluidity_index": facts.fluidity_index,
+        "ended": stream.ended_ns is not None,
+    }
 
 
 class _Prepared(CollectorRegistry):

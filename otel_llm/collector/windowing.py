@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from otel_llm.slo.ledger import MOST_WINDOWS
 from otel_llm.slo.windows import Charge, WindowTotals, window_start
 
@@ -12,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_llm.collector.streams import LiveStream
-    from otel_llm.readers.assemble import Resolved, StreamKey
+    from otel_llm.collector.table import Group, Table
+    from otel_llm.readers.assemble import Resolved
     from otel_llm.slo.verdict import Verdict
 
-Group = tuple[str, str, str, str]
+PARTS: Final = 32
+"""Into how many parts the streams are divided that are charged before a window closes."""
 GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")
 
 
@@ -35,12 +39,24 @@ class Windowing:
     _latest_ns: int = 0
     _open: dict[int, dict[Group, WindowTotals]] = field(default_factory=dict)
     _closed_until_ns: int | None = None
+    _swept: int = 0
+    """How many of the parts were charged early for the oldest open window."""
 
     def next_close(self) -> int | None:
-        """Return when the oldest open window closes; None before the first stream."""
+        """Return when there is something to do for the oldest open window; None before the first stream."""
         if self._closed_until_ns is None:
             return None
-        return self._closed_until_ns + self.window_ns + self.lateness_ns
+        due_ns = self._closed_until_ns + self.window_ns + self.lateness_ns
+        return due_ns - (PARTS - self._swept) * self._step_ns if self._swept < PARTS else due_ns
+
+    @property
+    def _step_ns(self) -> int:
+        return self.lateness_ns // (2 * PARTS)
+
+    @property
+    def closed_until_ns(self) -> int | None:
+        """Return the start of the oldest open window; None before the first stream."""
+        return self._closed_until_ns
 
     def begin(self, now_ns: int) -> None:
         """Note the time, and open the first window: that of the earliest time that is not late at `now_ns`."""
@@ -50,16 +66,17 @@ class Windowing:
 
     def started(self, stream: LiveStream) -> None:
         """Count a request in the window in which it was committed."""
-        if stream.arithmetic is not None:
-            self._of(stream, stream.arithmetic.commit_ns).started()
+        if stream.begun:
+            self._of(stream, stream.tokens_so_far.commit_ns).started()
 
     def ended(self, stream: LiveStream, resolved: Resolved, verdict: Verdict | None) -> None:
         """Charge what is left, window by window, and count the verdict in the window in which the request ended."""
         end_ns = resolved.end_ns if resolved.end_ns is not None else stream.watermark_ns
-        ledger, arithmetic = stream.windows, stream.arithmetic
-        if ledger is None or arithmetic is None:
+        ledger = stream.windows
+        if ledger is None or not stream.begun:
             self._of(stream, end_ns).ended(resolved.outcome, None)
             return
+        arithmetic = stream.tokens_so_far
         end_ns = max(end_ns, arithmetic.last_ns)
         last = self._place(end_ns - stream.shift_ns)
         first = max(
@@ -80,53 +97,71 @@ class Windowing:
 
     def move_start(self, stream: LiveStream, group: Group) -> None:
         """Count the start of a stream under its group of now, no longer under `group`, if its window is still open."""
-        if stream.arithmetic is None:
+        if not stream.begun:
             return
-        totals = self._open.get(window_start(stream.arithmetic.commit_ns - stream.shift_ns, self.window_ns), {})
+        totals = self._open.get(window_start(stream.tokens_so_far.commit_ns - stream.shift_ns, self.window_ns), {})
         if group in totals:
             totals[group].requests_started -= 1
             self.started(stream)
 
-    def close_until(
-        self, now_ns: int, streams: Mapping[StreamKey, LiveStream], judge_before: Callable[[int, int], None]
-    ) -> None:
-        """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it."""
+    def close_until(self, now_ns: int, table: Table, judge_before: Callable[[int, int], None]) -> None:
+        """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it.
+
+        Streams that have told of everything before a window's end are charged in the half of the lateness before it
+        closes, a part at a time: all of them at once would take as long as a reader waits.
+        """
         self.begin(now_ns)
         assert self._closed_until_ns is not None  # noqa: S101
-        while self._closed_until_ns + self.window_ns + self.lateness_ns <= now_ns:
-            if not streams and not self._open:
-                self._closed_until_ns = window_start(now_ns - self.lateness_ns, self.window_ns)
-                return
+        while (due_ns := self.next_close()) is not None and due_ns <= now_ns:
             start = self._closed_until_ns
+            if not len(table) and not self._open:
+                until_ns = window_start(now_ns - self.lateness_ns, self.window_ns)
+                judge_before(until_ns, now_ns)  # request spans may still wait, with nothing else in flight
+                if not self._open:
+                    self._closed_until_ns, self._swept = max(start, until_ns), PARTS
+                    return
+            if self._swept < PARTS:
+                self._charge_known(start, table)
+                continue
             judge_before(start + self.window_ns, now_ns)
-            for stream in streams.values():
-                if stream.arithmetic is not None:
+            for slot in np.flatnonzero(table.charged_ns < start + self.window_ns).tolist():
+                stream = table.streams[slot]
+                if stream is not None and stream.begun:
                     self._charge_through(stream, start, stream.known_until_ns)
             totals = self._open.pop(start, {})
             self._closed_until_ns = start + self.window_ns
+            self._swept = 0
             self._emit(start, totals)
 
-    def flush(self) -> None:
-        """Emit every open window as it stands: the service stops."""
-        for start in sorted(self._open):
-            self._emit(start, self._open.pop(start))
+    def _charge_known(self, start: int, table: Table) -> None:
+        """Charge the window to the next part of the streams, as far as they have told all of it."""
+        until = start + self.window_ns
+        part = np.arange(self._swept, table.size, PARTS)
+        self._swept += 1
+        part = part[table.begun[part] & (table.charged_ns[part] < until)]
+        for slot in part.tolist():
+            stream = table.streams[slot]
+            if stream is not None and stream.watermark_ns >= until + stream.shift_ns:
+                self._charge_through(stream, start, stream.watermark_ns)
+                table.charged_ns[slot] = until
 
     def _charge_through(self, stream: LiveStream, start: int, known_until_ns: int) -> None:
-        if stream.windows is None or stream.arithmetic is None:
+        if stream.windows is None:
             return
+        arithmetic = stream.tokens_so_far
         until = start + self.window_ns + stream.shift_ns
-        if stream.arithmetic.commit_ns >= until:
+        if arithmetic.commit_ns >= until:
             return
-        charge = stream.windows.advance(stream.arithmetic.read_ns, until, known_until_ns)
+        charge = stream.windows.advance(arithmetic.read_ns, until, known_until_ns)
         if charge.terms or charge.tokens_read or charge.idle_ns:
-            self._totals(start, group_of(stream)).charge(charge)
+            self._totals(start, stream.group).charge(charge)
 
     def _of(self, stream: LiveStream, instant_ns: int) -> WindowTotals:
         start = self._place(instant_ns - stream.shift_ns)
         if self._closed_until_ns is not None and start < self._closed_until_ns:
             self.late += 1
             start = self._closed_until_ns
-        return self._totals(start, group_of(stream))
+        return self._totals(start, stream.group)
 
     def _place(self, instant_ns: int) -> int:
         """Return the start of the window of an instant; what claims to come later than can be is put into the last."""
@@ -141,8 +176,3 @@ class Windowing:
         for group in sorted(groups, key=lambda names: [(name == "", name) for name in names]):
             named = dict(zip(GROUP_NAMES, (name or None for name in group), strict=True))
             self.on_window(dict(groups[group].row(start, self.window_ns, named)))
-
-
-def group_of(stream: LiveStream) -> Group:
-    """Return what windows tell a stream by; unknown names are empty."""
-    return (stream.slo_class, stream.model, stream.instance, stream.measured_at)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_llm import semconv
+from otel_llm.readers.foreign import Foreign, foreign_tokens, read_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 RequestKey: TypeAlias = tuple[bytes, bytes]
 StreamKey: TypeAlias = tuple[bytes, bytes, int]
-
-NS_PER_S = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -41,6 +40,20 @@ class Held:
 
 
 @dataclass(slots=True)
+class Prefix:
+    """What is left of segments 0 to `segments` - 1 once the live evaluator has applied them and let them go.
+
+    None of them said how the stream ended; `attributes` are theirs together, of several the earliest.
+    """
+
+    segments: int = 0
+    tokens: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class StreamParts:
     """The segments of one stream by number; a repetition is counted and changes nothing."""
 
@@ -50,26 +63,75 @@ class StreamParts:
     """Segment end - receipt of the segment that was received first: how far the sender's clock is ahead, at least."""
     ending: int | None = None
     """The highest number of a segment that says how the stream ended."""
+    prefix: Prefix = field(default_factory=Prefix)
 
     def add(self, segment: Segment) -> bool:
-        """Keep `segment` unless its number is there already; return whether it was new."""
-        if segment.seq in self.held:
+        """Keep `segment` unless its number was there already; return whether it was new."""
+        if self.has(segment.seq):
             self.duplicates += 1
             return False
-        if not self.held and segment.receipt_ns is not None:
+        if not self.held and not self.prefix.segments and segment.receipt_ns is not None:
             self.offset_ns = segment.end_ns - segment.receipt_ns
         self.held[segment.seq] = Held(segment, len(segment.times_ns))
         if semconv.OUTCOME in segment.attributes and (self.ending is None or segment.seq > self.ending):
             self.ending = segment.seq
         return True
 
+    def has(self, seq: int) -> bool:
+        """Tell whether the segment of this number was received."""
+        return seq < self.prefix.segments or seq in self.held
+
+    def count(self) -> int:
+        """Return how many segments were received."""
+        return self.prefix.segments + len(self.held)
+
+    def fold(self) -> None:
+        """Let go of the segments, from the first on, whose tokens were handed on and that do not end the stream."""
+        prefix = self.prefix
+        while (held := self.held.get(prefix.segments)) is not None:
+            segment = held.segment
+            if segment.times_ns or held.segment.first_token > prefix.tokens or semconv.OUTCOME in segment.attributes:
+                return
+            del self.held[prefix.segments]
+            if not prefix.segments:
+                prefix.start_ns, prefix.end_ns = segment.start_ns, segment.end_ns
+            prefix.segments += 1
+            prefix.tokens = max(prefix.tokens, held.next_token)
+            prefix.end_ns = max(prefix.end_ns, segment.end_ns)
+            if segment.attributes:
+                prefix.attributes = {**segment.attributes, **prefix.attributes}
+
     def in_order(self) -> list[Held]:
-        """Return what was received, by number."""
+        """Return what was received and is held, by number."""
         return [self.held[seq] for seq in sorted(self.held)]
 
     def last(self) -> Held | None:
         """Return the segment that says how the stream ended, if it was received."""
         return None if self.ending is None else self.held[self.ending]
+
+    def commit_ns(self) -> int | None:
+        """Return when the request was committed, by segment 0; None if that was not received."""
+        if self.prefix.segments:
+            return self.prefix.start_ns
+        first = self.held.get(0)
+        return None if first is None else first.segment.start_ns
+
+    def seen_until_ns(self) -> int | None:
+        """Return the latest end of a segment."""
+        ends = [held.segment.end_ns for held in self.held.values()]
+        if self.prefix.segments:
+            ends.append(self.prefix.end_ns)
+        return max(ends, default=None)
+
+    def attributes(self) -> Attributes:
+        """Return what the segments say of the stream; of several the earliest."""
+        if not self.held:
+            return self.prefix.attributes
+        attributes: Attributes = {}
+        for held in reversed(self.in_order()):
+            attributes.update(held.segment.attributes)
+        attributes.update(self.prefix.attributes)
+        return attributes
 
     def contiguous(self) -> tuple[int, int | None]:
         """Return (tokens in the unbroken run from token 0, up to when that run is known to be all; None if at all).
@@ -77,7 +139,7 @@ class StreamParts:
         A missing empty segment is no hole: what counts is the index of the tokens. Without tokens between, the
         stream is known up to the end of the last segment that continues the run.
         """
-        tokens, known_ns = 0, None
+        tokens, known_ns = self.prefix.tokens, self.prefix.end_ns if self.prefix.segments else None
         for held in self.in_order():
             if held.segment.first_token > tokens:
                 break
@@ -85,8 +147,16 @@ class StreamParts:
             known_ns = held.segment.end_ns if known_ns is None else max(known_ns, held.segment.end_ns)
         return tokens, known_ns
 
+    def covered(self) -> int:
+        """Return how many token indexes the segments hold, each counted once."""
+        covered = upto = self.prefix.tokens
+        for held in sorted(self.held.values(), key=lambda one: one.segment.first_token):
+            covered += max(0, held.next_token - max(upto, held.segment.first_token))
+            upto = max(upto, held.next_token)
+        return covered
+
     def token_times(self) -> tuple[list[int], bytes | None]:
-        """Return every received token time in order of segment (unsorted within), and the kinds (None: all content)."""
+        """Return every token time that is held in order of segment (unsorted within), and the kinds (None: content)."""
         times: list[int] = []
         kinds = bytearray()
         plain = True
@@ -128,7 +198,7 @@ class Resolved:
     offset_ns: int | None
     queue_s: float | None = None
     foreign: Foreign | None = None
-    """Set for spans of others that carry no token times of ours: only these columns are filled."""
+    """Set for spans of others: what they say; where they carry no token times only these columns are filled."""
 
     @property
     def key(self) -> StreamKey:
@@ -147,14 +217,6 @@ class Resolved:
 
 
 @dataclass(slots=True)
-class Foreign:
-    """What another instrumentation's span says of its request, seconds; None where it says nothing."""
-
-    ttft_s: float | None
-    e2e_s: float | None
-
-
-@dataclass(slots=True)
 class Parts:
     """What was received of one request: its request span and its streams by choice."""
 
@@ -165,7 +227,10 @@ class Parts:
 
     def stream(self, choice: int) -> StreamParts:
         """Return the parts of one choice, made when first asked for."""
-        return self.streams.setdefault(choice, StreamParts())
+        found = self.streams.get(choice)
+        if found is None:
+            found = self.streams[choice] = StreamParts()
+        return found
 
     def add_request(self, span: RequestSpan) -> bool:
         """Keep the first request span; return whether it was new."""
@@ -185,7 +250,6 @@ class Parts:
     def resolve(self, choice: int) -> Resolved:
         """Say what is known of one stream: segments win over the request span, attribute by attribute."""
         stream = self.streams.get(choice) or StreamParts()
-        ordered = stream.in_order()
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
         ending_span: Attributes = span_attributes if self.request_ends(choice) else {}
@@ -193,27 +257,28 @@ class Parts:
         ending: Attributes = last.segment.attributes if last is not None else {}
 
         attributes: Attributes = dict(span_attributes)
-        for held in reversed(ordered):
-            attributes.update(held.segment.attributes)
+        attributes.update(stream.attributes())
 
         outcome = _text(ending.get(semconv.OUTCOME)) or _text(ending_span.get(semconv.OUTCOME)) or "lost"
-        first = stream.held.get(0)
-        commit_ns = first.segment.start_ns if first is not None else (span.start_ns if span is not None else None)
+        commit_ns = stream.commit_ns()
+        if commit_ns is None and span is not None:
+            commit_ns = span.start_ns
         if last is not None:
             end_ns: int | None = last.segment.end_ns
         elif outcome != "lost" and span is not None:
             end_ns = span.end_ns
         else:
-            end_ns = max((held.segment.end_ns for held in ordered), default=None)
+            end_ns = stream.seen_until_ns()
 
-        received = _covered(ordered)
-        expected = max((held.next_token for held in ordered), default=0)
+        received = stream.covered()
+        expected = max((held.next_token for held in stream.held.values()), default=0)
+        expected = max(expected, stream.prefix.tokens)
         declared = _count(ending.get(semconv.TOKENS))
         if declared is None:
             declared = _count(ending_span.get(semconv.TOKENS))
         if declared is not None:
             expected = max(expected, declared)
-        if not ordered and declared is None:
+        if not stream.count() and declared is None:
             coverage: float | None = 0.0  # segments were sent, none came, and nobody says that they were empty
         else:
             coverage = min(1.0, received / expected) if expected else 1.0
@@ -250,16 +315,10 @@ class Parts:
         span = self.request
         if span is None:
             return None
-        attributes = span.attributes
-        ttft_s = _seconds(attributes.get(semconv.GEN_AI_LATENCY_TTFT))
-        if ttft_s is None:
-            ttft_s = _seconds(attributes.get(semconv.GEN_AI_TIME_TO_FIRST_CHUNK))
-        e2e_s = _seconds(attributes.get(semconv.GEN_AI_LATENCY_E2E))
-        queue_s = _seconds(attributes.get(semconv.GEN_AI_LATENCY_QUEUE))
-        if span.events_ns and ttft_s is None and not span.dropped_events:
-            ttft_s = max(0, min(span.events_ns) - span.start_ns) / NS_PER_S
-        if ttft_s is None and e2e_s is None and queue_s is None:
+        found = read_foreign(span)
+        if found is None:
             return None
+        attributes = span.attributes
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
@@ -269,20 +328,20 @@ class Parts:
             model=_text(attributes.get(semconv.GEN_AI_REQUEST_MODEL))
             or _text(attributes.get(semconv.GEN_AI_RESPONSE_MODEL)),
             instance=_text(attributes.get(semconv.INSTANCE)),
-            measured_at=_text(attributes.get(semconv.MEASURED_AT)) or _by_kind(span),
+            measured_at=found.measured_at,
             outcome="error" if span.error else "completed",
-            token_basis=None,
+            token_basis=found.token_basis,
             commit_ns=span.start_ns,
             end_ns=span.end_ns,
-            coverage=None,
-            complete=False,
-            known_tokens=0,
-            known_until_ns=None,
+            coverage=found.coverage,
+            complete=found.whole,
+            known_tokens=found.tokens if found.whole else 0,  # of a part of them the first may be missing
+            known_until_ns=span.end_ns if found.whole else None,
             input_tokens=_count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
             exact_resume=False,
-            offset_ns=None,
-            queue_s=queue_s,
-            foreign=Foreign(ttft_s=ttft_s, e2e_s=e2e_s),
+            offset_ns=_offset(span) if found.tokens else None,
+            queue_s=found.queue_s,
+            foreign=found,
         )
 
 
@@ -359,7 +418,10 @@ class Assembler:
         if resolved is None:
             self.counts["ignored"] += 1
             return
-        yield Assembled(resolved, [], None)
+        times_ns, kinds = foreign_tokens(parts.request) or ([], None)
+        if resolved.complete:
+            times_ns, kinds = in_time_order(times_ns, kinds)
+        yield Assembled(resolved, times_ns, kinds)
 
 
 def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
@@ -370,22 +432,13 @@ def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], 
     return [times_ns[i] for i in order], bytes(kinds[i] for i in order)
 
 
-def _covered(ordered: list[Held]) -> int:
-    """Return how many token indexes the segments hold, each counted once."""
-    covered = upto = 0
-    for held in sorted(ordered, key=lambda one: one.segment.first_token):
-        covered += max(0, held.next_token - max(upto, held.segment.first_token))
-        upto = max(upto, held.next_token)
-    return covered
-
-
 def _offset(span: RequestSpan | None) -> int | None:
     return None if span is None or span.receipt_ns is None else span.end_ns - span.receipt_ns
 
 
 def missing_segments(stream: StreamParts) -> int:
     """Return how many numbers below the highest were not received."""
-    return max(stream.held, default=-1) + 1 - len(stream.held)
+    return max(stream.held, default=stream.prefix.segments - 1) + 1 - stream.count()
 
 
 def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:

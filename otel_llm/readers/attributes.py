@@ -5,6 +5,7 @@ What we act on is checked here, once: behind this file a token count is a count 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +20,26 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import Attributes
 
 MAX_ATTRIBUTES: Final = 128
-"""Attributes kept of a span; the SDK's own limit."""
+"""Attributes kept of a span, unless the limits say otherwise; the SDK's own limit."""
 MAX_KEY_CHARS: Final = 256
 MAX_VALUE_CHARS: Final = 1024
 """A longer string is content (prompts travel as attributes too), not identity: left out, never cut."""
 MAX_COUNT: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeLimits:
+    """How much is kept of a span's attributes: `count` of them, and strings of at most `value_chars` characters."""
+
+    count: int = MAX_ATTRIBUTES
+    value_chars: int = MAX_VALUE_CHARS
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.value_chars) < 1:
+            raise ValueError(f"limits of attributes must be 1 or more, not {self.count} and {self.value_chars}")
+
+
+DEFAULT_LIMITS: Final = AttributeLimits()
 
 ENGINE_LATENCIES: Final = (semconv.GEN_AI_LATENCY_TTFT, semconv.GEN_AI_LATENCY_E2E, semconv.GEN_AI_LATENCY_QUEUE)
 """What serving engines say of a request on their own spans."""
@@ -59,7 +75,9 @@ _CHOICES: Final = {
 _SECONDS: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
 
 
-def scalars(attributes: Iterable[KeyValue], anomalies: Counter[str]) -> Attributes:
+def scalars(
+    attributes: Iterable[KeyValue], anomalies: Counter[str], limits: AttributeLimits = DEFAULT_LIMITS
+) -> Attributes:
     """Return the attributes that are one value each and fit; arrays, maps and bytes are none of ours."""
     kept: Attributes = {}
     for attribute in attributes:
@@ -70,7 +88,7 @@ def scalars(attributes: Iterable[KeyValue], anomalies: Counter[str]) -> Attribut
                 scalar = value.int_value
             case "string_value":
                 scalar = value.string_value
-                if len(scalar) > MAX_VALUE_CHARS:
+                if len(scalar) > limits.value_chars:
                     anomalies["attribute_too_long"] += 1
                     continue
             case "bool_value":
@@ -82,16 +100,16 @@ def scalars(attributes: Iterable[KeyValue], anomalies: Counter[str]) -> Attribut
                     continue
             case _:
                 continue
-        if not _fits(key, scalar):
+        if not fits(key, scalar):
             anomalies["attribute_unusable"] += 1
-        elif len(kept) == MAX_ATTRIBUTES or len(key) > MAX_KEY_CHARS:
+        elif len(kept) == limits.count or len(key) > MAX_KEY_CHARS:
             anomalies["attribute_beyond_limit"] += 1
         else:
             kept[key] = scalar
     return kept
 
 
-def _fits(key: str, value: str | float | bool) -> bool:
+def fits(key: str, value: str | float | bool) -> bool:
     """Say whether an attribute that we act on has a value of its kind; any other attribute has."""
     if key in _COUNTS:
         return type(value) is int and 0 <= value <= MAX_COUNT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import zstandard
 
@@ -44,11 +44,19 @@ def open_chunks(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
 
 def _file_chunks(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file, or its compressed form: a collector may have closed and compressed it since it was listed."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return path.with_name(path.name + ".zst").open("rb")
 
 
 def _gunzip(chunks: Iterable[bytes], skipped: Counter[str]) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ or cut part costs itself: it is counted in `Skipped` with its place, and the res
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
@@ -84,18 +85,24 @@ def input_files(paths: Iterable[Path], skipped: Skipped) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in paths:
         if path.is_dir():
-            files = sorted(entry for entry in path.iterdir() if _is_journal(entry) and entry.is_file())
-            if not files:
+            # From one listing: a collector that writes the folder may replace an `.otlp` by its `.zst` at any moment.
+            with os.scandir(path) as entries:
+                names = {entry.name for entry in entries if _is_journal(path / entry.name) and entry.is_file()}
+            if not names:
                 raise InputError(f"{path}: no journal in this folder: expected *{JOURNAL_SUFFIX} or *{CLOSED_SUFFIX}")
+            unfinished = {name for name in names if name.endswith(CLOSED_SUFFIX) and name.removesuffix(".zst") in names}
+            for name in sorted(unfinished):
+                skipped.add("unfinished_zst", f"{path / name}: unfinished, {name.removesuffix('.zst')} is read instead")
+            files = [path / name for name in sorted(names - unfinished)]
         elif path.exists():
             files = [path]
+            if path.name.endswith(CLOSED_SUFFIX) and path.with_suffix("").exists():
+                skipped.add("unfinished_zst", f"{path}: unfinished, {path.with_suffix('').name} is read instead")
+                files = []
         else:
             raise InputError(f"{path}: no such file or folder")
         for file in files:
-            if file.name.endswith(CLOSED_SUFFIX) and file.with_suffix("").exists():
-                skipped.add("unfinished_zst", f"{file}: unfinished, {file.with_suffix('').name} is read instead")
-            else:
-                found.setdefault(file.resolve(), file)
+            found.setdefault(file.resolve(), file)
     return list(found.values())
 
 

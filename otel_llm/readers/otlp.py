@@ -13,20 +13,18 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm import semconv
-from otel_llm.readers.attributes import MAX_COUNT, MAX_VALUE_CHARS, scalars
+from otel_llm.readers import plain_segments
+from otel_llm.readers.attributes import DEFAULT_LIMITS, MAX_COUNT, MAX_VALUE_CHARS, AttributeLimits, scalars
 from otel_llm.readers.checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
 from otel_llm.readers.inference import read_request
 from otel_llm.readers.records import Batch, DecodeError, Segment
-from otel_llm.readers.token_events import MAX_TOKENS, TokenEventError, read_tokens
+from otel_llm.readers.token_events import MAX_MESSAGE_TOKENS, MAX_TOKENS, TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
-MAX_MESSAGE_TOKENS: Final = 4_000_000
-"""Tokens that one message may expand to: an event of 40 bytes can claim a million."""
 
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 _RESOURCE_SPANS_TAG: Final = 0x0A
@@ -42,6 +40,18 @@ def parse(raw: bytes) -> ExportTraceServiceRequest:
         return ExportTraceServiceRequest.FromString(raw)
     except ProtobufDecodeError as error:
         raise DecodeError(f"not an OTLP trace export request: {error}") from error
+
+
+def read(raw: bytes, *, limits: AttributeLimits = DEFAULT_LIMITS, few: int = plain_segments.FEW) -> Batch:
+    """Return the records of an export request: plain segments as columns if it may have `few` or more, the rest alone.
+
+    Raises:
+        DecodeError: these bytes are no such message.
+    """
+    plain, rest = plain_segments.take(raw, few)
+    batch = decode(parse(rest), limits=limits)
+    batch.plain = plain
+    return batch
 
 
 def parse_cut(raw: bytes) -> tuple[ExportTraceServiceRequest, bool]:
@@ -76,7 +86,9 @@ def _whole_resources(raw: bytes) -> int:
     return whole
 
 
-def decode(message: ExportTraceServiceRequest, receipt_ns: int | None = None) -> Batch:
+def decode(
+    message: ExportTraceServiceRequest, receipt_ns: int | None = None, limits: AttributeLimits = DEFAULT_LIMITS
+) -> Batch:
     """Return the records of `message`; it raises nothing, what is unusable is counted in the batch."""
     batch = Batch()
     budget = MAX_MESSAGE_TOKENS
@@ -87,10 +99,10 @@ def decode(message: ExportTraceServiceRequest, receipt_ns: int | None = None) ->
                 try:
                     allowed = min(budget, MAX_TOKENS)
                     if span.name == semconv.SEGMENT_SPAN:
-                        segment = _segment(span, batch, allowed, receipt_ns, instance_id)
+                        segment = _segment(span, batch, allowed, receipt_ns, instance_id, limits)
                         budget -= len(segment.times_ns)
                         batch.segments.append(segment)
-                    elif (request := read_request(span, batch, allowed, receipt_ns, instance_id)) is not None:
+                    elif (request := read_request(span, batch, allowed, receipt_ns, instance_id, limits)) is not None:
                         budget -= len(request.events_ns)
                         batch.requests.append(request)
                     else:
@@ -100,7 +112,9 @@ def decode(message: ExportTraceServiceRequest, receipt_ns: int | None = None) ->
     return batch
 
 
-def _segment(span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None) -> Segment:
+def _segment(
+    span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None, limits: AttributeLimits
+) -> Segment:
     trace_id = check_id(span.trace_id, NO_TRACE_ID, "bad_trace_id")
     request_id = check_id(span.parent_span_id, NO_SPAN_ID, "bad_parent_span_id")
     start_ns, end_ns = check_times(span)
@@ -125,7 +139,7 @@ def _segment(span: Span, batch: Batch, budget: int, receipt_ns: int | None, inst
     times_ns, kinds = read_tokens(span, _TOKEN_EVENTS, batch.anomalies, budget)
     if times_ns and max(times_ns) > end_ns:
         batch.anomalies["token_after_segment_end"] += 1
-    attributes = scalars(others, batch.anomalies) if others else {}
+    attributes = scalars(others, batch.anomalies, limits) if others else {}
     return Segment(
         trace_id,
         request_id,

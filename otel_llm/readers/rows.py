@@ -39,7 +39,8 @@ def unjudged_row(
     if resolved.foreign is not None:
         values["ttft_s"] = resolved.foreign.ttft_s
         values["e2e_s"] = resolved.foreign.e2e_s
-        return _row(resolved, class_name, values)
+        if not times_ns:
+            return _row(resolved, class_name, values)
     values["tokens"] = len(times_ns)
     values["tokens_read"] = len(times_ns) if kinds is None else sum(kind in reads for kind in kinds)
     if kinds is None and CONTENT not in reads:

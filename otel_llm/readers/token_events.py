@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 MAX_TOKENS: Final = 1_000_000
 """Tokens on one span at most: ten times the longest context of today."""
-MAX_TIME_NS: Final = 2**63 - 1
+MAX_MESSAGE_TOKENS: Final = 4_000_000
+"""Tokens that one message may expand to: an event of 40 bytes can claim a million."""
+MAX_TIME_NS: Final = 2**62 - 1
+"""In the year 2116. A bit is left, so that lengths can be added to times in 64 bits."""
 
 _KIND_CODES: Final = {name: code for code, name in enumerate(KINDS)}
 _EVENTS_TAG: Final = 0x5A  # field 11 of Span, with a length
@@ -47,7 +50,7 @@ def read_tokens(
     out and counted in `anomalies`, as are kinds of token that we do not know (they are read as content).
 
     Raises:
-        TokenEventError: a time is missing or beyond 63 bits, a count is no positive integer, or there are more
+        TokenEventError: a time is missing or beyond MAX_TIME_NS, a count is no positive integer, or there are more
             tokens than `budget`.
     """
     count = len(span.events)
@@ -114,8 +117,8 @@ def _shape(kind: int) -> _Shape:
         event.attributes.append(KeyValue(key=semconv.TOKEN_KIND, value=AnyValue(string_value=KINDS[kind])))
     body = event.SerializeToString()
     head, tail = bytes((_EVENTS_TAG, len(body), body[0])), body[9:]
-    # A top byte of 1..127: neither missing nor beyond 63 bits (nor before 1972, which can take the slow way).
-    run = re.compile(b"(?:%b.{7}[\\x01-\\x7f]%b)*+" % (re.escape(head), re.escape(tail)), re.DOTALL)
+    # A top byte of 1..63: neither missing nor too far off (nor before 1972, which can take the slow way).
+    run = re.compile(b"(?:%b.{7}[\\x01-\\x3f]%b)*+" % (re.escape(head), re.escape(tail)), re.DOTALL)
     return _Shape(kind, 1 + 1 + len(body), run, len(tail))
 
 

@@ -73,6 +73,14 @@ class Acting:
         facts = read_facts(condition.facts, snapshot_at(at.facts, since_ns), since_ns, None)
         return self._new([self._decision(cell, at, since_ns, None, _ENDS[output], facts, {})])
 
+    def succeed(self, former: Acting) -> None:
+        """Take over the budgets of rules that mean the same, and what was decided before."""
+        hashes = {rule.hash for rule in former._set.stream_rules}
+        for rule in self._set.stream_rules:
+            if rule.hash in hashes:
+                self._budgets[rule.name] = former._budgets[rule.name]  # the name is part of what is hashed
+        self._decided |= former._decided
+
     def forget(self, request: RequestKey) -> None:
         """Drop what was counted for a request of which no stream is left."""
         for budgets in self._budgets.values():

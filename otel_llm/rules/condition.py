@@ -103,7 +103,7 @@ def identity_part(whole: Condition) -> Program | None:
     """Return the terms of a `&&` that only identity decides, which a stream keeps from start to end; None if none."""
     typed = whole.program.typed
     terms = typed.args if typed.op == "&&" else (typed,)
-    fixed = tuple(term for term in terms if _is_identity(term))
+    fixed = tuple(term for term in terms if is_identity(term))
     if not fixed:
         return None
     return compile_expression(Typed("&&", "bool", typed.start, typed.end, fixed) if len(fixed) > 1 else fixed[0])
@@ -139,6 +139,7 @@ def next_look_ns(commit_ns: int, after_ns: int) -> int:
     return commit_ns + ((after_ns - commit_ns) // LOOK_EVERY_NS + 1) * LOOK_EVERY_NS
 
 
-def _is_identity(typed: Typed) -> bool:
+def is_identity(typed: Typed) -> bool:
+    """Tell whether identity alone, which a stream keeps from start to end, decides an expression."""
     names = compile_expression(typed).facts
     return bool(names) and all(not FACTS[name].ages and not FACTS[name].linear for name in names)

@@ -14,9 +14,9 @@ replay of the same records with the same receipt times decides the same.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.rules.acting import Acting, Moment
 from otel_llm.rules.cell import Cell, began_to_fire, is_asleep, look, next_due_ns, refuted
@@ -43,13 +43,23 @@ class _Watched:
     """
 
     key: StreamKey
-    ordinal: int
     identity: tuple[Value, ...]
     cells: list[Cell]
     muted: bool = False
+    """Only late segments have changed it since one was in time."""
+    fired: bool = False
     changed_ns: int | None = None
     due_ns: int | None = None
     queued_ns: int | None = None
+
+
+class Looked(NamedTuple):
+    """A stream that was looked at: its rules that can hold, whether any ever fired, whether nothing begins to fire."""
+
+    key: StreamKey
+    cells: list[Cell]
+    fired: bool
+    muted: bool
 
 
 class RuleEngine:
@@ -59,19 +69,19 @@ class RuleEngine:
     """
 
     def __init__(self, rules: RuleSet, decided: Collection[Decided] = ()) -> None:
-        self._set = rules
+        self.rules = rules
         self._rules = [(rule, _identity_part(rule)) for rule in rules.stream_rules]
         self._acting = Acting(rules, decided)
         self._watched: dict[StreamKey, _Watched] = {}
         self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
-        self._changes: list[tuple[int, int, StreamKey]] = []
-        self._timers: list[tuple[int, int, StreamKey]] = []
-        self._ordinal = 0
+        self._changes: list[tuple[int, StreamKey]] = []
+        self._timers: list[tuple[int, StreamKey]] = []
+        self._looked: dict[StreamKey, _Watched] | None = None
 
     @property
     def warning(self) -> str | None:
         """Say which rules are not evaluated, in one line; None if all are."""
-        names = [rule.name for rule in self._set.not_evaluated]
+        names = [rule.name for rule in self.rules.not_evaluated]
         if not names:
             return None
         return f"checked, but not evaluated by this version (scopes instance and class): {', '.join(names)}"
@@ -89,30 +99,21 @@ class RuleEngine:
         watched.muted = late and (watched.muted or watched.changed_ns is None)
         if watched.changed_ns != now_ns:
             watched.changed_ns = now_ns
-            heappush(self._changes, (now_ns, watched.ordinal, view.key))
+            heappush(self._changes, (now_ns, view.key))
 
     def ended(self, view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
         """Follow a stream no longer, and resolve what fires; `end_ns` on the stream's axis."""
         watched = self._watched.get(view.key)
         if watched is None:
             return []
-        decisions: list[Decision] = []
-        firing = [cell for cell in watched.cells if cell.state is State.FIRING]
-        if firing:
-            x_ns = max(end_ns, view.stream.last_ns)
-            at = Moment(Snapshot(view), x_ns, now_ns)
-            for cell in firing:
-                wrong = refuted(cell, at.facts)
-                # It may have begun to fire at an instant at which the stream was over, and nobody knew.
-                event, since_ns = (Event.REFUTED, cell.flip_ns) if wrong else (Event.ENDED, max(x_ns, cell.flip_ns))
-                decisions += self._take(cell, event, since_ns, at)
+        decisions = self._close(watched.cells, view, end_ns, now_ns)
         self._forget(watched)
         return decisions
 
     def next_timer(self) -> int | None:
         """Return the next instant, on the collector's axis, at which something can change if nothing is received."""
         while self._timers:
-            queued_ns, _, key = self._timers[0]
+            queued_ns, key = self._timers[0]
             watched = self._watched.get(key)
             if watched is not None and watched.queued_ns == watched.due_ns == queued_ns:
                 break
@@ -123,6 +124,64 @@ class RuleEngine:
         queues = [queue[0][0] for queue in (self._changes, self._timers) if queue]
         return min(queues, default=None)
 
+    def looked_at(self) -> list[Looked]:
+        """Return the streams looked at since this was last asked; from the first time on they are noted."""
+        if self._looked is None:
+            self._looked = {}
+            return []
+        found = [Looked(key, one.cells, one.fired, one.muted) for key, one in self._looked.items()]
+        self._looked.clear()
+        return found
+
+    def take_up(self, view: StreamView, at_ns: int, due: Collection[str]) -> None:
+        """Follow a stream that somebody else has watched: at `at_ns` the rules named in `due` are to be looked at.
+
+        The others are as they were, and are looked at when they would have been.
+        """
+        watched = self._watched.get(view.key) or self._watch(view)
+        x_ns = max(at_ns + view.offset_ns, view.stream.last_ns)
+        facts = Snapshot(view)
+        for cell in watched.cells:
+            if cell.rule.name in due:
+                cell.due_ns = x_ns
+            else:
+                truth = cell.rule.when.truth(facts, x_ns, cell.rule.max_fact_age_ns)
+                cell.due_ns = next_due_ns(cell, facts, x_ns, truth, muted=False)
+        self._plan(watched, view)
+
+    def drop(self, key: StreamKey) -> None:
+        """Follow a stream no longer for which nothing ever fired; another `update` takes it up again."""
+        watched = self._watched.get(key)
+        if watched is not None:
+            self._forget(watched)
+
+    def succeed(self, former: RuleEngine, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
+        """Take over from another engine what it knows of rules that mean the same; return how the others' firings end.
+
+        Every stream that was followed is looked at at the next `advance`.
+        """
+        decisions: list[Decision] = []
+        own = {rule.hash: rule for rule, _ in self._rules}
+        for key, watched in former._watched.items():
+            view = views.get(key)
+            if view is None:
+                continue
+            gone = [cell for cell in watched.cells if cell.rule.hash not in own]
+            decisions += former._close(gone, view, view.stream.last_ns, now_ns)
+            known = [replace(cell, rule=own[cell.rule.hash]) for cell in watched.cells if cell.rule.hash in own]
+            taken = self._watch(view)
+            taken.cells = self._cells(view, known)
+            taken.fired = watched.fired
+            self.update(view, now_ns)
+        self._acting.succeed(former._acting)
+        return decisions
+
+    def rest(self, key: StreamKey) -> None:
+        """Look at a stream no more before its next `update`: somebody else sees to it that this comes in time."""
+        watched = self._watched.get(key)
+        if watched is not None:
+            watched.due_ns = None
+
     def advance(self, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
         """Look at everything that is due up to now, in order of instant; a stream without a view is forgotten."""
         decisions: list[Decision] = []
@@ -132,7 +191,7 @@ class RuleEngine:
             queue = changes if changes and not (timers and timers[0] < changes[0]) else timers
             if not queue or queue[0][0] > now_ns:
                 return decisions
-            at_ns, _, key = heappop(queue)
+            at_ns, key = heappop(queue)
             watched = self._watched.get(key)
             if watched is None or not self._is_due(watched, at_ns, changed=queue is changes):
                 continue
@@ -142,6 +201,8 @@ class RuleEngine:
                 continue
             decisions += self._look(watched, view, at_ns)
             self._enqueue(watched)
+            if self._looked is not None:
+                self._looked[key] = watched
 
     def _is_due(self, watched: _Watched, at_ns: int, *, changed: bool) -> bool:
         if changed:
@@ -159,7 +220,7 @@ class RuleEngine:
         # An earlier entry stays: it is cheaper to be woken for nothing once than to queue anew with every segment.
         if due_ns is not None and (watched.queued_ns is None or due_ns < watched.queued_ns):
             watched.queued_ns = due_ns
-            heappush(self._timers, (due_ns, watched.ordinal, watched.key))
+            heappush(self._timers, (due_ns, watched.key))
 
     def _look(self, watched: _Watched, view: StreamView, now_ns: int) -> list[Decision]:
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
@@ -176,9 +237,27 @@ class RuleEngine:
             found = look(cell, at.facts, x_ns, muted=watched.muted)
             decisions += self._take(cell, found.event, found.since_ns, at)
             cell.due_ns = next_due_ns(cell, at.facts, x_ns, found.truth, muted=watched.muted)
+        watched.fired = watched.fired or bool(decisions) or any(cell.state is State.FIRING for cell in watched.cells)
         watched.changed_ns = None
-        dues = [cell.due_ns for cell in watched.cells if cell.due_ns is not None]
-        watched.due_ns = min(dues) - view.offset_ns if dues else None
+        watched.due_ns = _earliest(watched.cells, view)
+        return decisions
+
+    def _plan(self, watched: _Watched, view: StreamView) -> None:
+        watched.due_ns = _earliest(watched.cells, view)
+        self._enqueue(watched)
+
+    def _close(self, cells: list[Cell], view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
+        """Resolve what fires; `end_ns` on the stream's axis."""
+        firing = [cell for cell in cells if cell.state is State.FIRING]
+        decisions: list[Decision] = []
+        if firing:
+            x_ns = max(end_ns, view.stream.last_ns)
+            at = Moment(Snapshot(view), x_ns, now_ns)
+            for cell in firing:
+                wrong = refuted(cell, at.facts)
+                # It may have begun to fire at an instant at which the stream was over, and nobody knew.
+                event, since_ns = (Event.REFUTED, cell.flip_ns) if wrong else (Event.ENDED, max(x_ns, cell.flip_ns))
+                decisions += self._take(cell, event, since_ns, at)
         return decisions
 
     def _take(self, cell: Cell, event: Event, since_ns: int, at: Moment) -> list[Decision]:
@@ -194,8 +273,7 @@ class RuleEngine:
         return self._acting.close(cell, output, since_ns, at)
 
     def _watch(self, view: StreamView) -> _Watched:
-        watched = _Watched(view.key, self._ordinal, _identity(view), self._cells(view, []))
-        self._ordinal += 1
+        watched = _Watched(view.key, _identity(view), self._cells(view, []))
         self._watched[view.key] = watched
         self._streams_of[view.key[:2]] += 1
         return watched
@@ -216,11 +294,19 @@ class RuleEngine:
 
     def _forget(self, watched: _Watched) -> None:
         del self._watched[watched.key]
+        if self._looked is not None:
+            self._looked.pop(watched.key, None)
         request = watched.key[:2]
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]
             self._acting.forget(request)
+
+
+def _earliest(cells: list[Cell], view: StreamView) -> int | None:
+    """Return when the first of the cells is due, on the collector's axis."""
+    dues = [cell.due_ns for cell in cells if cell.due_ns is not None]
+    return min(dues) - view.offset_ns if dues else None
 
 
 def _identity(view: StreamView) -> tuple[Value, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FARTHEST_S: Final = 10**9
 """Constants beyond 31 years are never reached by an age."""
-_MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _REACHES: Final = ">="
 _EXCEEDS: Final = ">"
 _EDGES: Final[dict[str, tuple[str, ...]]] = {
@@ -153,7 +153,7 @@ def motion(typed: Typed) -> Motion:
         for op, left, right in _comparisons(node):
             degree = max(_degree(left), _degree(right))
             if degree == 1:
-                comparisons.append(_comparison(op, left, right))
+                comparisons.append(comparison(op, left, right))
             polled = polled or degree > 1
         for arg in node.args:
             visit(arg)
@@ -191,9 +191,10 @@ def _comparisons(node: Typed) -> Sequence[tuple[str, Typed, Typed]]:
     return []
 
 
-def _comparison(op: str, left: Typed, right: Typed) -> Threshold | Crossing:
+def comparison(op: str, left: Typed, right: Typed) -> Threshold | Crossing:
+    """Return a comparison that moves with time as what finds its flips."""
     if left.op == "literal":
-        op, left, right = _MIRRORED[op], right, left
+        op, left, right = MIRRORED[op], right, left
     if left.op == "fact" and right.op == "literal" and isinstance(right.value, float):
         if abs(right.value) > _FARTHEST_S:
             return Threshold(left.name, ())
@@ -208,11 +209,11 @@ def _gates(term: Typed) -> list[Gate]:
     if term.op not in ("<", "<=", ">", ">="):
         return []
     left, right = term.args
-    op = _MIRRORED[term.op] if left.op == "literal" else term.op
-    comparison = _comparison(term.op, left, right) if max(_degree(left), _degree(right)) == 1 else None
-    if not isinstance(comparison, Threshold) or not comparison.edges_ns:
+    op = MIRRORED[term.op] if left.op == "literal" else term.op
+    found = comparison(term.op, left, right) if max(_degree(left), _degree(right)) == 1 else None
+    if not isinstance(found, Threshold) or not found.edges_ns:
         return []
-    return [Gate(comparison.fact, comparison.edges_ns[0], above=op in (">", ">="))]
+    return [Gate(found.fact, found.edges_ns[0], above=op in (">", ">="))]
 
 
 def _degree(node: Typed) -> int:

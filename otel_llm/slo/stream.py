@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from itertools import pairwise
+from operator import sub
 from typing import TYPE_CHECKING
 
 from otel_llm.slo.classes import ABORTED, CONTENT, KINDS, OUTCOMES, Curve
 from otel_llm.slo.inflight import InFlight, Line, Lines
-from otel_llm.slo.ranks import P50, P99, nearest_rank
+from otel_llm.slo.ranks import P50, P99, rank
 from otel_llm.slo.request import benefit, met_given
 from otel_llm.slo.running import Running
 from otel_llm.slo.verdict import Verdict
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.slo.classes import SloClass
+
+
+_MANY = 64
+"""From so many gaps on numpy sorts them quicker."""
 
 
 class Stream:
@@ -55,6 +59,37 @@ class Stream:
     def kinds(self) -> bytes | None:
         """Return the kind codes of all tokens, in the order of `times_ns`; None while all is content."""
         return None if self._kinds is None else bytes(self._kinds)
+
+    @property
+    def running(self) -> Running:
+        """Return the running judgement: for whoever keeps it elsewhere between two batches."""
+        return self._run
+
+    @property
+    def plain_times(self) -> array[int] | None:
+        """Return the array of all tokens where all of them are content and read, else None.
+
+        Whoever keeps the running judgement elsewhere may append to it.
+        """
+        return self._every if self._kinds is None and self._read is self._every else None
+
+    @property
+    def times_buffer(self) -> array[int]:
+        """Return `times_ns` as what numpy can look at; no token can be applied while it does."""
+        return self._every
+
+    def append(self, times: bytes, kind: int) -> None:
+        """Take sorted tokens of one kind, none before the last, as 64-bit integers, without judging them."""
+        before = len(self._every)
+        self._every.frombytes(times)
+        if kind != CONTENT and self._kinds is None:
+            self._kinds = bytearray(before)
+            if self._read is self._every:
+                self._read = self._every[:before]
+        if self._kinds is not None:
+            self._kinds += bytes((kind,)) * (len(self._every) - before)
+        if self._read is not self._every and kind in self.slo.reads:
+            self._read.frombytes(times)
 
     @property
     def read_ns(self) -> Sequence[int]:
@@ -142,7 +177,7 @@ class Stream:
         idle = run.idle_ns(x)
         misses = run.misses(waited_to) if judged else None
         aborted = self.slo.benefit.abort_penalty if outcome in ABORTED else 0.0
-        gaps = sorted(after - before for before, after in pairwise(every))
+        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = _gap_ranks(every)
         stalls = run.stalls + (waited_to is not None and run.waiting(waited_to) and not run.stalled)
         return Verdict(
             outcome=outcome,
@@ -154,9 +189,9 @@ class Stream:
             ttft_ns=every[0] - self.commit_ns if every else None,
             ttfo_ns=run.first_ns - self.commit_ns if count else None,
             span_ns=every[-1] - every[0] if every else None,
-            tbt_p50_ns=nearest_rank(gaps, P50),
-            tbt_p99_ns=nearest_rank(gaps, P99),
-            tbt_max_ns=gaps[-1] if gaps else None,
+            tbt_p50_ns=tbt_p50_ns,
+            tbt_p99_ns=tbt_p99_ns,
+            tbt_max_ns=tbt_max_ns,
             judged=judged,
             idle_ns=idle if judged else None,
             idle_decode_ns=run.idle_decode_ns(x),
@@ -204,6 +239,21 @@ class Stream:
             self._read = self._every if CONTENT in self.slo.reads else array("q")
             self._run = Running(self.slo, self.commit_ns, self.input_tokens)
         self.extend(every, kinds)
+
+
+def _gap_ranks(times_ns: array[int]) -> tuple[int | None, int | None, int | None]:
+    """Return the median, the 99th percentile and the longest of the gaps between tokens; None where there are none."""
+    count = len(times_ns) - 1
+    if count < 1:
+        return None, None, None
+    if count < _MANY:
+        ordered = sorted(map(sub, times_ns[1:], times_ns))
+        return ordered[rank(count, P50)], ordered[rank(count, P99)], ordered[-1]
+    import numpy as np  # for few tokens it is not needed, and not there in every process
+
+    gaps = np.diff(np.frombuffer(times_ns, dtype=np.int64))
+    gaps.sort()
+    return gaps[rank(count, P50)].item(), gaps[rank(count, P99)].item(), gaps[-1].item()
 
 
 def _check(kinds: Sequence[int], count: int) -> None:

@@ -11,17 +11,21 @@ from otel_llm.collector.errors import (
     BadRequestError,
     BusyError,
     CollectorError,
+    ForbiddenError,
     InternalError,
     JournalError,
     JournalInUseError,
     RefusalError,
     StartError,
+    TlsFileError,
     TooLargeError,
     TooSlowError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedContentError,
     answer,
     as_refusal,
+    challenge,
     status,
 )
 from otel_llm.readers.records import DecodeError
@@ -47,6 +51,8 @@ def test_the_docstring_draws_the_tree() -> None:
 @pytest.mark.parametrize(
     ("refusal", "code", "http", "retry_s"),
     [
+        (UnauthenticatedError("x"), grpc.StatusCode.UNAUTHENTICATED, 401, None),
+        (ForbiddenError("x"), grpc.StatusCode.PERMISSION_DENIED, 403, None),
         (BadRequestError("x"), grpc.StatusCode.INVALID_ARGUMENT, 400, None),
         (UnsupportedContentError("x"), grpc.StatusCode.UNIMPLEMENTED, 415, None),
         (TooLargeError("x"), grpc.StatusCode.RESOURCE_EXHAUSTED, 413, None),
@@ -100,6 +106,11 @@ def test_a_client_is_not_told_our_reasons() -> None:
 
 
 def test_errors_of_the_start_are_no_refusals() -> None:
-    for kind in (AddressError, JournalInUseError):
+    for kind in (AddressError, JournalInUseError, TlsFileError):
         assert issubclass(kind, StartError)
         assert not issubclass(kind, RefusalError)
+
+
+def test_only_a_missing_token_is_challenged() -> None:
+    for kind, row in ANSWERS:
+        assert bool(challenge(kind("x"))) == (row.http == 401)

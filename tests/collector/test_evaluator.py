@@ -170,9 +170,9 @@ def test_counters_add_up_to_the_benefit(fleet: tuple[list[Delivery], int]) -> No
     deliveries, window_ns = fleet
     live = Live(window_ns=window_ns).run(deliveries)
     benefit = sum(one.benefit for one in live.verdicts if one is not None and one.benefit is not None)
-    read = sum(max(0, one.tokens_read) for one in live.charged)
-    penalty = sum(one.penalty_tokens for one in live.charged)
-    refunded = sum(one.refunded_tokens for one in live.charged)
+    read = sum(one.tokens_read for one in live.metered)
+    penalty = sum(one.penalty_tokens for one in live.metered)
+    refunded = sum(one.refunded_tokens for one in live.metered)
     assert read - penalty + refunded == pytest.approx(benefit, abs=1e-6)
 
 
@@ -333,7 +333,7 @@ def test_waiting_is_charged_only_for_time_that_was_reported() -> None:
     )
     now = T0_NS + 10 * SECOND
     live = Live().run([(now, export(third)), (now + MS, export(first)), (now + 2 * MS, export(second))])
-    assert sum(max(0, charge.idle_ns) for charge in live.charged) == 0
+    assert sum(max(0, charge.idle_ns) for charge in live.metered) == 0
     assert live.rows[0]["idle_s"] == 0.0
 
 
@@ -352,7 +352,7 @@ def test_overlapping_segments_do_not_hide_a_hole() -> None:
 
 
 def test_a_thousand_choices_cost_no_more_than_they_may() -> None:
-    spans = [segment_span(choice=i, attributes=IDENTITY) for i in range(1000)]
-    live = Live().run([(T0_NS, export(*spans))])
-    assert len(live.rows) == MAX_CHOICES
-    assert live.evaluator.counts["refused.too_many_choices"] == 1000 - MAX_CHOICES
+    batch = decode(export(*[segment_span(choice=i, attributes=IDENTITY) for i in range(1000)]), T0_NS)
+    batch.bound(segments=100, choices=MAX_CHOICES)
+    assert len(batch.segments) == MAX_CHOICES
+    assert batch.refused == {"too_many_choices": 1000 - MAX_CHOICES}

@@ -22,6 +22,7 @@ from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.address import Address
+from otel_llm.collector.config import Limits
 from otel_llm.collector.errors import AddressError, BusyError, JournalError, TooLargeError
 from otel_llm.collector.grpc_server import EXPORT, GrpcReceiver
 
@@ -36,7 +37,7 @@ def behind() -> Behind:
 
 @pytest.fixture
 def receiver(behind: Behind) -> Iterator[GrpcReceiver]:
-    made = GrpcReceiver(LOCAL, behind, max_message_bytes=2**20)
+    made = GrpcReceiver(LOCAL, behind, limits=Limits(message_bytes=2**20))
     made.start()
     yield made
     made.stop(grace_s=0)
@@ -203,7 +204,7 @@ def test_exports_are_handled_at_once() -> None:
         both.wait(30)
         return b""
 
-    receiver = GrpcReceiver(LOCAL, meet, threads=2)
+    receiver = GrpcReceiver(LOCAL, meet, limits=Limits(concurrent_exports=2))
     receiver.start()
     with grpc.insecure_channel(str(receiver.address)) as channel, ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda _: call(channel, RAW), range(2))) == [b"", b""]

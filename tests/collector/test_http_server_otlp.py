@@ -21,6 +21,7 @@ from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.address import Address
+from otel_llm.collector.config import Limits
 from otel_llm.collector.errors import BusyError, JournalError
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
@@ -51,7 +52,7 @@ Answer = tuple[int, Mapping[str, str], bytes]
 @pytest.fixture(scope="module")
 def door() -> Iterator[tuple[HttpServer, Behind]]:
     behind = Behind()
-    app = otlp_app(behind, max_message_bytes=2**20, body_timeout_s=0.5)
+    app = otlp_app(behind, limits=Limits(message_bytes=2**20, body_s=0.5))
     server = HttpServer(app, Address("127.0.0.1", 0), option="--http")
     server.start()
     yield server, behind

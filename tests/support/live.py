@@ -9,9 +9,10 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm.collector.evaluator import Evaluator, Patience
+from otel_llm.collector.metering import Metered
 from otel_llm.collector.streams import LiveStream
 from otel_llm.collector.windowing import Windowing
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.otlp import decode, read
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
@@ -19,7 +20,6 @@ from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 from otel_llm.slo.verdict import Verdict
-from otel_llm.slo.windows import Charge
 
 Delivery = tuple[int, ExportTraceServiceRequest]
 """When the collector received it (unix ns), and what."""
@@ -37,7 +37,9 @@ class Live:
     verdicts: list[Verdict | None] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    charged: list[Charge] = field(default_factory=list)
+    metered: list[Metered] = field(default_factory=list)
+    columns: bool = True
+    """Whether plain segments come as columns, as they do from the doors."""
 
     def __post_init__(self) -> None:
         self.windowing = Windowing(self.window_ns, self.patience.lateness_ns, self.windows.append)
@@ -48,28 +50,20 @@ class Live:
         """Apply deliveries at their instants, in order, then let time pass."""
         last = 0
         for last, message in sorted(deliveries, key=lambda one: one[0]):
-            self.evaluator.apply(decode(message, last), last)
+            batch = read(message.SerializeToString(), few=1) if self.columns else decode(message)
+            batch.received(last)
+            self.evaluator.apply(batch, last)
+            self.metered += self.evaluator.meter.charge_flying()
         patience = self.patience
         self.evaluator.advance(last + patience.lost_after_ns + patience.lateness_ns + 2 * self.window_ns)
         if until_ns is not None:
             self.evaluator.advance(until_ns)
         return self
 
-    def stream_started(self, stream: LiveStream) -> None:
-        pass
-
-    def stream_moved(self, stream: LiveStream) -> None:
-        if stream.meter is not None and stream.arithmetic is not None:
-            self.charged.append(
-                stream.meter.advance(stream.arithmetic.read_ns, stream.watermark_ns, stream.watermark_ns)
-            )
-
-    def stream_charged(self, stream: LiveStream, charge: Charge) -> None:
-        self.charged.append(charge)
+    def charged(self, metered: Metered) -> None:
+        self.metered.append(metered)
 
     def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
-        if stream.meter is not None:
-            self.charged.append(stream.meter.close(verdict))
         self.rows.append(row)
         self.verdicts.append(verdict)
 

@@ -91,7 +91,7 @@ def segment_span(
         placing[semconv.SEGMENT_FIRST_TOKEN] = first_token
     if choice:
         placing[semconv.CHOICE] = choice
-    return Span(
+    span = Span(
         trace_id=trace_id(request),
         span_id=((request & 0xFFFFFF) << 40 | (choice & 0xFF) << 32 | ((seq or 0) & 0xFFFFFFFF) | 1 << 63).to_bytes(
             8, "big"
@@ -104,6 +104,9 @@ def segment_span(
         attributes=attributes_of(placing | dict(attributes or {})),
         events=[event_of(event) for event in events],
     )
+    span.status.SetInParent()  # as every encoder writes it
+    span.flags = 0x101
+    return span
 
 
 def request_span(

@@ -1,0 +1,201 @@
+"""Apply the plain segments of a batch to all streams at once; what does not fit is left to be applied alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from otel_llm.collector.table import Block
+from otel_llm.readers.plain_segments import KEY_BYTES
+from otel_llm.readers.records import Segment
+from otel_llm.slo.classes import CONTENT
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from otel_llm.collector.table import Table
+    from otel_llm.readers.plain_segments import PlainSegments
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+_FEW: Final = 8
+"""Fewer segments than this in a further round are applied quicker one by one."""
+_TRACE_BYTES: Final = 16
+_TIME_BYTES: Final = 8
+
+
+@dataclass(slots=True)
+class Applied:
+    """What was applied: `slots` (none twice) that moved, `heard`: which of them had a segment that was not late.
+
+    `late`, `segments`, `tokens` are counts; `left` the places of the segments that were not applied.
+    """
+
+    slots: Ints
+    heard: Bools
+    late: int
+    tokens: int
+    segments: int
+    left: list[int]
+
+
+def apply_plain(table: Table, plain: PlainSegments, now_ns: int, lateness_ns: int) -> Applied:
+    """Apply every segment that is the next of a stream without a gap, received at `now_ns`.
+
+    Where a batch holds several of one stream they are applied in rounds, in order of number.
+    """
+    slots = table.find(plain.keys)
+    done = np.zeros(len(plain), dtype=bool)
+    late = 0
+    moved: list[Ints] = []
+    heard: list[Bools] = []
+    chosen = np.flatnonzero(slots >= 0)
+    if chosen.size:
+        sorted_within = _sorted_within(plain)
+        for one in _rounds(slots[chosen], plain.seq[chosen]):
+            places = chosen[one]
+            block = table.gather(slots[places])
+            fits = _fit(block, plain, places) & sorted_within[places]
+            if not fits.all():
+                places = places[fits]
+                block = Block(block.rows[fits])
+            if places.size:
+                _apply(table, block, plain, slots[places], places, now_ns)
+                on_time = now_ns + block.offset_ns - plain.end_ns[places] <= lateness_ns
+                late += len(places) - int(on_time.sum())
+                done[places] = True
+                moved.append(slots[places])
+                heard.append(on_time)
+    all_done = bool(done.all())
+    return Applied(
+        *_once(moved, heard),
+        late=late,
+        tokens=len(plain.times_ns) if all_done else int(np.diff(plain.offsets)[done].sum()),
+        segments=len(plain) if all_done else int(done.sum()),
+        left=[] if all_done else np.flatnonzero(~done).tolist(),
+    )
+
+
+def _once(moved: list[Ints], heard: list[Bools]) -> tuple[Ints, Bools]:
+    """Return each slot once, and whether any of its segments was on time."""
+    if len(moved) == 1:
+        return moved[0], heard[0]
+    if not moved:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
+    slots, member = np.unique(np.concatenate(moved), return_inverse=True)
+    found = np.zeros(len(slots), dtype=bool)
+    found[member[np.concatenate(heard)]] = True
+    return slots, found
+
+
+def segment_of(plain: PlainSegments, place: int, receipt_ns: int | None) -> Segment:
+    """Return one segment as a record of its own."""
+    key = plain.keys[place]
+    times = plain.times_ns[plain.offsets[place] : plain.offsets[place + 1]].tolist()
+    kind = int(plain.kind[place])
+    return Segment(
+        trace_id=key[:_TRACE_BYTES],
+        span_id=key[_TRACE_BYTES:KEY_BYTES],
+        choice=0,
+        seq=int(plain.seq[place]),
+        first_token=int(plain.first_token[place]),
+        start_ns=int(plain.start_ns[place]),
+        end_ns=int(plain.end_ns[place]),
+        times_ns=times,
+        kinds=None if kind == CONTENT or not times else bytes((kind,)) * len(times),
+        attributes={},
+        receipt_ns=receipt_ns,
+    )
+
+
+def _rounds(slots: Ints, seq: Ints) -> list[Ints]:
+    """Group places so that no group holds a stream twice, in order of number; later groups of few are left out."""
+    order = np.lexsort((seq, slots))
+    ordered = slots[order]
+    starts = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    if starts.all():
+        return [np.arange(len(slots))]
+    first = np.flatnonzero(starts)
+    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    rounds = []
+    for number in range(int(rank.max()) + 1):
+        one = order[rank == number]
+        if number and len(one) < _FEW:
+            break
+        rounds.append(one)
+    return rounds
+
+
+def _fit(block: Block, plain: PlainSegments, places: Ints) -> Bools:
+    """Tell which segments come next in their streams, by number, index of token and time."""
+    begin, stop = plain.offsets[places], plain.offsets[places + 1]
+    filled = stop > begin
+    first_ns = plain.times_ns[np.minimum(begin, max(0, len(plain.times_ns) - 1))] if len(plain.times_ns) else begin
+    fits: Bools = (
+        (block.ready != 0)
+        & (plain.seq[places] == block.segments)
+        & (plain.first_token[places] == block.tokens)
+        & (plain.end_ns[places] >= block.watermark_ns)
+        & (~filled | (first_ns >= block.last_ns))
+    )
+    return fits
+
+
+def _sorted_within(plain: PlainSegments) -> Bools:
+    """Tell which segments have their tokens in order of time."""
+    fits = np.ones(len(plain), dtype=bool)
+    back = np.flatnonzero(plain.times_ns[1:] < plain.times_ns[:-1])
+    if back.size:
+        segment = np.searchsorted(plain.offsets, back, side="right") - 1
+        fits[segment[back + 1 < plain.offsets[segment + 1]]] = False
+    return fits
+
+
+def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places: Ints, now_ns: int) -> None:
+    """Apply the segments at `places`, each to its slot, of which `block` holds the rows."""
+    begin, stop, end_ns = plain.offsets[places], plain.offsets[places + 1], plain.end_ns[places]
+    number = stop - begin
+    kind = plain.kind[places]
+    opens = (block.tokens == 0) & (number > 0)
+    if opens.any():
+        block.first_ns[opens] = plain.times_ns[begin[opens]]
+    block.segments += 1
+    block.tokens += number
+    block.watermark_ns[:] = end_ns
+    np.maximum(block.offset_ns, end_ns - now_ns, out=block.offset_ns)
+    block.receipt_ns[:] = now_ns
+    rows = np.flatnonzero(number)
+    if rows.size:
+        if rows.size < len(number):
+            begin, stop, number, kind = begin[rows], stop[rows], number[rows], kind[rows]
+        block.last_ns[rows] = plain.times_ns[stop - 1]
+        _keep(table, plain.times_ns, slots[rows].tolist(), begin.tolist(), stop.tolist(), kind.tolist())
+        read = (block.running.reads[rows] >> kind) & 1 == 1
+        if not read.all():
+            rows, begin, stop, number = rows[read], begin[read], stop[read], number[read]
+    if rows.size:
+        offsets = np.concatenate(([0], np.cumsum(number)))
+        times = plain.times_ns
+        if offsets[-1] < len(times) or not (begin == offsets[:-1]).all():
+            times = times[np.repeat(begin - offsets[:-1], number) + np.arange(offsets[-1])]
+        block.running.apply(rows, times, offsets)
+        block.ahead[rows] = 1
+    table.put(slots, block)
+
+
+def _keep(table: Table, times_ns: Ints, slots: list[int], begin: list[int], stop: list[int], kinds: list[int]) -> None:
+    """Append the tokens' times to those of their streams."""
+    data = times_ns.tobytes()
+    times, streams = table.times, table.streams
+    for slot, start, end, kind in zip(slots, begin, stop, kinds, strict=True):
+        own = times[slot]
+        if own is not None and kind == CONTENT:
+            own.frombytes(data[start * _TIME_BYTES : end * _TIME_BYTES])
+            continue
+        stream = streams[slot]
+        assert stream is not None  # noqa: S101  a slot that is found is taken
+        stream.tokens_so_far.append(data[start * _TIME_BYTES : end * _TIME_BYTES], kind)
+        times[slot] = stream.tokens_so_far.plain_times

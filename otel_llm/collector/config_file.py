@@ -1,0 +1,245 @@
+"""The settings file (`--config`): its schema, and the Settings made of it, with every file that it names looked at."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from otel_llm.collector import config
+from otel_llm.collector.errors import StartError, TlsFileError
+from otel_llm.collector.otlp_out_target import OtlpTarget
+from otel_llm.collector.secret_files import read_headers
+from otel_llm.collector.tls import Certificates
+from otel_llm.collector.tokens import read_tokens
+from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.rules.refusals import StrictModel, refusals, wrong
+from otel_llm.rules.yamlfile import UnreadableConfigError, load_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
+
+_MIB: Final = config.MIB
+_LIMITS: Final = config.Limits()
+_JOURNAL: Final = config.JournalSettings()
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
+
+
+def _origin(value: str) -> str:
+    """Check a browser's origin (RFC 6454, section 6.2), which is compared as it is sent."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or value != f"{parts.scheme}://{parts.netloc}" or not parts.hostname:
+        raise wrong(f"{value!r} is no origin", "write https://app.example.com, with its port where it has one")
+    if value != value.lower() or "@" in value or "*" in value:
+        raise wrong(f"{value!r} is no origin", "name each origin, in lower case")
+    return value
+
+
+def _host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise wrong(f"{value!r} is no host name", "write it in lower case, without a port")
+    return value
+
+
+def _seconds_of_duration(value: object) -> float:
+    try:
+        length_ns = parse_duration_ns(value)
+    except ValueError as error:
+        raise wrong(str(error), DURATION_ADVICE) from None
+    if length_ns == 0:
+        raise wrong("must be longer than zero", DURATION_ADVICE)
+    return length_ns / 1e9
+
+
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+_Seconds = Annotated[float, Field(gt=0, le=10**9)]
+_Duration = Annotated[float, BeforeValidator(_seconds_of_duration)]
+_FileName = Annotated[str, Field(min_length=1)]
+_LabelValues = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=1000)]
+
+
+class _Limits(StrictModel):
+    message_bytes: Annotated[int, Field(ge=1024, le=1024 * _MIB)] = _LIMITS.message_bytes
+    receiving_bytes: Annotated[int, Field(ge=1024, le=2**40)] = _LIMITS.receiving_bytes
+    streams_in_flight: _Count = _LIMITS.streams_in_flight
+    segments_per_request: _Count = _LIMITS.segments_per_request
+    attributes_per_span: Annotated[int, Field(ge=1, le=10_000)] = _LIMITS.attributes_per_span
+    attribute_chars: Annotated[int, Field(ge=16, le=_MIB)] = _LIMITS.attribute_chars
+    connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
+    concurrent_exports: Annotated[int, Field(ge=1, le=1024)] = _LIMITS.concurrent_exports
+    queued_exports: Annotated[int, Field(ge=1, le=10**6)] = _LIMITS.queued_exports
+    body_seconds: _Seconds = _LIMITS.body_s
+    header_seconds: _Seconds = _LIMITS.header_s
+    idle_connection_seconds: _Seconds = _LIMITS.idle_connection_s
+    drain_seconds: _Seconds = _LIMITS.drain_s
+
+    def build(self) -> config.Limits:
+        values = self.model_dump()
+        return config.Limits(**{name.removesuffix("econds"): value for name, value in values.items()})
+
+
+class _Journal(StrictModel):
+    file_bytes: Annotated[int, Field(ge=4096, le=2**40)] = _JOURNAL.file_bytes
+    file_seconds: Annotated[float, Field(ge=1, le=10**9)] = _JOURNAL.file_s
+    fsync: Literal["always", "interval", "never"] = _JOURNAL.fsync
+    fsync_interval: _Duration = _JOURNAL.fsync_interval_s
+    compress: bool = _JOURNAL.compress
+    retain_bytes: Annotated[int, Field(ge=4096)] | None = None
+    retain_seconds: Annotated[float, Field(ge=1)] | None = None
+
+    def build(self) -> config.JournalSettings:
+        return config.JournalSettings(
+            file_bytes=self.file_bytes,
+            file_s=self.file_seconds,
+            fsync=self.fsync,
+            fsync_interval_s=self.fsync_interval,
+            compress=self.compress,
+            retain_bytes=self.retain_bytes,
+            retain_s=self.retain_seconds,
+        )
+
+
+class _Metrics(StrictModel):
+    instance_label: bool = False
+    models: _LabelValues | None = None
+    instances: _LabelValues | None = None
+
+    def build(self) -> config.MetricsSettings:
+        return config.MetricsSettings(
+            self.instance_label,
+            None if self.models is None else tuple(self.models),
+            None if self.instances is None else tuple(self.instances),
+        )
+
+
+class _Tls(StrictModel):
+    certificate: _FileName
+    key: _FileName
+    client_ca: _FileName | None = None
+    web: Literal["same", "server", "none"] = "same"
+
+
+class _Auth(StrictModel):
+    tokens_file: _FileName
+    web: Literal["token", "open"] = "token"
+
+
+class _Cors(StrictModel):
+    origins: list[Annotated[str, AfterValidator(_origin)]]
+
+
+class _Web(StrictModel):
+    hosts: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
+
+
+class _Target(StrictModel):
+    endpoint: Annotated[str, Field(min_length=1)]
+    protocol: Literal["grpc", "http/protobuf"] = "grpc"
+    headers_file: _FileName | None = None
+    compression: Literal["none", "gzip"] = "gzip"
+    timeout: _Duration = 10.0
+    ca_file: _FileName | None = None
+    queue_bytes: Annotated[int, Field(ge=_MIB, le=2**40)] = 64 * _MIB
+
+
+class _Out(_Target):
+    interval: _Duration = 10.0
+
+
+class _Otlp(StrictModel):
+    metrics: _Out | None = None
+    windows: _Out | None = None
+
+
+class _File(StrictModel):
+    version: Literal[1]
+    limits: _Limits = Field(default_factory=_Limits)
+    journal: _Journal = Field(default_factory=_Journal)
+    metrics: _Metrics = Field(default_factory=_Metrics)
+    tls: _Tls | None = None
+    auth: _Auth | None = None
+    cors: _Cors = Field(default_factory=lambda: _Cors(origins=[]))
+    web: _Web = Field(default_factory=_Web)
+    forward: _Target | None = None
+    otlp: _Otlp = Field(default_factory=_Otlp)
+
+
+def load_settings(path: Path | None) -> config.Settings:
+    """Read a settings file, the defaults without one; files that it names stand beside it, or are absolute.
+
+    Raises:
+        ConfigError: it cannot be used, or a file that it names cannot; says file, line, key and advice.
+    """
+    if path is None:
+        return config.Settings()
+    file = load_yaml(path)
+    try:
+        model = _File.model_validate(file.data)
+    except ValidationError as error:
+        raise refusals(file, error)[0] from None
+    if model.limits.message_bytes > model.limits.receiving_bytes:
+        raise file.refuse(("limits",), "receiving_bytes is less than message_bytes", "let one message fit")
+    folder = path.parent
+    return config.Settings(
+        limits=model.limits.build(),
+        journal=model.journal.build(),
+        metrics=model.metrics.build(),
+        tls=None if model.tls is None else _tls(file, folder, model.tls),
+        auth=None if model.auth is None else _auth(file, folder, model.auth),
+        cors_origins=frozenset(model.cors.origins),
+        web_hosts=frozenset(model.web.hosts),
+        forward=None if model.forward is None else _forward(file, folder, model.forward),
+        otlp_metrics=None if model.otlp.metrics is None else _out(file, folder, model.otlp.metrics, "metrics"),
+        otlp_windows=None if model.otlp.windows is None else _out(file, folder, model.otlp.windows, "windows"),
+    )
+
+
+def _tls(file: YamlFile, folder: Path, section: _Tls) -> config.Tls:
+    ca = None if section.client_ca is None else folder / section.client_ca
+    made = config.Tls(folder / section.certificate, folder / section.key, ca, section.web)
+    try:
+        Certificates(made)
+    except TlsFileError as error:
+        raise file.refuse(("tls", error.key), str(error)) from None
+    return made
+
+
+def _auth(file: YamlFile, folder: Path, section: _Auth) -> config.Auth:
+    made = config.Auth(folder / section.tokens_file, section.web)
+    try:
+        read_tokens(made.tokens_file)
+    except UnreadableConfigError as error:
+        raise _at(file, ("auth", "tokens_file"), error) from None
+    return made
+
+
+def _forward(file: YamlFile, folder: Path, section: _Target) -> config.ForwardSettings:
+    return config.ForwardSettings(_target(file, folder, section, ("forward",)), section.queue_bytes)
+
+
+def _out(file: YamlFile, folder: Path, section: _Out, signal: str) -> config.OtlpOutSettings:
+    target = _target(file, folder, section, ("otlp", signal))
+    return config.OtlpOutSettings(target, section.queue_bytes, section.interval)
+
+
+def _target(file: YamlFile, folder: Path, section: _Target, place: KeyPath) -> OtlpTarget:
+    headers: tuple[tuple[str, str], ...] = ()
+    if section.headers_file is not None:
+        try:
+            headers = read_headers(folder / section.headers_file)
+        except UnreadableConfigError as error:
+            raise _at(file, (*place, "headers_file"), error) from None
+    ca_file = None if section.ca_file is None else folder / section.ca_file
+    try:
+        return OtlpTarget(section.endpoint, section.protocol, headers, section.compression, section.timeout, ca_file)
+    except StartError as error:
+        raise file.refuse((*place, "endpoint"), str(error)) from None
+
+
+def _at(file: YamlFile, place: KeyPath, error: ConfigError) -> ConfigError:
+    """Return the refusal of a file that is not there, at the place that names it."""
+    return file.refuse(place, f"{error.file}: {error.message}", error.advice)

@@ -1,0 +1,124 @@
+"""The three doors of one collector, opened together and closed in the order in which nothing is lost."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from otel_llm.collector.doors_exposure import exposure
+from otel_llm.collector.doors_guard import Guard, names_of
+from otel_llm.collector.doors_web import web_app
+from otel_llm.collector.grpc_server import GrpcReceiver
+from otel_llm.collector.http_server import HttpServer
+from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.tls import Certificates
+from otel_llm.collector.tokens import Tokens
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from otel_llm.collector.address import Address
+    from otel_llm.collector.config import Settings
+    from otel_llm.collector.web import Web
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the doors listen."""
+
+    grpc: Address
+    http: Address
+    web: Address
+
+
+class Doors:
+    """The doors.
+
+    Args:
+        at: where they listen.
+        settings: limits, tokens and certificates; what reads the last two of files raises ConfigError and TlsFileError.
+        accept: takes exports, as in `GrpcReceiver`.
+        web: answers people and scrapers.
+        healthy, ready: as in `web_app`.
+    """
+
+    def __init__(
+        self,
+        at: Addresses,
+        settings: Settings,
+        *,
+        accept: Callable[[bytes], bytes],
+        web: Web,
+        healthy: Callable[[], str | None],
+        ready: Callable[[], str | None],
+    ) -> None:
+        limits = settings.limits
+        self._at = at
+        self._settings = settings
+        self.tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
+        self.certificates = None if settings.tls is None else Certificates(settings.tls)
+        self.grpc = GrpcReceiver(at.grpc, accept, limits=limits, tokens=self.tokens, certificates=self.certificates)
+        self.http = HttpServer(
+            otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins),
+            at.http,
+            option="--http",
+            limits=limits,
+            context=None if self.certificates is None else self.certificates.context,
+        )
+        page = web_app(
+            metrics=web.metrics,
+            streams=web.streams,
+            requests=web.requests,
+            page=web.page,
+            healthy=healthy,
+            ready=ready,
+            guard=Guard(names_of(at.web, settings.web_hosts), self.tokens if self._web_asks_for_token() else None),
+        )
+        self.web = HttpServer(page, at.web, option="--web", limits=limits, context=self._web_context())
+
+    def bind(self) -> None:
+        """Take all ports, before anybody is let in.
+
+        Raises:
+            AddressError: a port cannot be had.
+        """
+        for door in (self.web, self.http, self.grpc):
+            door.bind()
+
+    def open(self) -> None:
+        """Let everybody in."""
+        for door in (self.web, self.http, self.grpc):
+            door.start()
+
+    def close_to_exports(self, grace_s: float) -> None:
+        """Take no more exports; those begun are answered, within `grace_s` seconds. The web port stays."""
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(lambda door: door.stop(grace_s), (self.grpc, self.http)))
+
+    def close(self, grace_s: float = 0) -> None:
+        """Close all; also those that never opened."""
+        self.close_to_exports(grace_s)
+        self.web.stop(grace_s)
+
+    def listening(self) -> str:
+        """Return one line on what is listening where."""
+        scheme = "http" if self._web_context() is None else "https"
+        tls = "" if self._settings.tls is None else f" ({'TLS' if self._settings.tls.client_ca is None else 'mTLS'})"
+        return (
+            f"listening: OTLP/gRPC {self.grpc.address}, OTLP/HTTP {self.http.address}, "
+            f"web {scheme}://{self.web.address}{tls}"
+        )
+
+    def warnings(self) -> list[str]:
+        """Return what an operator should know about who can come in."""
+        return exposure(self._settings, self._at.grpc, self._at.http, self._at.web)
+
+    def _web_context(self) -> Callable[[], ssl.SSLContext] | None:
+        if self.certificates is None or self._settings.tls is None or self._settings.tls.web == "none":
+            return None
+        return self.certificates.context if self._settings.tls.web == "same" else self.certificates.open_context
+
+    def _web_asks_for_token(self) -> bool:
+        return self._settings.auth is not None and self._settings.auth.web == "token"

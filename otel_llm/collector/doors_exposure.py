@@ -1,0 +1,32 @@
+"""What an operator should know about who can reach the doors, and read the secrets, before somebody else does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_llm.collector.doors_guard import is_loopback
+from otel_llm.collector.secret_files import exposed
+
+if TYPE_CHECKING:
+    from otel_llm.collector.address import Address
+    from otel_llm.collector.config import Settings
+
+
+def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> list[str]:
+    """Return warnings, one sentence each, on doors that others can reach and on secret files that others can read."""
+    tls, auth = settings.tls, settings.auth
+    mutual = tls is not None and tls.client_ca is not None
+    known = auth is not None or mutual
+    web_encrypted = tls is not None and tls.web != "none"
+    web_known = (auth is not None and auth.web == "token") or (tls is not None and mutual and tls.web == "same")
+    said = []
+    for option, address, encrypted, asks in (
+        ("--grpc", grpc, tls is not None, known),
+        ("--http", http, tls is not None, known),
+        ("--web", web, web_encrypted, web_known),
+    ):
+        lacks = [*([] if encrypted else ["in plain text (see tls)"]), *([] if asks else ["by anybody (see auth)"])]
+        if lacks and not is_loopback(address.host):
+            said.append(f"{option} {address} can be reached from elsewhere, {' and '.join(lacks)}: docs/collector.md")
+    secret = [*([] if auth is None else [auth.tokens_file]), *([] if tls is None else [tls.key])]
+    return said + [warning for path in secret if (warning := exposed(path)) is not None]

@@ -1,0 +1,105 @@
+"""The application of the web port: it answers people and scrapers; nothing can be changed through it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from otel_llm.collector.errors import RefusalError, answer, challenge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from otel_llm.collector.doors_guard import Guard
+
+PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Probes ask these by whatever name and without a secret; there is nothing in the answers."""
+_HEADERS: Final = {
+    # The page is HTML and its own style: no script, no frame, nothing from elsewhere.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_log = logging.getLogger(__name__)
+
+
+def web_app(
+    *,
+    metrics: Callable[[], bytes],
+    streams: Callable[[], Any],
+    requests: Callable[[], Any],
+    page: Callable[[], str],
+    healthy: Callable[[], str | None],
+    ready: Callable[[], str | None],
+    guard: Guard | None = None,
+) -> Starlette:
+    """Return the ASGI application of the web port.
+
+    Every callable is called in a thread, at each request. `metrics` gives Prometheus text, `streams` and `requests`
+    what JSON can hold (a NaN in it is an error of ours, answered 500), `page` HTML; `healthy` and `ready` give None,
+    or the reason why not. One that raises TimeoutError is answered 503. All but `OPEN_PATHS` stands behind `guard`.
+    """
+
+    def state(reason: str | None) -> Response:
+        http = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
+        return _response(f"{reason or 'ok'}\n", "text/plain; charset=utf-8", http)
+
+    def as_json(value: Any) -> Response:
+        return _response(json.dumps(value, allow_nan=False), "application/json")
+
+    answers: dict[str, Callable[[], Response]] = {
+        "/": lambda: _response(page(), "text/html; charset=utf-8"),
+        "/metrics": lambda: _response(metrics(), PROMETHEUS_TEXT),
+        "/healthz": lambda: state(healthy()),
+        "/readyz": lambda: state(ready()),
+        "/v1/streams": lambda: as_json(streams()),
+        "/v1/requests": lambda: as_json(requests()),
+    }
+
+    def endpoint(request: Request) -> Response:
+        try:
+            if guard is not None and request.url.path not in OPEN_PATHS:
+                guard.check(request.headers)
+            return answers[request.url.path]()
+        except RefusalError as refusal:
+            made = _plain(str(refusal), HTTPStatus(answer(refusal).http))
+            made.headers.update(challenge(refusal))
+            return made
+        except TimeoutError:
+            return _plain("busy, try again", HTTPStatus.SERVICE_UNAVAILABLE)
+        except Exception:  # noqa: BLE001 - said in the log and to the client
+            _log.exception("%s could not be answered: this is a bug", request.url.path)
+            return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def elsewhere(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+        made = _plain(f"{error.detail}: there are {', '.join(answers)}", HTTPStatus(error.status_code))
+        made.headers.update(error.headers or {})
+        return made
+
+    app = Starlette(
+        routes=[Route(path, endpoint, methods=["GET"]) for path in answers],
+        exception_handlers={HTTPException: elsewhere},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _plain(text: str, http: HTTPStatus) -> Response:
+    return _response(f"{text}\n", "text/plain; charset=utf-8", http)
+
+
+def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(content, http, headers=dict(_HEADERS), media_type=media_type)

@@ -1,0 +1,69 @@
+"""Every accepted export, unchanged, to another OTLP endpoint as well: with a queue of its own, at its own pace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.forward_transport import GrpcTransport, HttpTransport
+from otel_llm.collector.otlp_out_queue import GIVE_UP_S, OutQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.collector.otlp_out_attempt import Attempt
+    from otel_llm.collector.otlp_out_target import OtlpTarget
+
+DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
+REQUEST_BYTES: Final = 2**20
+"""Exports in one request take at most this together (a larger one goes alone): gRPC servers refuse more than 4 MiB by
+default. Fewer and larger requests are what lets a distant endpoint keep up."""
+
+
+class Forwarder:
+    """Forward exports: `start`, `offer` each, `stop` once.
+
+    The requests of several exports are joined by writing one behind the other, which is how protobuf joins repeated
+    fields: nothing is decoded, and no byte is changed.
+    """
+
+    def __init__(
+        self, target: OtlpTarget, queue_bytes: int = DEFAULT_QUEUE_BYTES, give_up_s: float = GIVE_UP_S
+    ) -> None:
+        self._transport = (GrpcTransport if target.protocol == "grpc" else HttpTransport)(target)
+        self._queue: OutQueue[bytes] = OutQueue(
+            "forwarding",
+            self._send,
+            self._transport.close,
+            size=len,
+            capacity=queue_bytes,
+            batch=REQUEST_BYTES,
+            timeout_s=target.timeout_s,
+            give_up_s=give_up_s,
+        )
+
+    def start(self) -> None:
+        """Start sending."""
+        self._queue.start()
+
+    def offer(self, raw: bytes) -> None:
+        """Queue a serialized ExportTraceServiceRequest, or drop and count it; never waits and raises nothing."""
+        self._queue.offer(raw)
+
+    def stop(self, grace_s: float) -> bool:
+        """Send what waits within `grace_s`, drop and count the rest; return whether all was sent or refused."""
+        return self._queue.stop(grace_s)
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of the exports, by the keys that the collector's own metrics have."""
+        counts = self._queue.counts
+        return {
+            "forward_queued_bytes": self._queue.queued,
+            "forward_sent": counts.sent,
+            "forward_dropped": counts.dropped,
+            "forward_failed": counts.failed,
+            "forward_retries": counts.retries,
+            "forward_rejected_spans": counts.rejected,
+        }
+
+    def _send(self, exports: Sequence[bytes], timeout_s: float) -> Attempt:
+        return self._transport.send(b"".join(exports), timeout_s)

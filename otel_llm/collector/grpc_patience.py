@@ -1,0 +1,61 @@
+"""Give up RPCs whose message does not come: in a thread of its own, as gRPC has no time limit for that."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import grpc
+
+CROWDED_S: Final = 1.0
+"""What a message gets while others wait for a thread."""
+_LOOK_S: Final = 0.25
+
+
+class MessagePatience:
+    """Cancel RPCs whose message takes longer than `message_s`, or than a second while it is `crowded`."""
+
+    def __init__(self, message_s: float, crowded: Callable[[], bool]) -> None:
+        self._message_s = message_s
+        self._crowded = crowded
+        self._waiting: dict[int, tuple[float, grpc.ServicerContext]] = {}
+        """In the order in which they began; the keys only tell them apart."""
+        self._lock = Lock()
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="otlp-grpc-patience", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @contextmanager
+    def waiting(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Wait for the message of an RPC within the block."""
+        key = id(context)
+        with self._lock:
+            self._waiting[key] = (time.monotonic(), context)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waiting[key]
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            limit_s = min(CROWDED_S, self._message_s) if self._crowded() else self._message_s
+            before = time.monotonic() - limit_s
+            with self._lock:
+                overdue = [context for began, context in self._waiting.values() if began < before]
+            for context in overdue:
+                context.cancel()

@@ -1,0 +1,59 @@
+"""Compress a closed file of the journal so that at every instant exactly one of the two forms counts.
+
+The order is: write `X.otlp.zst` and make it last, then remove `X.otlp`. While both are there the `.zst` is unfinished
+and nobody reads it (the journal's contract), so a crash at any point costs the work, never a record.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import zstandard
+
+from otel_llm.collector.journal_file import sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LEVEL: Final = 3
+WINDOW_LOG: Final = 20
+"""A window of 1 MiB: half of what the level has, for half of the memory."""
+_CHUNK_BYTES: Final = 256 * 2**10
+
+
+def compress_file(path: Path, target: Path, *, fsync: Callable[[int], None], stopping: Callable[[], bool]) -> bool:
+    """Replace `path` by its compressed form at `target`, byte for byte, a torn end included.
+
+    Returns:
+        False where `stopping` said so meanwhile; then, as after an error, `path` is as it was and `target` is gone.
+
+    Raises:
+        OSError: it could not be read, written (disk full ...) or made to last.
+    """
+    try:
+        if not _write(path, target, fsync, stopping):
+            target.unlink(missing_ok=True)
+            return False
+        sync_folder(target.parent, fsync)
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
+    path.unlink()
+    return True
+
+
+def _write(path: Path, target: Path, fsync: Callable[[int], None], stopping: Callable[[], bool]) -> bool:
+    parameters = zstandard.ZstdCompressionParameters.from_level(LEVEL, window_log=WINDOW_LOG, write_checksum=True)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with path.open("rb", buffering=0) as source, os.fdopen(os.open(target, flags, 0o600), "wb") as file:
+        while chunk := source.read(_CHUNK_BYTES):
+            if stopping():
+                return False
+            file.write(compressor.compress(chunk))
+        file.write(compressor.flush())
+        file.flush()
+        fsync(file.fileno())
+    return True

@@ -1,0 +1,129 @@
+"""One file of the journal while it is written, and what makes it last: fsync of the file and of its folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from otel_llm.collector.journal_names import JournalFile
+
+PROBE_FILE: Final = "journal.probe"
+
+
+class WrittenFile:
+    """A file that only ever grows, by whole records.
+
+    `write` is for whoever holds the journal's lock, `sync` and `close` for whoever flushes: they may run at once.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    __slots__ = ("_fd", "_has_entry", "began_ns", "broken", "file", "size", "synced", "torn")
+
+    def __init__(self, file: JournalFile, *, began_ns: int) -> None:
+        self.file = file
+        self.began_ns = began_ns
+        """The receipt time of its first record."""
+        self.size = 0
+        """Bytes of whole records."""
+        self.synced = 0
+        """So many of them survive a power cut."""
+        self.broken: str | None = None
+        """Why an fsync failed. What became of the bytes behind `synced` is unknown, and another fsync would not tell:
+        the kernel reports such an error once."""
+        self.torn = False
+        """Bytes of a record that failed stand at its end and cannot be removed."""
+        self._has_entry = False
+        self._fd = os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, parts: tuple[bytes, bytes, bytes], size: int) -> None:
+        """Append one record of `size` bytes; raises OSError, and then takes back what it wrote of it."""
+        try:
+            written = os.writev(self._fd, parts)
+            if written < size:  # the disk is full, or will say so now
+                rest = memoryview(b"".join(parts))
+                while written < size:
+                    written += os.write(self._fd, rest[written:])
+        except BaseException:
+            try:
+                os.ftruncate(self._fd, self.size)
+            except OSError:
+                self.torn = True
+            raise
+        self.size += size
+
+    def sync(self, end: int, fsync: Callable[[int], None]) -> bool:
+        """Make the first `end` bytes last, and the file's name; return whether there was anything to do.
+
+        Raises:
+            OSError: it failed; the file is broken from now on.
+        """
+        if self.broken is not None or self.synced >= end:
+            return False
+        try:
+            fsync(self._fd)
+            if not self._has_entry:
+                sync_folder(self.file.path.parent, fsync)
+        except OSError as error:
+            self.broken = reason_of(error)
+            raise
+        self._has_entry = True
+        self.synced = end
+        return True
+
+    def close(self) -> int:
+        """Close it, remove it where nothing is in it, and return how many bytes are."""
+        in_it = self.size
+        with suppress(OSError):
+            in_it = os.fstat(self._fd).st_size
+        os.close(self._fd)
+        if in_it == 0:
+            with suppress(OSError):  # an empty file is read as no records
+                self.file.path.unlink()
+        return in_it
+
+
+def sync_folder(folder: Path, fsync: Callable[[int], None]) -> None:
+    """Make the names in a folder last; raises OSError. Filesystems that cannot do it for folders say EINVAL."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path, fsync: Callable[[int], None] | None) -> None:
+    """Make a folder and those above it where they are missing; with `fsync` they last. Raises OSError."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if fsync is not None:
+        for one in missing:
+            sync_folder(one.parent, fsync)
+
+
+def try_to_write(folder: Path, size: int, fsync: Callable[[int], None] | None) -> None:
+    """Take room for `size` bytes in a folder and give it back; raises OSError where they could not be written."""
+    path = folder / PROBE_FILE
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, max(1, size))
+        if fsync is not None:
+            fsync(fd)
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+
+
+def reason_of(error: OSError) -> str:
+    """Return why, in words, without paths."""
+    return error.strerror or str(error)

@@ -1,0 +1,136 @@
+"""Keep the closed files of a journal: compress them, delete the oldest, and know how many and how large they are."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from bisect import insort
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.journal_compress import compress_file
+from otel_llm.collector.journal_file import PROBE_FILE, reason_of
+from otel_llm.collector.journal_names import list_files
+from otel_llm.collector.journal_retention import Retention, expired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from otel_llm.collector.journal_names import JournalFile
+    from otel_llm.collector.journal_retention import Horizon
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """The closed files of one folder; one thread at a time calls `tidy` or `add`.
+
+    Args:
+        horizon: asked before anything is deleted.
+        stopping: asked often while a file is compressed; where it is true the work is given up.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        compress: bool,
+        retention: Retention,
+        horizon: Callable[[], Horizon],
+        fsync: Callable[[int], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.files: list[JournalFile] = []
+        """In order of writing."""
+        self.total_bytes = 0
+        self.compressed_files = 0
+        self.compress_errors = 0
+        self.deleted_files = 0
+        self._sizes: dict[JournalFile, int] = {}
+        self._folder = folder
+        self._compress = compress
+        self._retention = retention
+        self._horizon = horizon
+        self._fsync = fsync
+        self._stopping = stopping
+        self._said: set[str] = set()
+
+    def take_stock(self) -> None:
+        """Learn what earlier runs left, and remove what a crash left unfinished; raises OSError."""
+        (self._folder / PROBE_FILE).unlink(missing_ok=True)
+        files, unfinished = list_files(self._folder)
+        for file in unfinished:
+            file.path.unlink(missing_ok=True)
+        for file in files:
+            size = file.path.stat().st_size
+            if size == 0 and not file.compressed:  # begun, and nothing written
+                file.path.unlink()
+            else:
+                self.add(file, size)
+
+    def add(self, file: JournalFile, size: int) -> None:
+        """Take charge of a file that is closed."""
+        insort(self.files, file)
+        self._sizes[file] = size
+        self.total_bytes += size
+
+    def tidy(self) -> None:
+        """Compress what is not, delete what is too much or too old; what fails is tried again the next time.
+
+        Size is looked at last, so that nothing is deleted for which there is room once it is compressed.
+        """
+        self._delete(self._retention.by_age())
+        if self._compress:
+            for file in [file for file in self.files if not file.compressed]:
+                if not self._compress_one(file):
+                    break
+        if not self._stopping():
+            self._delete(self._retention)
+
+    def _compress_one(self, file: JournalFile) -> bool:
+        """Return whether to go on with the next."""
+        target = file._replace(path=file.compressed_path)
+        try:
+            if not compress_file(file.path, target.path, fsync=self._fsync, stopping=self._stopping):
+                return False
+            size = target.path.stat().st_size
+        except FileNotFoundError:  # somebody else removed it
+            self._forget(file)
+            return True
+        except OSError as error:
+            self.compress_errors += 1
+            self._say_once("compress", file, error)
+            return error.errno not in _FULL
+        self._said.discard("compress")
+        self._forget(file)
+        self.add(target, size)
+        self.compressed_files += 1
+        return True
+
+    def _delete(self, retention: Retention) -> None:
+        if retention == Retention():
+            return
+        for file in expired(self.files, self._sizes, retention, self._horizon()):
+            try:
+                # The unfinished form first: alone it would pass for the file.
+                if not file.compressed:
+                    file.compressed_path.unlink(missing_ok=True)
+                file.path.unlink(missing_ok=True)
+            except OSError as error:
+                self._say_once("delete", file, error)
+                return
+            self._said.discard("delete")
+            self._forget(file)
+            self.deleted_files += 1
+
+    def _forget(self, file: JournalFile) -> None:
+        with suppress(ValueError):
+            self.files.remove(file)
+        self.total_bytes -= self._sizes.pop(file, 0)
+
+    def _say_once(self, what: str, file: JournalFile, error: OSError) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("%s: cannot %s it: %s; tried again later", file.path, what, reason_of(error))

@@ -1,0 +1,57 @@
+"""See that one process at a time writes a journal's folder; the lock dies with its holder, however that dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.errors import JournalInUseError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK_FILE: Final = "journal.lock"
+
+
+class FolderLock:
+    """The lock of one folder; the file stays, and names the last holder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Return whether we have it."""
+        return self._fd is not None
+
+    def take(self) -> None:
+        """Take it.
+
+        Raises:
+            JournalInUseError: another process has it.
+            OSError: the folder cannot be used.
+        """
+        fd = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise JournalInUseError(
+                f"{self._folder}: this journal is in use by process {holder or 'unknown'}:"
+                " stop it, or choose another folder with --journal DIR"
+            ) from None
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def give_back(self) -> None:
+        """Let others have it. Doing it twice is fine."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

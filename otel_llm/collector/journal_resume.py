@@ -1,0 +1,76 @@
+"""A checkpoint beside the journal: numbers that say from where a restart replays, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.errors import JournalError
+from otel_llm.collector.journal_file import reason_of, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+RESUME_FILE: Final = "resume.json"
+_MAX_BYTES: Final = 2**20
+log = logging.getLogger(__name__)
+
+
+def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = False) -> None:
+    """Replace the checkpoint; a reader, also after a crash, sees the old one or the new one.
+
+    Args:
+        folder: the journal's.
+        values: a few numbers by name.
+        durable: whether it survives a power cut once this returns (two fsyncs); without, it may be gone after one.
+
+    Raises:
+        JournalError: it could not be written; the old one stands.
+    """
+    path = folder / RESUME_FILE
+    temporary = folder / f"{RESUME_FILE}.tmp"
+    data = json.dumps(dict(values), separators=(",", ":")).encode() + b"\n"
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if durable:
+            sync_folder(folder, os.fsync)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise JournalError(reason_of(error)) from error
+
+
+def read_resume(folder: Path) -> dict[str, int]:
+    """Return the checkpoint's numbers; none where there is no checkpoint, or (logged) a broken one."""
+    path = folder / RESUME_FILE
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        return _numbers(data)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        log.warning("%s: no checkpoint: %s; everything that is kept is replayed", path, error)
+        return {}
+
+
+def _numbers(data: bytes) -> dict[str, int]:
+    """Raise ValueError for anything but an object of integers."""
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"longer than {_MAX_BYTES} bytes")
+    values = json.loads(data)
+    if not isinstance(values, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - of the file, not of an argument
+    for name, value in values.items():
+        if type(value) is not int:
+            raise ValueError(f"{name!r} is not an integer")
+    return values

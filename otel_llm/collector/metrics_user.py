@@ -1,0 +1,238 @@
+"""What readers felt, as counters that add up over collectors: the families of `/metrics` and of OTLP metrics.
+
+Plain integers and sums, kept by the evaluator's thread; the Prometheus library only holds the finished families. A
+scrape may read them from another thread meanwhile: each number is whole, two of them may be an instant apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from otel_llm.collector.metrics_histogram import Histogram
+from otel_llm.slo.classes import OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from otel_llm.readers.rows import Row
+    from otel_llm.slo.verdict import Verdict
+
+Key = tuple[str, str, str, str]
+"""(slo_class, model, measured_at, instance) of a stream; "" where unknown."""
+Labels = tuple[str, ...]
+
+LABELS: Final = ("slo_class", "model", "measured_at")
+OTHER: Final = "other"
+MAX_SERIES: Final = 500
+"""Distinct label sets; beyond them models and instances count as `other`: telemetry must not fill the memory."""
+REMEMBERED_KEYS: Final = 4096
+"""Keys whose series is known without looking at the lists; beyond them all are forgotten and found again."""
+
+TTFT_BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0)
+TBT_BUCKETS_S: Final = (
+    0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04,
+    0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+"""Fine where decoding on today's GPUs happens (2-10 ms), coarse where a stall is a stall."""
+IDLE_BUCKETS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
+FLUIDITY_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 1.0)
+
+
+def met_word(met: object) -> str:
+    """Return `true`, `false` or `null`: the label that stands for the verdict."""
+    return "null" if met is None else "true" if met else "false"
+
+
+def _no_requests() -> dict[tuple[str, str], int]:
+    # Counters of verdicts start at 0, not with their first request: `rate` does not see a counter's first value.
+    return dict.fromkeys(product(OUTCOMES, ("true", "false")), 0)
+
+
+@dataclass(slots=True)
+class Series:
+    """What is counted for one set of labels."""
+
+    labels: Labels
+    requests: dict[tuple[str, str], int] = field(default_factory=_no_requests)
+    tokens_read: int = 0
+    tokens_met: int = 0
+    idle_ns: int = 0
+    penalty_tokens: float = 0.0
+    refunded_tokens: float = 0.0
+    deadlines: int = 0
+    deadline_misses: int = 0
+    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
+    tbt: Histogram = field(default_factory=lambda: Histogram(TBT_BUCKETS_S))
+    idle: Histogram = field(default_factory=lambda: Histogram(IDLE_BUCKETS_S))
+    fluidity: Histogram = field(default_factory=lambda: Histogram(FLUIDITY_BUCKETS, per_unit=1))
+
+    def ended(self, row: Row) -> None:
+        """Count a row by its outcome and verdict."""
+        words = (str(row["outcome"]), met_word(row["met"]))
+        self.requests[words] = self.requests.get(words, 0) + 1
+
+
+@dataclass(slots=True)
+class UserMetrics:
+    """Count what readers felt, by class, model and place of measurement.
+
+    `by_instance`: whether `instance` is a label too. `models`, `instances`: the only values of these labels, all others
+    count as `other`; without a list the first MAX_SERIES label sets are kept and what comes then counts as `other`. The
+    class and the place of measurement are never folded: their values are the operator's and the convention's.
+    """
+
+    by_instance: bool = False
+    models: frozenset[str] | None = None
+    instances: frozenset[str] | None = None
+    series: dict[Labels, Series] = field(default_factory=dict)
+    _known: dict[Key, Series] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> Labels:
+        """Return the label names."""
+        return (*LABELS, "instance") if self.by_instance else LABELS
+
+    def charge(self, key: Key, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float) -> None:
+        """Count what a stream's reader got and waited since it was last looked at.
+
+        Counters only grow: what a charge gives back (negative tokens or time) is in the penalty and the refund.
+        """
+        series = self._of(key)
+        if tokens_read > 0:
+            series.tokens_read += tokens_read
+        if idle_ns > 0:
+            series.idle_ns += idle_ns
+        series.penalty_tokens += penalty_tokens
+        series.refunded_tokens += refunded_tokens
+
+    def judged(self, key: Key, row: Row, verdict: Verdict | None, times_ns: npt.NDArray[np.int64] | None) -> None:
+        """Count a verdict; `times_ns`: the arrivals of all tokens of the request, ascending."""
+        series = self._of(key)
+        series.ended(row)
+        if verdict is None:
+            return
+        if verdict.met:
+            series.tokens_met += verdict.tokens_read
+        series.deadlines += verdict.deadlines or 0
+        series.deadline_misses += verdict.deadline_misses or 0
+        if verdict.ttft_ns is not None:
+            series.ttft.observe(verdict.ttft_ns)
+        if verdict.idle_ns is not None:
+            series.idle.observe(verdict.idle_ns)
+        fluidity = verdict.fluidity_index
+        if fluidity is not None:
+            series.fluidity.observe(fluidity)
+        if times_ns is not None:
+            series.tbt.observe_gaps(times_ns)
+
+    def foreign(self, row: Row) -> None:
+        """Count a row that follows from another instrumentation's span."""
+        slo_class, model, measured_at, instance = (
+            str(row[name] or "") for name in ("slo_class", "model", "measured_at", "instance")
+        )
+        self._of((slo_class, model, measured_at, instance)).ended(row)
+
+    def _of(self, key: Key) -> Series:
+        """Return the series that a key counts in, made where it is new."""
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        slo_class, model, measured_at, instance = key
+        labels: Labels = (slo_class, _listed(model, self.models), measured_at)
+        if self.by_instance:
+            labels = (*labels, _listed(instance, self.instances))
+        if labels not in self.series and len(self.series) >= MAX_SERIES:
+            labels = (slo_class, OTHER, measured_at, OTHER)[: len(labels)]
+        series = self.series.get(labels)
+        if series is None:
+            series = self.series[labels] = Series(labels)
+        if len(self._known) >= REMEMBERED_KEYS:
+            self._known.clear()
+        self._known[key] = series
+        return series
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the counters and histograms of the contract."""
+        names, every = self.labels, list(self.series.items())
+        requests = CounterMetricFamily("otel_llm_requests", "Requests ended.", labels=[*names, "outcome", "met"])
+        for labels, series in every:
+            for (outcome, met), number in list(series.requests.items()):
+                requests.add_metric([*labels, outcome, met], number)
+        yield requests
+        for name, words, _, value in _COUNTERS:
+            family = CounterMetricFamily(name, words, labels=names)
+            for labels, series in every:
+                family.add_metric(labels, value(series))
+            yield family
+        for name, words, _, histogram in _HISTOGRAMS:
+            shown = HistogramMetricFamily(name, words, labels=names)
+            for labels, series in every:
+                shown.add_metric(labels, histogram(series).cumulative(), histogram(series).total)
+            yield shown
+
+    def gauges(self, counts: Mapping[Key, tuple[int, int]]) -> Iterator[Metric]:
+        """Yield how many streams are in flight and of how many the reader waits; `counts`: both, by key.
+
+        To be called in the evaluator's thread: a key that was not seen yet gets its series here.
+        """
+        numbers: defaultdict[Labels, list[int]] = defaultdict(lambda: [0, 0])
+        for key, (flying, starving) in counts.items():
+            found = numbers[self._of(key).labels]
+            found[0] += flying
+            found[1] += starving
+        for at, (name, words, _) in enumerate(_GAUGES):
+            gauge = GaugeMetricFamily(name, words, labels=self.labels)
+            for labels in self.series:
+                gauge.add_metric(labels, numbers[labels][at])
+            yield gauge
+
+
+def _listed(value: str, names: frozenset[str] | None) -> str:
+    """Return a label's value if it may be one; unknown ("") is not `other`."""
+    return value if names is None or not value or value in names else OTHER
+
+
+_COUNTERS: Final[tuple[tuple[str, str, str, Callable[[Series], float]], ...]] = (
+    ("otel_llm_tokens_read", "Tokens that the class's user reads.", "{token}", lambda one: one.tokens_read),
+    ("otel_llm_tokens_met", "Tokens read of requests that met their deadlines.", "{token}", lambda one: one.tokens_met),
+    ("otel_llm_idle_seconds", "Time that readers waited with nothing to read.", "s", lambda one: one.idle_ns / 1e9),
+    (
+        "otel_llm_penalty_tokens",
+        "What the waiting cost, charged while it happened.",
+        "{token}",
+        lambda one: one.penalty_tokens,
+    ),
+    (
+        "otel_llm_penalty_refunded_tokens",
+        "Of that, what was given back: the wait turned out to be no one's.",
+        "{token}",
+        lambda one: one.refunded_tokens,
+    ),
+    ("otel_llm_deadlines", "Token deadlines that fell due.", "{deadline}", lambda one: one.deadlines),
+    ("otel_llm_deadline_misses", "Token deadlines missed.", "{deadline}", lambda one: one.deadline_misses),
+)
+_HISTOGRAMS: Final[tuple[tuple[str, str, str, Callable[[Series], Histogram]], ...]] = (
+    ("otel_llm_ttft_seconds", "Time to the first token of any kind.", "s", lambda one: one.ttft),
+    ("otel_llm_tbt_seconds", "Time between tokens.", "s", lambda one: one.tbt),
+    ("otel_llm_idle_seconds", "User idle latency of a request.", "s", lambda one: one.idle),
+    ("otel_llm_fluidity_index", "Share of a request's token deadlines met.", "1", lambda one: one.fluidity),
+)
+_GAUGES: Final = (
+    ("otel_llm_streams_in_flight", "Streams between commit and end.", "{stream}"),
+    ("otel_llm_streams_starving", "Streams in flight whose reader has nothing left to read.", "{stream}"),
+)
+USER_UNITS: Final[dict[str, str]] = {
+    "otel_llm_requests": "{request}",
+    **{name: unit for name, _, unit, _ in _COUNTERS},
+    **{name: unit for name, _, unit, _ in _HISTOGRAMS},
+    **{name: unit for name, _, unit in _GAUGES},
+}
+"""The UCUM unit of each family, for OTLP."""

@@ -1,0 +1,90 @@
+"""What leaves the service over OTLP, where that is configured: exports as they came, its metrics, closed windows."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from otel_llm.collector.forward import Forwarder
+from otel_llm.collector.otlp_out_metrics import MetricsOut
+from otel_llm.collector.otlp_out_target import refuse_own_door
+from otel_llm.collector.otlp_out_windows import WindowsOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from prometheus_client.core import Metric
+
+    from otel_llm.collector.address import Address
+    from otel_llm.collector.clock import Clock
+    from otel_llm.collector.config import Settings
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """Send to other OTLP endpoints; each has a queue and a thread of its own and holds nobody up."""
+
+    settings: Settings
+    clock: Clock
+    instance_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    forward: Forwarder | None = None
+    windows: WindowsOut | None = None
+    _metrics: MetricsOut | None = None
+
+    def __post_init__(self) -> None:
+        """Make what is configured; raises StartError where a target cannot be used."""
+        forward, windows = self.settings.forward, self.settings.otlp_windows
+        if forward is not None:
+            self.forward = Forwarder(forward.target, forward.queue_bytes)
+        if windows is not None:
+            self.windows = WindowsOut(
+                windows.target,
+                now_ns=self.clock.now_ns,
+                instance_id=self.instance_id,
+                queue_bytes=windows.queue_bytes,
+                linger_s=windows.interval_s,
+            )
+
+    def start(self, families: Callable[[], Iterable[Metric]]) -> None:
+        """Start sending; `families`: the metrics as they are now."""
+        metrics = self.settings.otlp_metrics
+        if metrics is not None:
+            self._metrics = MetricsOut(
+                metrics.target,
+                families,
+                now_ns=self.clock.now_ns,
+                instance_id=self.instance_id,
+                interval_s=metrics.interval_s,
+            )
+            self._metrics.start()
+        if self.forward is not None:
+            self.forward.start()
+        if self.windows is not None:
+            self.windows.start()
+
+    def stop_metrics(self, grace_s: float) -> None:
+        """Send the metrics a last time: they are asked of the evaluator, which must still be there."""
+        if self._metrics is not None:
+            self._metrics.stop(grace_s)
+
+    def stop(self, grace_s: float) -> None:
+        """Send what waits within the grace; the rest is dropped and counted."""
+        for one in (self.forward, self.windows):
+            if one is not None:
+                one.stop(grace_s)
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of what was to leave."""
+        counts: dict[str, int] = {}
+        for one in (self.forward, self.windows, self._metrics):
+            if one is not None:
+                counts |= one.counts()
+        return counts
+
+
+def refuse_own_doors(settings: Settings, doors: Sequence[Address]) -> None:
+    """Raise StartError for a target that is one of our own doors: what is sent there would come back for ever."""
+    for one in (settings.forward, settings.otlp_windows, settings.otlp_metrics):
+        if one is not None:
+            refuse_own_door(one.target, doors)

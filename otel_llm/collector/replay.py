@@ -1,0 +1,169 @@
+"""Go on where the run before stopped: read its journal again, without saying or counting anything twice.
+
+What a restart needs is written beside the journal as the service runs: the receipt time of the earliest record that
+belongs to a stream in flight or to a window that is open. From there on the journal is evaluated again, on the receipt
+times that stand in it, so that streams, windows and rules are where they were. What the run before had written stands
+in its files: decisions and windows that are there are not written again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.errors import JournalError
+from otel_llm.collector.journal_read import last_receipt_ns, records_since
+from otel_llm.collector.journal_resume import read_resume, write_resume
+from otel_llm.collector.windowing import GROUP_NAMES
+from otel_llm.readers import otlp
+from otel_llm.readers.records import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from otel_llm.collector.journal import Journal
+    from otel_llm.collector.pipeline import Pipeline
+
+FROM_NS: Final = "replay_from_unix_nano"
+WINDOWS_NS: Final = "windows_closed_until_unix_nano"
+CHECKPOINT_S: Final = 1.0
+"""How often the checkpoint moves."""
+TAIL_BYTES: Final = 64 * 2**20
+"""How much of the end of a file that was written is read back: days of windows, millions of decisions."""
+log = logging.getLogger(__name__)
+
+Window = tuple[object, ...]
+"""A window that was written: its start and its group."""
+
+
+class Checkpoint:
+    """Write down every second from where a restart has to read, in a thread of its own: the disk may be slow."""
+
+    def __init__(self, pipeline: Pipeline, journal: Journal) -> None:
+        self._pipeline = pipeline
+        self._journal = journal
+        self._failed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-llm-checkpoint", daemon=True)
+
+    def start(self) -> None:
+        """Start writing."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; the last checkpoint stands."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(CHECKPOINT_S):
+            try:
+                needed_ns, closed_until_ns = self._pipeline.ask(self._pipeline.evaluator.resume_point)
+                write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})
+            except TimeoutError:
+                continue  # an older checkpoint only means that more is read
+            except JournalError as error:
+                if not self._failed:
+                    log.warning("otel-llm: no checkpoint can be written (%s): a restart will read more", error.reason)
+                self._failed = True
+                continue
+            self._failed = False
+            self._journal.keep_from_ns = needed_ns
+
+
+@dataclass(slots=True)
+class Windows:
+    """Hand on each window that the run before has not written.
+
+    Those that closed before the last checkpoint were; of the others `written` has those that are in its file. Where
+    windows leave without a file, those of the last second before a crash may leave twice.
+    """
+
+    write: Callable[[dict[str, object]], None]
+    written: set[Window] = field(default_factory=set)
+    closed_until_ns: int = 0
+
+    def take(self, row: dict[str, object]) -> None:
+        """Write a window unless it was."""
+        start_ns = row["window_start_unix_nano"]
+        assert isinstance(start_ns, int)  # noqa: S101
+        if start_ns >= self.closed_until_ns and _window(row) not in self.written:
+            self.write(row)
+
+
+def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, lost_after_ns: int) -> int:
+    """Evaluate again what the journal holds since the checkpoint, before the pipeline is started; return the records.
+
+    `lost_after_ns`: how far to go back where there is no checkpoint. A record that cannot be read is skipped and
+    counted.
+    """
+    last_ns = last_receipt_ns(journal.folder)
+    if last_ns is None:
+        return 0
+    pipeline.clock.start_after(last_ns)
+    checkpoint = read_resume(journal.folder)
+    from_ns = checkpoint.get(FROM_NS, last_ns - lost_after_ns)
+    if windows is not None:
+        windows.closed_until_ns = checkpoint.get(WINDOWS_NS, 0)
+    outlets, evaluator = pipeline.outlets, pipeline.evaluator
+    skipped: Counter[str] = Counter()
+    outlets.replaying = True
+    try:
+        for record in records_since(journal.folder, from_ns, skipped):
+            if record.receipt_ns is None:
+                continue
+            try:
+                batch = otlp.read(record.raw, limits=pipeline.attribute_limits)
+            except DecodeError:
+                skipped["undecodable"] += 1
+                continue
+            pipeline.replay(batch, record.receipt_ns)
+        for _ in evaluator.meter.charge_flying():
+            pass  # the run before has counted it
+    finally:
+        outlets.replaying = False
+    evaluator.counts.clear()
+    evaluator.windowing.late = 0
+    for reason, number in skipped.items():
+        evaluator.counts[f"replay_skipped.{reason}"] += number
+    return pipeline.replayed
+
+
+def written_windows(path: Path) -> set[Window]:
+    """Return the windows that stand in a file of them; raises OSError where it cannot be read."""
+    found: set[Window] = set()
+    for line in whole_lines(path):
+        try:
+            found.add(_window(json.loads(line)))
+        except (ValueError, KeyError, TypeError):
+            continue  # not ours: left alone
+    return found
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Return the last lines of a file of JSON lines, none if there is none; a torn last one is cut off the file.
+
+    Raises OSError where it cannot be read or cut.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if (whole < len(data) and size <= TAIL_BYTES) or whole:
+            file.truncate(size - len(data) + whole)
+    lines = data[:whole].decode("utf-8", "replace").splitlines()
+    return lines if size <= TAIL_BYTES else lines[1:]
+
+
+def _window(row: dict[str, object]) -> Window:
+    return (row["window_start_unix_nano"], *(row[name] for name in GROUP_NAMES))

@@ -1,0 +1,64 @@
+"""Small files that hold secrets: read with a bound, complained about when everybody can read them, never quoted."""
+
+from __future__ import annotations
+
+import re
+import stat
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_FILE_BYTES: Final = 64 * 1024
+_HEADER: Final = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)", re.ASCII)
+
+
+def secret_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines of a file with their numbers, without those that are empty or begin with `#`.
+
+    Raises:
+        UnreadableConfigError: it cannot be read.
+        ConfigError: it is not UTF-8, or more than 64 KiB.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(str(path), None, None, "", f"more than {MAX_FILE_BYTES // 1024} KiB", "one secret a line")
+    try:
+        lines = raw.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), None, None, "", "not UTF-8", "save the file as UTF-8") from None
+    numbered = ((number, line.strip()) for number, line in enumerate(lines, 1))
+    return [(number, line) for number, line in numbered if line and not line.startswith("#")]
+
+
+def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a file, one `name: value` a line.
+
+    Raises:
+        ConfigError: as `secret_lines`, or a line is no header; what it says is not repeated.
+    """
+    headers = []
+    for number, line in secret_lines(path):
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            raise ConfigError(str(path), number, 1, "", "not a header", "write `name: value`, printable ASCII")
+        headers.append((match[1].lower(), match[2]))
+    return tuple(headers)
+
+
+def exposed(path: Path) -> str | None:
+    """Return a warning where every user of this machine can read a file that should be secret."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    if mode & stat.S_IROTH:
+        return f"{path} can be read by every user of this machine: chmod o-r {path}"
+    return None

@@ -1,0 +1,197 @@
+"""What the collector says about itself, from one table: `/metrics`, OTLP metrics and the docs are drawn from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from otel_llm.collector.metrics_histogram import Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMetric:
+    """Declare one figure.
+
+    `name` without `otel_llm_collector_` and `_total`; `unit` as UCUM has it; `source` the key in the collector's
+    counts, 0 where it is absent. With a `label`, every key that begins with `source` is a value of it.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    help: str
+    source: str
+    label: str = ""
+
+    @property
+    def family(self) -> str:
+        """Return the name of the family."""
+        return PREFIX + self.name
+
+
+PREFIX: Final = "otel_llm_collector_"
+
+OWN_METRICS: Final = (
+    # What came.
+    OwnMetric(
+        "received_exports", "counter", "{export}", "Export requests that came, refused ones too.", "received_exports"
+    ),
+    OwnMetric("received_spans", "counter", "{span}", "Spans in export requests that could be read.", "received_spans"),
+    OwnMetric("received_tokens", "counter", "{token}", "Token events in them, repeated ones too.", "received_tokens"),
+    # What was kept.
+    OwnMetric("exports", "counter", "{export}", "Export requests acknowledged.", "exports"),
+    OwnMetric("segments", "counter", "{segment}", "Segments accepted.", "segments"),
+    OwnMetric("tokens", "counter", "{token}", "Token events accepted.", "tokens"),
+    OwnMetric("request_spans", "counter", "{span}", "Request spans accepted.", "request_spans"),
+    # What was not.
+    OwnMetric(
+        "refused_exports", "counter", "{export}", "Export requests refused, by reason.", "refused_export.", "reason"
+    ),
+    OwnMetric("refused_spans", "counter", "{span}", "Spans of ours that could not be used.", "refused.", "reason"),
+    OwnMetric("anomalies", "counter", "{span}", "Oddities in spans that were used.", "anomaly.", "name"),
+    OwnMetric("ignored_spans", "counter", "{span}", "Spans that are none of ours.", "ignored_spans"),
+    OwnMetric("duplicate_segments", "counter", "{segment}", "Segments received again.", "duplicate_segments"),
+    OwnMetric(
+        "duplicate_request_spans", "counter", "{span}", "Request spans received again.", "duplicate_request_spans"
+    ),
+    OwnMetric("late_segments", "counter", "{segment}", "Segments older than the lateness on arrival.", "late_segments"),
+    OwnMetric(
+        "late_after_verdict",
+        "counter",
+        "{segment}",
+        "Segments of streams already judged (late, or received again).",
+        "late_or_duplicate_segments",
+    ),
+    OwnMetric(
+        "late_request_spans", "counter", "{span}", "Request spans of requests already judged.", "late_request_spans"
+    ),
+    OwnMetric("late_for_window", "counter", "{event}", "What came after its window had closed.", "late_for_window"),
+    OwnMetric(
+        "missing_empty_segments",
+        "counter",
+        "{segment}",
+        "Empty segments that were not received (no token is missing).",
+        "missing_empty_segments",
+    ),
+    # Streams.
+    OwnMetric("judged", "counter", "{stream}", "Streams judged.", "judged"),
+    OwnMetric("lost", "counter", "{stream}", "Streams whose end was never seen.", "lost"),
+    OwnMetric("skewed_tokens", "counter", "{token}", "Tokens recorded before the commit.", "skewed_tokens"),
+    OwnMetric(
+        "shifted_streams",
+        "counter",
+        "{stream}",
+        "Streams placed in windows by a measured clock offset.",
+        "shifted_streams",
+    ),
+    OwnMetric(
+        "unknown_slo_class", "counter", "{stream}", "Streams that name a class that is not there.", "unknown_slo_class"
+    ),
+    OwnMetric("in_flight", "gauge", "{stream}", "Streams between commit and verdict.", "in_flight"),
+    # The evaluator.
+    OwnMetric("queue", "gauge", "{export}", "Export requests accepted and not yet evaluated.", "queue"),
+    OwnMetric("lag_seconds", "gauge", "s", "Age of the oldest of them.", "lag_seconds"),
+    OwnMetric("decisions", "counter", "{decision}", "Decisions of rules.", "decisions"),
+    OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written.", "unwritten"),
+    OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours.", "internal_errors"),
+    OwnMetric("reloads", "counter", "{reload}", "Reloads of rules and classes.", "reloads"),
+    OwnMetric("reload_errors", "counter", "{reload}", "Reloads refused; the old ones stay.", "reload_errors"),
+    OwnMetric("replayed", "counter", "{export}", "Export requests replayed from the journal at start.", "replayed"),
+    # The journal.
+    OwnMetric("journal_records", "counter", "{record}", "Records written to the journal.", "journal_records"),
+    OwnMetric("journal_bytes", "counter", "By", "Bytes written to the journal.", "journal_bytes"),
+    OwnMetric("journal_files", "gauge", "{file}", "Files in the journal's folder.", "journal_files"),
+    OwnMetric("journal_folder_bytes", "gauge", "By", "Size of these files.", "journal_folder_bytes"),
+    OwnMetric(
+        "journal_write_errors", "counter", "{error}", "Writes to the journal that failed.", "journal_write_errors"
+    ),
+    OwnMetric("journal_fsyncs", "counter", "{call}", "Times the journal was synced to the disk.", "journal_fsyncs"),
+    OwnMetric("journal_fsync_errors", "counter", "{call}", "Of these, failures.", "journal_fsync_errors"),
+    OwnMetric("journal_compressed_files", "counter", "{file}", "Closed files compressed.", "journal_compressed_files"),
+    OwnMetric("journal_compress_errors", "counter", "{file}", "Of these, failures.", "journal_compress_errors"),
+    OwnMetric("journal_deleted_files", "counter", "{file}", "Files deleted by retention.", "journal_deleted_files"),
+    OwnMetric(
+        "journal_failing", "gauge", "{state}", "1 while the journal cannot be written, else 0.", "journal_failing"
+    ),
+    # Out.
+    OwnMetric("forward_queued_bytes", "gauge", "By", "Exports that wait to be forwarded.", "forward_queued_bytes"),
+    OwnMetric("forward_sent", "counter", "{export}", "Exports forwarded.", "forward_sent"),
+    OwnMetric("forward_dropped", "counter", "{export}", "Exports not forwarded: no room.", "forward_dropped"),
+    OwnMetric("forward_failed", "counter", "{export}", "Exports not forwarded: refused.", "forward_failed"),
+    OwnMetric("forward_retries", "counter", "{attempt}", "Attempts that were to be repeated.", "forward_retries"),
+    OwnMetric(
+        "forward_rejected_spans",
+        "counter",
+        "{span}",
+        "Spans of forwarded exports that the backend did not take.",
+        "forward_rejected_spans",
+    ),
+    OwnMetric(
+        "windows_out_queued_bytes", "gauge", "By", "Windows that wait to leave as logs.", "windows_out_queued_bytes"
+    ),
+    OwnMetric("windows_out_sent", "counter", "{window}", "Windows sent as logs.", "windows_out_sent"),
+    OwnMetric("windows_out_dropped", "counter", "{window}", "Windows not sent: no room.", "windows_out_dropped"),
+    OwnMetric("windows_out_failed", "counter", "{window}", "Windows not sent: refused.", "windows_out_failed"),
+    OwnMetric("metrics_out_sent", "counter", "{export}", "Exports of these metrics.", "metrics_out_sent"),
+    OwnMetric("metrics_out_failed", "counter", "{export}", "Of these, failures.", "metrics_out_failed"),
+)
+
+DECISION_FAMILY: Final = f"{PREFIX}decision_seconds"
+DECISION_HELP: Final = "From the instant at which a rule's condition flipped to the written record of the decision."
+DECISION_BUCKETS_S: Final = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0, 5.0,
+)  # fmt: skip
+"""Fine below 50 ms, within which a decision is to be written."""
+
+OWN_UNITS: Final[dict[str, str]] = {one.family: one.unit for one in OWN_METRICS} | {DECISION_FAMILY: "s"}
+"""The UCUM unit of each family, for OTLP."""
+
+
+@dataclass(slots=True)
+class DecisionLatency:
+    """Count how long decisions took from the flip, in the collector's time, to the written record."""
+
+    histogram: Histogram = field(default_factory=lambda: Histogram(DECISION_BUCKETS_S))
+
+    def observe_ns(self, ns: int) -> None:
+        """Count one decision; a flip that is placed after its record (a sender's clock runs ahead) took no time."""
+        self.histogram.observe(max(0, ns))
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the histogram."""
+        family = HistogramMetricFamily(DECISION_FAMILY, DECISION_HELP)
+        family.add_metric((), self.histogram.cumulative(), self.histogram.total)
+        yield family
+
+
+def own_families(counts: Mapping[str, int | float]) -> Iterator[Metric]:
+    """Yield the families of OWN_METRICS from the collector's counts."""
+    for one in OWN_METRICS:
+        kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+        family = kind(one.family, one.help, labels=[one.label] if one.label else ())
+        if one.label:
+            for key in sorted(key for key in counts if key.startswith(one.source)):
+                family.add_metric([key.removeprefix(one.source)], counts[key])
+        else:
+            family.add_metric((), counts.get(one.source, 0))
+        yield family
+
+
+def own_metrics_table() -> str:
+    """Return the table of the collector's own metrics in Markdown, as `docs/collector.md` has it."""
+    rows: list[tuple[str, str, str]] = [
+        (
+            f"`{one.family}{'_total' if one.kind == 'counter' else ''}{f'{{{one.label}}}' if one.label else ''}`",
+            one.kind,
+            one.help,
+        )
+        for one in OWN_METRICS
+    ]
+    rows.append((f"`{DECISION_FAMILY}`", "histogram", DECISION_HELP))
+    lines = ["| name | kind | what |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"

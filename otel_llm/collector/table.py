@@ -1,0 +1,185 @@
+"""The state of all streams in flight as columns, one slot a stream: what a batch of segments moves in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from otel_llm.slo.running_many import NEVER, WIDTH, RunningMany
+
+if TYPE_CHECKING:
+    from array import array
+
+    import numpy.typing as npt
+
+    from otel_llm.collector.streams import LiveStream
+    from otel_llm.slo.classes import SloClass
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+Group = tuple[str, str, str, str]
+"""SLO class, model, instance and measured_at: what streams are told apart by where they are added up."""
+
+MOST_GROUPS: Final = 65_536
+"""Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
+_FIRST_SLOTS: Final = 1024
+_COLUMNS: Final = (
+    "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved",
+)  # fmt: skip
+_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False}
+"""Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
+
+
+class Block:
+    """Some rows of the table: views of a matrix, the table's own columns first, those of the judgement behind."""
+
+    __slots__ = (*_COLUMNS, "rows", "running")
+    offset_ns: Ints
+    watermark_ns: Ints
+    receipt_ns: Ints
+    segments: Ints
+    tokens: Ints
+    first_ns: Ints
+    last_ns: Ints
+    metered_tokens: Ints
+    metered_idle_ns: Ints
+    group: Ints
+    slo_index: Ints
+    identity: Ints
+    ready: Ints
+    ahead: Ints
+    sieved: Ints
+
+    def __init__(self, rows: Ints) -> None:
+        self.rows = rows
+        for at, name in enumerate(_COLUMNS):
+            setattr(self, name, rows[:, at])
+        self.running = RunningMany(rows[:, len(_COLUMNS) :])
+
+
+class Table(Block):
+    """Hold what changes with every segment; the rest of a stream is in its LiveStream.
+
+    `offset_ns`, `watermark_ns`, `receipt_ns` as LiveStream says; `segments`: how many were applied from number 0 on
+    without a gap; `tokens`: of any kind, applied; `first_ns`, `last_ns`: the first and the last of them, the commit
+    before the first; `metered_*`: what the counters have of it; `identity`: what its rules' terms on identity come to;
+    `group`, `slo_index`: places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next
+    segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
+    can be looked at by columns. `due_ns`: when its rules are to be looked at next, on the collector's axis;
+    `found_ns`: when its first segment was received; `charged_ns`: the end of the last window it
+    was charged to early; `begun`: the commit is known and the end is not. `times[slot]` is
+    the array of a stream's tokens where all of them are read.
+    """
+
+    __slots__ = (
+        *_SEARCHED, "_class_at", "_free", "_group_at", "by_key", "classes", "groups", "size", "streams", "times",
+    )  # fmt: skip
+    due_ns: Ints
+    found_ns: Ints
+    charged_ns: Ints
+    begun: Bools
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros((0, len(_COLUMNS) + WIDTH), dtype=np.int64))
+        self.size = 0
+        self.streams: list[LiveStream | None] = []
+        self.times: list[array[int] | None] = []
+        self.by_key: dict[bytes, int] = {}
+        self.groups: list[Group] = []
+        self.classes: list[SloClass] = []
+        self._group_at: dict[Group, int] = {}
+        self._class_at: dict[int, int] = {}
+        self._free: list[int] = []
+        for name, empty in _SEARCHED.items():
+            setattr(self, name, np.full(0, empty))
+
+    def __len__(self) -> int:
+        return self.size - len(self._free)
+
+    def take(self, stream: LiveStream, key: bytes | None) -> int:
+        """Give a stream a slot; by `key` (trace id and span id) it is found again."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.rows[slot] = 0
+        self.charged_ns[slot] = 0
+        self.streams[slot] = stream
+        if key is not None:
+            self.by_key[key] = slot
+        return slot
+
+    def release(self, slot: int, key: bytes | None) -> None:
+        """Take a slot back."""
+        self.streams[slot] = self.times[slot] = None
+        self.begun[slot] = False
+        self.ready[slot] = self.sieved[slot] = 0
+        self.due_ns[slot] = self.found_ns[slot] = self.charged_ns[slot] = NEVER
+        self._free.append(slot)
+        if key is not None and self.by_key.get(key) == slot:
+            del self.by_key[key]
+
+    def name(self, slot: int, group: Group, slo: SloClass) -> None:
+        """Note what a stream is added up under, and its class."""
+        at = self._group_at.get(group)
+        if at is None:
+            if len(self.groups) >= MOST_GROUPS + self.size:
+                self._forget_groups()
+            at = self._group_at[group] = len(self.groups)
+            self.groups.append(group)
+        self.group[slot] = at
+        index = self._class_at.get(id(slo))
+        if index is None:
+            index = self._class_at[id(slo)] = len(self.classes)
+            self.classes.append(slo)  # kept, so that no other class gets its id
+        self.slo_index[slot] = index
+
+    def _forget_groups(self) -> None:
+        """Keep the names that streams in flight bear."""
+        used, member = np.unique(self.group, return_inverse=True)
+        self.groups = [self.groups[at] for at in used.tolist()]
+        self._group_at = {group: at for at, group in enumerate(self.groups)}
+        self.group[:] = member
+
+    def find(self, keys: list[bytes]) -> Ints:
+        """Return the slot of each key, -1 for none."""
+        get = self.by_key.get
+        return np.array([get(key, -1) for key in keys], dtype=np.int64)
+
+    def gather(self, slots: Ints) -> Block:
+        """Return a copy of these rows; `put` writes it back."""
+        return Block(self.rows[slots])
+
+    def put(self, slots: Ints, block: Block) -> None:
+        """Write rows back."""
+        self.rows[slots] = block.rows
+
+    def flying(self) -> Ints:
+        """Return the slots of the streams between commit and end."""
+        return np.flatnonzero(self.begun)
+
+    def now_ns(self, slots: Ints, now_ns: int | Ints) -> Ints:
+        """Return each stream's now, not before its last token."""
+        found: Ints = np.maximum(self.offset_ns[slots] + now_ns, self.last_ns[slots])
+        return found
+
+    def runway_ns(self, slots: Ints, now_ns: int) -> Ints:
+        """Return the text each reader has left at each stream's now, as a length of time."""
+        return self.running.runway_ns(slots, self.now_ns(slots, now_ns))
+
+    def _grow(self) -> None:
+        size = max(_FIRST_SLOTS, 2 * self.size)
+        rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
+        rows[: self.size] = self.rows
+        Block.__init__(self, rows)
+        for name, empty in _SEARCHED.items():
+            column = np.full(size, empty)
+            column[: self.size] = getattr(self, name)
+            setattr(self, name, column)
+        more = size - self.size
+        self.streams += [None] * more
+        self.times += [None] * more
+        self._free += range(size - 1, self.size - 1, -1)
+        self.size = size

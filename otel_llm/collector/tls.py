@@ -1,0 +1,140 @@
+"""TLS for the doors: PEM files read once for gRPC and HTTP alike, and replaced while the service runs."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import grpc
+
+from otel_llm.collector.errors import TlsFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.collector.config import Tls
+
+_MAX_FILE_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One consistent reading of the files."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
+    context: ssl.SSLContext
+    """For HTTP, asking clients for a certificate where `client_ca` is given."""
+    open_context: ssl.SSLContext
+    """For HTTP, asking clients for nothing."""
+
+    @property
+    def pem(self) -> tuple[bytes, bytes, bytes | None]:
+        """Return the three files."""
+        return self.certificate, self.key, self.client_ca
+
+    def for_grpc(self) -> grpc.ServerCertificateConfiguration:
+        """Return them as gRPC takes them."""
+        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
+
+
+class Certificates:
+    """The certificates of the doors. New connections get the ones of the last successful `reload`.
+
+    Raises:
+        TlsFileError: a file cannot be read, is no such PEM, or key and certificate are not a pair.
+    """
+
+    def __init__(self, files: Tls) -> None:
+        self._files = files
+        self._loaded = _load(files)
+
+    def reload(self) -> bool:
+        """Read the files anew and return whether they changed.
+
+        Raises:
+            TlsFileError: as the constructor; the old ones stay.
+        """
+        loaded = _load(self._files)
+        if loaded.pem == self._loaded.pem:
+            return False
+        self._loaded = loaded
+        return True
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a connection that begins now, asking for a client's certificate where configured."""
+        return self._loaded.context
+
+    def open_context(self) -> ssl.SSLContext:
+        """Return the context for a connection that begins now, of a client that needs no certificate."""
+        return self._loaded.open_context
+
+    def for_grpc(self) -> grpc.ServerCredentials:
+        """Return credentials that look at each handshake whether there are newer files."""
+        told = self._loaded
+
+        def newer() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal told
+            if told is self._loaded:
+                return None
+            told = self._loaded
+            return told.for_grpc()
+
+        return grpc.dynamic_ssl_server_credentials(
+            told.for_grpc(), newer, require_client_authentication=self._files.client_ca is not None
+        )
+
+
+def _load(files: Tls) -> _Loaded:
+    first = _read(files)
+    mutual = _context(files)
+    if files.client_ca is not None:
+        try:
+            mutual.load_verify_locations(cafile=files.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise TlsFileError("client_ca", f"{files.client_ca}: {_reason(error)}") from None
+        mutual.verify_mode = ssl.CERT_REQUIRED
+    loaded = _Loaded(*first, mutual, _context(files))
+    if _read(files) != first:
+        raise TlsFileError("certificate", f"{files.certificate}: the files changed while they were read: try again")
+    return loaded
+
+
+def _read(files: Tls) -> tuple[bytes, bytes, bytes | None]:
+    ca = None if files.client_ca is None else _pem("client_ca", files.client_ca)
+    return _pem("certificate", files.certificate), _pem("key", files.key), ca
+
+
+def _pem(key: str, path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise TlsFileError(key, f"{path}: {error.strerror or error}: name a PEM file that can be read") from None
+    if b"-----BEGIN " not in raw or len(raw) > _MAX_FILE_BYTES:
+        raise TlsFileError(key, f"{path}: not a PEM file (-----BEGIN ...)")
+    return raw
+
+
+def _context(files: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+
+    def no_password() -> NoReturn:
+        raise TlsFileError("key", f"{files.key}: the key is encrypted: the service has nobody to ask for its password")
+
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=no_password)
+    except (OSError, ssl.SSLError) as error:
+        # Which of the two it is about, OpenSSL does not say, but for a mismatch.
+        if "KEY_VALUES_MISMATCH" in str(error):
+            raise TlsFileError("key", f"{files.key}: not the key of {files.certificate}") from None
+        raise TlsFileError("certificate", f"{files.certificate} with {files.key}: {_reason(error)}") from None
+    return context
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,90 @@
+"""Bearer tokens: read from a file, compared so that the time taken says nothing, replaced while the service runs."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.errors import UnauthenticatedError
+from otel_llm.collector.secret_files import secret_lines
+from otel_llm.rules.yamlfile import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MAX_TOKENS: Final = 256
+MIN_CHARS: Final = 16
+MAX_CHARS: Final = 1024
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+"""`b64token` of RFC 6750, section 2.1."""
+_ADVICE: Final = "write one token a line, for example from `openssl rand -hex 32`"
+
+
+class Tokens:
+    """The tokens of one file; `check` may be called from any thread, also during a `reload`.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key = secrets.token_bytes(32)
+        self._digests: tuple[bytes, ...] = ()
+        self.reload()
+
+    def reload(self) -> int:
+        """Read the file anew and return how many tokens it holds.
+
+        Raises:
+            ConfigError: it cannot be used, and the old tokens stay.
+        """
+        self._digests = tuple(self._digest(token) for token in read_tokens(self._path))
+        return len(self._digests)
+
+    def check(self, headers: Iterable[str | bytes]) -> None:
+        """Take the values of a request's `authorization` headers.
+
+        Raises:
+            UnauthenticatedError: there is not exactly one, or it brings none of the tokens.
+        """
+        values = [value.encode("utf-8", "replace") if isinstance(value, str) else value for value in headers]
+        scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+        if scheme.lower() != b"bearer":
+            raise UnauthenticatedError("send one token: Authorization: Bearer TOKEN")
+        # Digests under a key of this process: all of one length, and nothing to be learned from how far they agree.
+        given = self._digest(token.strip())
+        known = False
+        for digest in self._digests:
+            known |= hmac.compare_digest(digest, given)
+        if not known:
+            raise UnauthenticatedError("the token is not known here")
+
+    def _digest(self, token: bytes) -> bytes:
+        return hashlib.blake2b(token, key=self._key, digest_size=32).digest()
+
+
+def read_tokens(path: Path) -> list[bytes]:
+    """Return the tokens of a file: one a line, `#` begins a comment.
+
+    Raises:
+        ConfigError: it cannot be read, holds no token, or a line that is none; what it says is not repeated.
+    """
+    tokens: list[bytes] = []
+    for number, line in secret_lines(path):
+        token = line.partition("#")[0].rstrip()
+        if not _TOKEN.fullmatch(token):
+            raise ConfigError(str(path), number, 1, "", "not a bearer token (letters, digits, -._~+/ and =)", _ADVICE)
+        if not MIN_CHARS <= len(token) <= MAX_CHARS:
+            limits = f"{MIN_CHARS} to {MAX_CHARS} characters"
+            raise ConfigError(str(path), number, 1, "", f"a token has {limits}, not {len(token)}", _ADVICE)
+        tokens.append(token.encode())
+    if not tokens:
+        raise ConfigError(str(path), None, None, "", "no token in this file", _ADVICE)
+    if len(tokens) > MAX_TOKENS:
+        raise ConfigError(str(path), None, None, "", f"more than {MAX_TOKENS} tokens", "let some senders share one")
+    return tokens

@@ -1,0 +1,210 @@
+"""Look at the rules of what moved and of what falls due: by columns first, one by one where something may happen.
+
+A stream is in one of two hands. While none of its rules is at work the sieve looks at it; the engine gets it as soon
+as a rule may hold, and keeps it until all of its rules rest again. Either way the decisions are the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_llm.rules.sieve import AT_WORK, CALM, Sieve, state_of
+from otel_llm.rules.sieve_facts import NEVER, Columns, Given
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from otel_llm.collector.streams import LiveStream
+    from otel_llm.collector.table import Table
+    from otel_llm.readers.assemble import StreamKey
+    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.engine import RuleEngine
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+
+class Watching:
+    """Keep the rules of every stream in flight up to date; instants on the collector's axis.
+
+    `by_columns`: whether the sieve is used at all; without it the engine looks at everything, at a hundred times the
+    cost.
+    """
+
+    def __init__(self, table: Table, engine: RuleEngine, *, by_columns: bool = True) -> None:
+        self._table = table
+        self._by_columns = by_columns
+        self.use(engine, (), 0)
+
+    def use(self, engine: RuleEngine, streams: Iterable[LiveStream], now_ns: int) -> None:
+        """Decide by this engine from now on; `streams`: those in flight, all of which are looked at."""
+        self.engine = engine
+        self._sieve = Sieve(engine.rules)
+        self._clear = self._by_columns and self._sieve.clear
+        self._places = {rule.name: at for at, rule in enumerate(engine.rules.stream_rules)}
+        self._states = np.zeros((0, self._sieve.count), dtype=np.int8)
+        self._due_ns: int = NEVER
+        self._table.due_ns[:] = NEVER
+        self._table.sieved[:] = False
+        engine.looked_at()
+        flying = [stream for stream in streams if stream.begun and stream.ended_ns is None]
+        for stream in flying:
+            self.begin(stream)
+        if flying:
+            self.moved(np.array([stream.slot for stream in flying]), np.ones(len(flying), dtype=bool), now_ns)
+
+    def begin(self, stream: LiveStream) -> None:
+        """Take up a stream that has begun; it is looked at with what it came with."""
+        slot = stream.slot
+        identity = (stream.slo_class, stream.model, stream.instance, stream.measured_at, stream.exact_resume)
+        self._table.identity[slot] = self._sieve.bits(identity)
+        self._table.sieved[slot] = self._can_sieve(stream)
+        self._room()[slot] = CALM
+
+    def moved(self, slots: Ints, heard: Bools, now_ns: int) -> None:
+        """Look at streams whose segments were applied; `heard`: those of which a segment was not late."""
+        table = self._table
+        sieved = (table.sieved[slots] & table.ready[slots] & heard) != 0
+        if sieved.any():
+            chosen = slots[sieved]
+            sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns))[0]
+        for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
+            stream = table.streams[slot]
+            if stream is not None and stream.begun and stream.ended_ns is None:
+                self._leave(slot)
+                self.engine.update(stream, now_ns, late=not acts)
+
+    def joined(self, stream: LiveStream, now_ns: int) -> None:
+        """Leave a stream to the engine, since its request has another: they share budgets."""
+        if self._table.sieved[stream.slot]:
+            self._leave(stream.slot)
+            self.engine.take_up(stream, now_ns, ())
+
+    def ended(self, stream: LiveStream, end_ns: int, now_ns: int) -> list[Decision]:
+        """Follow a stream no longer; `end_ns` on its own axis."""
+        self._table.sieved[stream.slot] = False
+        self._table.due_ns[stream.slot] = NEVER
+        return self.engine.ended(stream, end_ns, now_ns)
+
+    def next_timer(self) -> int | None:
+        """Return the next instant at which something can change if nothing is received."""
+        engine_ns = self.engine.next_timer()
+        if self._due_ns == NEVER:
+            return engine_ns
+        return self._due_ns if engine_ns is None else min(engine_ns, self._due_ns)
+
+    def wake(self, now_ns: int) -> None:
+        """Look at what fell due up to now by columns, each stream at its own instant; hand over what may happen."""
+        table = self._table
+        while self._due_ns <= now_ns:
+            slots = np.flatnonzero(table.due_ns <= now_ns)
+            if slots.size:
+                at_ns = table.due_ns[slots]
+                calm, stirred = self._sift(slots, at_ns)
+                for place in np.flatnonzero(~calm).tolist():
+                    slot = int(slots[place])
+                    stream = table.streams[slot]
+                    self._leave(slot)
+                    if stream is not None:
+                        due = [name for name, may in zip(self._places, stirred[:, place].tolist(), strict=True) if may]
+                        self.engine.take_up(stream, int(at_ns[place]), due)
+            self._due_ns = int(table.due_ns.min(initial=NEVER))
+
+    def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
+        """Let the engine look at everything that is due up to now."""
+        return self.engine.advance(now_ns, live)
+
+    def take_back(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
+        """Take streams back from the engine of which no rule is at work any more."""
+        if self._clear:
+            self._take_back(now_ns, live)
+
+    def _can_sieve(self, stream: LiveStream) -> bool:
+        # A request of several choices shares budgets among its streams: the engine keeps them all.
+        plain = self._table.ready[stream.slot] and len(stream.parts.streams) == 1
+        return self._clear and bool(plain) and len(stream.tokens_so_far.times_ns) == stream.applied_tokens
+
+    def _leave(self, slot: int) -> None:
+        self._table.due_ns[slot] = NEVER
+        self._table.sieved[slot] = 0
+
+    def _take_back(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
+        resting: list[tuple[LiveStream, bool]] = []
+        states = self._room()
+        for key, cells, fired, muted in self.engine.looked_at():
+            stream = live.get(key)
+            if stream is None or stream.ended_ns is not None or muted or not self._can_sieve(stream):
+                continue
+            found = [(self._places[cell.rule.name], state_of(cell)) for cell in cells]
+            if any(state == AT_WORK for _, state in found):
+                continue
+            row = states[stream.slot]
+            row[:] = CALM
+            for place, state in found:
+                row[place] = state
+            resting.append((stream, fired))
+        if not resting:
+            return
+        slots = np.array([stream.slot for stream, _ in resting], dtype=np.int64)
+        calm, _ = self._sift(slots, np.full(len(slots), now_ns))
+        for (stream, fired), rests in zip(resting, calm.tolist(), strict=True):
+            if not rests:
+                self._leave(stream.slot)  # the sieve is the more careful of the two: it stays with the engine
+                continue
+            self._table.sieved[stream.slot] = 1
+            if fired:
+                self.engine.rest(stream.key)
+            else:
+                self.engine.drop(stream.key)
+
+    def _sift(self, slots: Ints, at_ns: Ints) -> tuple[Bools, Bools]:
+        """Look at streams by columns at these instants, and note when to look again.
+
+        Return which are calm, (S,), and which rules may have something to do, (rules, S).
+        """
+        table = self._table
+        columns = self._columns(slots, at_ns)
+        stirred, due_ns = self._sieve.look(columns, self._room()[slots])
+        calm: Bools = ~np.logical_or.reduce(stirred, axis=0)
+        due_ns = np.where(calm & (due_ns != NEVER), due_ns - columns.offset_ns, NEVER)
+        table.due_ns[slots] = due_ns
+        self._due_ns = min(self._due_ns, int(due_ns.min()))
+        return calm, stirred
+
+    def _columns(self, slots: Ints, at_ns: Ints) -> Columns:
+        block = self._table.gather(slots)
+        running = block.running
+        return Columns(
+            Given(
+                x_ns=np.maximum(at_ns + block.offset_ns, block.last_ns),
+                offset_ns=block.offset_ns,
+                watermark_ns=block.watermark_ns,
+                commit_ns=running.commit_ns,
+                tokens=block.tokens,
+                first_token_ns=block.first_ns,
+                last_token_ns=block.last_ns,
+                tokens_read=running.count,
+                first_read_ns=running.first_ns,
+                last_read_ns=running.last_ns,
+                allowance_ns=running.allowance_ns,
+                dry_ns=running.dry_ns,
+                pace_ns=running.pace_ns,
+                due_ns=running.due_ns,
+                tbt_ns=running.tbt_ns,
+                late=running.late,
+                missed=running.missed,
+                one_a_token=running.one_a_token,
+                identity=block.identity,
+            )
+        )
+
+    def _room(self) -> npt.NDArray[np.int8]:
+        if len(self._states) < self._table.size:
+            states = np.zeros((self._table.size, self._sieve.count), dtype=np.int8)
+            states[: len(self._states)] = self._states
+            self._states = states
+        return self._states

@@ -1,0 +1,155 @@
+"""What an HTTP door does beyond its limits of size and number."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from threading import Event, Thread
+
+import pytest
+from support.commands import wait_until
+from support.doors import Behind
+from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
+
+from otel_llm.collector.config import Limits
+from otel_llm.collector.doors_connection import MAX_HEAD_BYTES
+from otel_llm.collector.http_server import HttpServer
+from otel_llm.collector.otlp_http import otlp_app
+
+GZIP = {"Content-Encoding": "gzip"}
+BEGINNING = head("Content-Type: application/x-protobuf", "Content-Length: 60000")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[HttpServer]:
+    with serving(otlp_door()) as made:
+        yield made
+
+
+def test_connections_beyond_the_limit_are_turned_away_and_the_others_go_on() -> None:
+    with serving(otlp_door(Limits(connections=3))) as server, ExitStack() as stack:
+        let_in = [stack.enter_context(connect(server.port)) for _ in range(3)]
+        wait_until("they are in", lambda: server.connections == 3)
+        for _ in range(10):
+            status, headers, _ = ask(server.port)
+            assert (status, headers["retry-after"]) == (503, "1")
+        beyond = [stack.enter_context(connect(server.port)) for _ in range(200)]
+        assert all(rest(one)[:13] in (b"HTTP/1.1 503 ", b"") for one in beyond)
+        assert server.turned_away == 210
+        for one in let_in:
+            one.sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW)
+            assert one.recv(13) == b"HTTP/1.1 200 "
+        let_in[0].close()
+        wait_until("there is room", lambda: server.connections == 2)
+        assert takes_an_export(server.port)
+
+
+def test_headers_have_a_limit(server: HttpServer) -> None:
+    assert ask(server.port, headers=PROTOBUF | {"X-A": "x" * (MAX_HEAD_BYTES // 2)})[0] == 200
+    for huge in (
+        head(*(f"X-{number}: {'x' * 1000}" for number in range(80))),
+        head("X-A: " + "x" * (MAX_HEAD_BYTES + 1)),
+        head(start=f"POST /v1/traces?{'x' * MAX_HEAD_BYTES} HTTP/1.1"),
+        b"POST /v1/traces HTTP/1.1\r\nX-A: " + b"x" * 2**22,  # no end in sight
+        b"POST /" + b"x" * 2**22,
+    ):
+        with connect(server.port) as connection:
+            sending = Thread(target=send_all, args=(connection, huge), daemon=True)
+            sending.start()
+            assert rest(connection)[:13] in (b"HTTP/1.1 431 ", b"")  # cut, where we did not wait for all of it
+            sending.join()
+    assert takes_an_export(server.port)
+
+
+def test_huge_headers_are_answered_where_they_are_read(server: HttpServer) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(head("X-A: " + "x" * (MAX_HEAD_BYTES + 1)))
+        assert rest(connection).startswith(b"HTTP/1.1 431 ")
+
+
+def send_all(connection: socket.socket, data: bytes) -> None:
+    with suppress(OSError):
+        connection.sendall(data)
+
+
+def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
+    go_on = Event()
+    began: list[bytes] = []
+    behind = Behind()
+
+    def slow(raw: bytes) -> bytes:
+        began.append(raw)
+        assert go_on.wait(60)
+        return behind(raw)
+
+    limits = Limits(concurrent_exports=2, queued_exports=1)
+    app = otlp_app(slow, limits=limits)
+    with serving(otlp_door(limits, app)) as server, ThreadPoolExecutor(3) as pool:
+        first = [pool.submit(ask, server.port) for _ in range(3)]
+        wait_until("two in hand and one waiting", lambda: any_refused(server.port) and len(began) == 2)
+        for headers in (PROTOBUF, {"Content-Type": "application/json"}):
+            body = RAW if headers is PROTOBUF else b"{}"
+            status, answered, content = ask(server.port, body=body, headers=headers)
+            assert (status, answered["retry-after"]) == (429, "1")
+            assert b"too many exports at once" in content
+        go_on.set()
+        assert [one.result(60)[0] for one in first] == [200, 200, 200]
+        assert takes_an_export(server.port)
+
+
+def any_refused(port: int) -> bool:
+    """Say whether the door is full; what it would take waits for the others, so ask without waiting."""
+    with connect(port) as connection:
+        connection.settimeout(0.2)
+        connection.sendall(head("Content-Type: application/x-protobuf", "Content-Length: 0"))
+        try:
+            return connection.recv(13) == b"HTTP/1.1 429 "
+        except TimeoutError:
+            return False
+
+
+def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
+    limits = Limits(message_bytes=2**16, receiving_bytes=2**17)
+    with serving(otlp_door(limits)) as server, ExitStack() as stack:
+        begun = [stack.enter_context(connect(server.port)) for _ in range(3)]
+        for connection in begun[:2]:
+            connection.sendall(BEGINNING + bytes(59_000))
+        wait_until("too much", lambda: ask(server.port, body=RAW + bytes(40_000))[0] == 429)
+        status, headers, content = ask(server.port, body=RAW + bytes(40_000))
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert b"too much is being received" in content
+        assert takes_an_export(server.port)  # what is small still fits
+        for connection in begun[:2]:
+            connection.close()
+        wait_until("there is room", lambda: ask(server.port, body=bytes(40_000))[0] == 400)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_gzip_bomb(server: HttpServer, layers: int) -> None:
+    bomb = bytes(2**28)
+    for _ in range(layers):
+        bomb = gzip.compress(bomb)
+    status, _, _ = ask(server.port, body=bomb, headers=PROTOBUF | GZIP)
+    assert status == (413 if layers == 1 else 400)  # a bomb in gzip is no export request
+    assert takes_an_export(server.port)
+
+
+@pytest.mark.parametrize("body", [b"[" * 2**20, b'{"resourceSpans":' + b"[" * 2**20, b'{"a":' * 2**18, b"1" * 10_000])
+def test_json_that_is_made_to_hurt(server: HttpServer, body: bytes) -> None:
+    status, _, content = ask(server.port, body=body, headers={"Content-Type": "application/json"})
+    assert (status, json.loads(content)["code"]) == (400, 3)
+    assert takes_an_export(server.port)
+
+
+def test_clients_that_go_away_in_the_middle(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+    for cut in range(0, len(BEGINNING) + 100, 7):
+        with connect(server.port) as connection:
+            connection.sendall((BEGINNING + bytes(100))[:cut])
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))  # a reset
+    wait_until("all are gone", lambda: server.connections == 0)
+    assert takes_an_export(server.port)
+    assert caplog.text == ""

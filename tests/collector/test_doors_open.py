@@ -1,0 +1,193 @@
+"""The doors of one collector together: how each is set, what is warned about, and reloading."""
+
+from __future__ import annotations
+
+import itertools
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, cast
+
+import pytest
+from support.doors import Behind
+from support.doors_http import ask
+from support.doors_tls import authority, signed
+
+from otel_llm.collector.address import Address
+from otel_llm.collector.config import Auth, Settings, Tls
+from otel_llm.collector.doors import Addresses, Doors
+from otel_llm.collector.doors_exposure import exposure
+from otel_llm.collector.errors import AddressError, TlsFileError
+from otel_llm.collector.reloading import Reloading
+from otel_llm.collector.web import Web
+from otel_llm.rules.yamlfile import ConfigError
+
+LOCAL = Address("127.0.0.1", 0)
+ANYWHERE = Address("0.0.0.0", 0)
+SECRET = "a-token-of-this-test"
+BEARER = {"Authorization": f"Bearer {SECRET}"}
+
+
+class Told:
+    """What the web port shows."""
+
+    def metrics(self) -> bytes:
+        return b"m 1\n"
+
+    def streams(self) -> dict[str, object]:
+        return {}
+
+    def requests(self) -> dict[str, object]:
+        return {}
+
+    def page(self) -> str:
+        return "page"
+
+
+def made(settings: Settings, grpc: Address = LOCAL) -> Doors:
+    told = cast("Web", Told())
+    return Doors(
+        Addresses(grpc, LOCAL, LOCAL),
+        settings,
+        accept=Behind(),
+        web=told,
+        healthy=lambda: None,
+        ready=lambda: None,
+    )
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Doors]:
+    doors = made(settings)
+    doors.open()
+    try:
+        yield doors
+    finally:
+        doors.close()
+
+
+def mutual(web: Literal["same", "server", "none"]) -> Tls:
+    return Tls(signed().certificate, signed().key, authority("clients").certificate, web)
+
+
+@pytest.fixture
+def auth(tmp_path: Path) -> Auth:
+    path = tmp_path / "tokens"
+    path.write_text(f"{SECRET}\n")
+    path.chmod(0o600)
+    return Auth(path)
+
+
+def client(*, certificate: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority().certificate)
+    if certificate:
+        pair = signed("app", "clients")
+        context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def test_the_web_port_without_tls() -> None:
+    with opened(Settings(tls=mutual("none"))) as doors:
+        assert ask(doors.web.port, "GET", "/metrics", None, {})[0] == 200
+        assert f"web http://{doors.web.address} (mTLS)" in doors.listening()
+        with pytest.raises(OSError):  # noqa: PT011 - what is none for the web port is none for it alone
+            ask(doors.http.port)
+
+
+def test_the_web_port_with_our_certificate_only() -> None:
+    with opened(Settings(tls=mutual("server"))) as doors:
+        assert ask(doors.web.port, "GET", "/metrics", None, {}, client(certificate=False))[0] == 200
+        assert f"web https://{doors.web.address} (mTLS)" in doors.listening()
+        with pytest.raises(OSError):  # noqa: PT011
+            ask(doors.http.port, context=client(certificate=False))
+
+
+def test_the_web_port_as_the_doors() -> None:
+    with opened(Settings(tls=mutual("same"))) as doors:
+        assert ask(doors.web.port, "GET", "/metrics", None, {}, client(certificate=True))[0] == 200
+        with pytest.raises(OSError):  # noqa: PT011
+            ask(doors.web.port, "GET", "/metrics", None, {}, client(certificate=False))
+
+
+@pytest.mark.parametrize(("web", "without"), [("token", 401), ("open", 200)])
+def test_the_web_port_and_tokens(auth: Auth, web: Literal["token", "open"], without: int) -> None:
+    with opened(Settings(auth=replace(auth, web=web))) as doors:
+        assert ask(doors.web.port, "GET", "/metrics", None, {})[0] == without
+        assert ask(doors.web.port, "GET", "/metrics", None, BEARER)[0] == 200
+        assert ask(doors.web.port, "GET", "/healthz", None, {})[0] == 200
+        assert ask(doors.http.port)[0] == 401
+
+
+def test_the_web_port_and_names() -> None:
+    with opened(Settings(web_hosts=frozenset({"own.example"}))) as doors:
+        for host, status in (("evil.example", 403), ("own.example", 200), ("localhost", 200)):
+            assert ask(doors.web.port, "GET", "/metrics", None, {"Host": host})[0] == status
+            assert ask(doors.http.port, headers={"Content-Type": "application/x-protobuf", "Host": host})[0] == 200
+
+
+def test_all_ports_are_taken_or_none(auth: Auth) -> None:
+    with opened(Settings()) as first:
+        second = made(Settings(), grpc=first.grpc.address)
+        with pytest.raises(AddressError):
+            second.open()
+        second.close()
+        with pytest.raises(OSError):  # noqa: PT011 - it never listened
+            ask(second.http.port)
+        assert ask(first.http.port)[0] == 200
+
+
+def test_who_can_come_in_from_elsewhere_is_said(auth: Auth) -> None:
+    plain, by_anybody = "in plain text", "by anybody"
+    tls = Tls(signed().certificate, signed().key)
+    for settings, door, web in (
+        (Settings(), {plain, by_anybody}, {plain, by_anybody}),
+        (Settings(auth=auth), {plain}, {plain}),
+        (Settings(auth=replace(auth, web="open")), {plain}, {plain, by_anybody}),
+        (Settings(tls=tls), {by_anybody}, {by_anybody}),
+        (Settings(tls=mutual("same")), set(), set()),
+        (Settings(tls=mutual("server")), set(), {by_anybody}),
+        (Settings(tls=mutual("none")), set(), {plain, by_anybody}),
+        (Settings(tls=mutual("server"), auth=auth), set(), set()),
+        (Settings(tls=tls, auth=auth), set(), set()),
+    ):
+        assert exposure(settings, LOCAL, LOCAL, LOCAL) == []
+        said = exposure(settings, ANYWHERE, ANYWHERE, ANYWHERE)
+        for option, lacks in (("--grpc", door), ("--http", door), ("--web", web)):
+            lines = [line for line in said if line.startswith(option)]
+            assert len(lines) == bool(lacks)
+            for line, words in itertools.product(lines, (plain, by_anybody)):
+                assert (words in line) == (words in lacks)
+
+
+def test_secrets_that_everybody_can_read_are_said(auth: Auth) -> None:
+    auth.tokens_file.chmod(0o644)
+    (line,) = exposure(Settings(auth=auth), LOCAL, LOCAL, LOCAL)
+    assert f"chmod o-r {auth.tokens_file}" in line
+
+
+def test_kinds_are_reloaded_each_as_a_whole_or_not_at_all(caplog: pytest.LogCaptureFixture) -> None:
+    answers: dict[str, str | Exception] = {"rules": "2", "tokens": "3"}
+
+    def answer(kind: str) -> str:
+        result = answers[kind]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    reloading = Reloading([("rules", lambda: answer("rules")), ("tokens", lambda: answer("tokens"))])
+    assert reloading.run() == ("reloaded: rules (2), tokens (3)", [])
+    answers["rules"] = ConfigError("rules.yaml", 3, 4, "when", "wrong", "right")
+    assert reloading.run() == (
+        "reloaded: tokens (3)",
+        ["rules not reloaded, the old ones stay: rules.yaml:3:4: when: wrong (right)"],
+    )
+    answers["tokens"] = TlsFileError("key", "no key")
+    assert reloading.run()[0] is None
+    answers.update(rules=TimeoutError(), tokens=KeyError("bug"))
+    _, refused = reloading.run()
+    assert "not known" in refused[0]
+    assert refused[1] == "tokens not reloaded, the old ones stay: internal error"
+    assert "tokens could not be reloaded: this is a bug" in caplog.text
+    assert (reloading.reloads, reloading.errors) == (3, 5)

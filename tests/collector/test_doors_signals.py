@@ -1,0 +1,210 @@
+"""What a running collector does when it is told to stop or to read its files anew."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import select
+import signal
+import socket
+import sys
+import termios
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.commands import WAIT_S, Collector, collector, wait_until
+from support.doors_http import RAW, head
+from support.doors_tls import signed
+from support.otlp import T0_NS, export, stream_spans
+
+from otel_llm.readers.files import read_inputs
+
+SLO = "version: 1\ndefault: {name}\nclasses:\n  {name}: {{reading_speed: 5}}\n"
+RULE = (
+    "version: 1\ngroups:\n- name: g\n  scope: stream\n  rules:\n"
+    "  - {{rule: {name}, when: 'tokens == 1', actions: [alert: {{name: {name}, by: [model]}}]}}\n"
+)
+PIPE_BYTES = 65536
+"""What a pipe of Linux holds (pipe(7))."""
+TOKEN, OTHER = "first-token-of-this-test", "second-token-of-this-test"
+
+
+def status(url: str, token: str | None = None) -> tuple[int, str]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def post(door: Collector, raw: bytes, token: str | None = None) -> int:
+    connection = http.client.HTTPConnection(door.http, timeout=WAIT_S)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        connection.request("POST", "/v1/traces", raw, {"Content-Type": "application/x-protobuf"} | headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def next_line(door: Collector, begins: str) -> str:
+    """Return the next line that it says and that begins so."""
+    stdout = door.process.stdout
+    assert stdout is not None
+    limit = time.monotonic() + WAIT_S
+    while time.monotonic() < limit:
+        line = stdout.readline()
+        assert line, "it has ended"
+        if line.startswith(begins):
+            return line
+    raise AssertionError(f"it did not say {begins!r}")
+
+
+def unread(door: Collector) -> int:
+    """Return how many bytes it has said that nobody has read."""
+    assert door.process.stdout is not None
+    return int.from_bytes(fcntl.ioctl(door.process.stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def can_connect(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=WAIT_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@contextmanager
+def half_an_export(door: Collector) -> Iterator[socket.socket]:
+    """Begin an export over HTTP and leave it open."""
+    host, _, port = door.http.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        connection.sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW[:-1])
+        assert status(f"{door.web}/readyz")[0] == 200  # it had time to be read
+        yield connection
+
+
+def config(folder: Path, text: str) -> Path:
+    path = folder / "collector.yaml"
+    path.write_text(f"version: 1\n{text}\n")
+    return path
+
+
+def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path) -> None:
+    with collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as door:
+        with half_an_export(door) as connection:
+            door.process.send_signal(signal.SIGTERM)
+            wait_until("not ready", lambda: status(f"{door.web}/readyz") == (503, "stopping\n"))
+            assert status(f"{door.web}/healthz")[0] == 200
+            wait_until("nobody new is let in", lambda: not can_connect(door.http))
+            connection.sendall(RAW[-1:])
+            assert connection.recv(13) == b"HTTP/1.1 200 "
+        said, _ = door.process.communicate(timeout=WAIT_S)
+    assert door.process.returncode == 0, said
+    assert "stopped: 1 exports" in said
+    assert len(list(read_inputs([tmp_path / "journal"]))) == 1
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_time_it_ends_at_once(tmp_path: Path, second: signal.Signals) -> None:
+    with (
+        collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as door,
+        half_an_export(door),
+    ):
+        door.process.send_signal(signal.SIGTERM)
+        wait_until("not ready", lambda: status(f"{door.web}/readyz")[0] == 503)
+        door.process.send_signal(second)
+        said, _ = door.process.communicate(timeout=WAIT_S)
+        assert door.process.returncode == 128 + second
+        assert "ended at once" in said
+
+
+def test_stopping_has_a_limit(tmp_path: Path) -> None:
+    """Nobody reads what it says, so it cannot say more: it ends nonetheless, and the journal has everything."""
+    settings = config(tmp_path, "limits: {drain_seconds: 0.5}")
+    spans = [
+        span for request in range(1, 2001) for span in stream_spans([T0_NS + 1], request=request, end_ns=T0_NS + 2)
+    ]
+    with collector(tmp_path, "--config", settings, "--verdicts", "all", "--lateness", "100ms") as door:
+        assert post(door, export(*spans).SerializeToString()) == 200
+        wait_until("it cannot say more", lambda: unread(door) >= PIPE_BYTES - 4096)
+        door.process.send_signal(signal.SIGTERM)
+        assert door.process.wait(WAIT_S) == 1
+    ((message, _),) = list(read_inputs([tmp_path / "journal"]))
+    assert len(message.resource_spans[0].scope_spans[0].spans) == len(spans)
+
+
+def test_files_are_read_anew(tmp_path: Path) -> None:
+    slo, rules, tokens = tmp_path / "slo.yaml", tmp_path / "rules.yaml", tmp_path / "tokens"
+    slo.write_text(SLO.format(name="old"))
+    rules.write_text(RULE.format(name="Old"))
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o600)
+    settings = config(tmp_path, "auth: {tokens_file: tokens}")
+    with collector(tmp_path, "--slo", slo, "--rules", rules, "--config", settings) as door:
+        assert "classes: old; rules: 1" in next_line(door, "classes:")
+        assert (post(door, RAW, TOKEN), post(door, RAW, OTHER)) == (200, 401)
+        slo.write_text(SLO.format(name="new"))
+        tokens.write_text(f"{OTHER}\n{OTHER}-too\n")
+        door.process.send_signal(signal.SIGHUP)
+        said = next_line(door, "reloaded:")
+        assert "classes and rules (classes: new; rules: 1)" in said
+        assert "tokens (2)" in said
+        assert (post(door, RAW, TOKEN), post(door, RAW, OTHER)) == (401, 200)
+
+        # Each kind as a whole or not at all: the rules are right, but what they belong to is not.
+        slo.write_text("version: 1\ndefault: chat\nclasses:\n  chat: {reading_sped: 5}\n")
+        rules.write_text(RULE.format(name="New"))
+        tokens.write_text(f"{TOKEN}\n")
+        door.process.send_signal(signal.SIGHUP)
+        lines = {next_line(door, ("reloaded:", "error:")) for _ in range(2)}  # type: ignore[arg-type]
+        assert "reloaded: tokens (1)\n" in lines
+        (error,) = lines - {"reloaded: tokens (1)\n"}
+        assert error.startswith(f"error: classes and rules not reloaded, the old ones stay: {slo}:4:10: ")
+        assert post(door, RAW, TOKEN) == 200
+        slo.write_text(SLO.format(name="new"))
+        tokens.write_text("")
+        door.process.send_signal(signal.SIGHUP)
+        assert "tokens" not in next_line(door, "reloaded:")
+        assert "tokens not reloaded, the old ones stay: " in next_line(door, "error:")
+        assert (post(door, RAW, TOKEN), post(door, RAW, OTHER)) == (200, 401)
+        assert door.stop()[0] == 0
+
+
+def test_a_collector_with_everything_on(tmp_path: Path) -> None:
+    for path, raw in zip((tmp_path / "server.pem", tmp_path / "server.key"), signed().pem, strict=True):
+        path.write_bytes(raw)
+        path.chmod(0o644)
+    (tmp_path / "tokens").write_text(f"{TOKEN}\n")
+    (tmp_path / "tokens").chmod(0o644)
+    settings = config(
+        tmp_path, "tls: {certificate: server.pem, key: server.key, web: none}\nauth: {tokens_file: tokens}"
+    )
+    with collector(tmp_path, "--config", settings) as door:
+        warned = {next_line(door, "warning:") for _ in range(2)}
+        assert {line.split()[1] for line in warned} == {str(tmp_path / "tokens"), str(tmp_path / "server.key")}
+        assert door.web.startswith("http://")
+        assert (status(f"{door.web}/metrics")[0], status(f"{door.web}/metrics", TOKEN)[0]) == (401, 200)
+        assert status(f"{door.web}/readyz")[0] == 200
+        door.process.send_signal(signal.SIGHUP)
+        assert "certificates (unchanged)" in next_line(door, "reloaded:")
+        assert door.stop()[0] == 0
+
+
+def test_a_door_that_others_can_reach_is_said(tmp_path: Path) -> None:
+    with collector(tmp_path, "--grpc", "0.0.0.0:0", "--http", "0.0.0.0:0") as door:
+        warned = sorted(next_line(door, "warning:") for _ in range(2))
+        for option, line in zip(("--grpc", "--http"), warned, strict=True):
+            assert line.startswith(f"warning: {option} 0.0.0.0:0 can be reached from elsewhere")
+            assert "in plain text (see tls) and by anybody (see auth)" in line
+        stdout = door.process.stdout
+        assert stdout is not None
+        assert not select.select([stdout], [], [], 0)[0]
+        assert door.stop()[0] == 0

@@ -1,0 +1,214 @@
+"""Who may ask the HTTP doors: tokens, browsers' pages, and the names that we go by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from support.doors import Behind
+from support.doors_http import PROTOBUF, RAW, ask, otlp_door, serving
+
+from otel_llm.collector.address import Address
+from otel_llm.collector.doors_guard import Guard, host_name, is_loopback, names_of
+from otel_llm.collector.doors_web import OPEN_PATHS, web_app
+from otel_llm.collector.http_server import HttpServer
+from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.tokens import Tokens
+
+SECRET = "a-token-of-this-test"
+BEARER = {"Authorization": f"Bearer {SECRET}"}
+PAGE = "https://app.example.com"
+JSON = {"Content-Type": "application/json"}
+WEB_PATHS = ("/", "/metrics", "/v1/streams", "/v1/requests")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    (tmp_path / "tokens").write_text(f"{SECRET}\n")
+    return Tokens(tmp_path / "tokens")
+
+
+@contextmanager
+def otlp(tokens: Tokens | None = None, origins: frozenset[str] = frozenset()) -> Iterator[tuple[int, Behind]]:
+    behind = Behind()
+    with serving(otlp_door(app=otlp_app(behind, tokens=tokens, origins=origins))) as server:
+        yield server.port, behind
+
+
+@contextmanager
+def web(guard: Guard) -> Iterator[int]:
+    app = web_app(
+        metrics=lambda: b"m 1\n",
+        streams=dict,
+        requests=dict,
+        page=lambda: "page",
+        healthy=lambda: None,
+        ready=lambda: None,
+        guard=guard,
+    )
+    with serving(HttpServer(app, Address("127.0.0.1", 0), option="--web")) as server:
+        yield server.port
+
+
+def get(port: int, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
+    return ask(port, "GET", path, None, headers)
+
+
+def allowed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.startswith("access-control-")}
+
+
+def test_exports_bring_a_token(tokens: Tokens) -> None:
+    with otlp(tokens) as (port, behind):
+        for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": SECRET}):
+            status, headers, content = ask(port, headers=PROTOBUF | wrong)
+            made = Status.FromString(content)
+            assert (status, headers["www-authenticate"], made.code) == (401, "Bearer", 16)
+            status, headers, content = ask(port, body=b"{}", headers=JSON | wrong)
+            assert (status, headers["www-authenticate"], json.loads(content)["code"]) == (401, "Bearer", 16)
+            assert SECRET.encode() not in content
+        assert behind.messages == []
+        assert ask(port, headers=PROTOBUF | BEARER)[0] == 200
+        assert ask(port, body=b"{}", headers=JSON | BEARER)[0] == 200
+
+
+def test_no_token_no_body(tokens: Tokens) -> None:
+    """Whoever brings no token is refused before its body is waited for, whatever else is wrong with it."""
+    with otlp(tokens) as (port, _):
+        for headers in ({"Content-Type": "text/plain"}, PROTOBUF | {"Content-Length": "99999999999"}):
+            assert ask(port, body=None, headers=headers)[0] == 401
+
+
+def test_the_standard_exporter_brings_its_token(tokens: Tokens) -> None:
+    with otlp(tokens) as (port, behind):
+        exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{port}/v1/traces", headers=BEARER)
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        provider.get_tracer("t").start_span("otel_llm.segment").end()
+        provider.shutdown()
+    assert len(behind.spans) == 1
+
+
+@pytest.mark.parametrize("listed", [frozenset(), frozenset({PAGE})])
+def test_pages_that_are_not_listed_are_shut_out(listed: frozenset[str]) -> None:
+    with otlp(origins=listed) as (port, behind):
+        for origin in ("https://evil.example", "null", PAGE + ".evil.example", PAGE.replace("https", "http"), "*", ""):
+            preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            status, headers, _ = ask(port, "OPTIONS", body=None, headers=preflight)
+            assert (status, allowed(headers)) == (405, {})
+            status, headers, content = ask(port, headers=PROTOBUF | {"Origin": origin})
+            assert (status, allowed(headers), Status.FromString(content).code) == (403, {}, 7)
+        assert behind.messages == []
+
+
+def test_listed_pages_may_post(tokens: Tokens) -> None:
+    with otlp(tokens, frozenset({PAGE, "http://localhost:3000"})) as (port, behind):
+        preflight = {
+            "Origin": PAGE,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type",
+        }
+        status, headers, content = ask(port, "OPTIONS", body=None, headers=preflight)
+        assert (status, content) == (204, b"")
+        assert headers["access-control-allow-origin"] == PAGE
+        assert headers["access-control-allow-methods"] == "POST"
+        assert {"authorization", "content-type"} <= set(headers["access-control-allow-headers"].lower().split(", "))
+        assert "access-control-allow-credentials" not in headers
+        assert "Origin" in headers["vary"]
+        status, headers, _ = ask(port, headers=PROTOBUF | BEARER | {"Origin": PAGE})
+        assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "Origin")
+        assert "retry-after" in headers["access-control-expose-headers"].lower()
+        assert len(behind.messages) == 1
+        status, headers, _ = ask(port, headers=PROTOBUF | {"Origin": PAGE})  # the page can read why not
+        assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
+        assert allowed(ask(port, headers=PROTOBUF | BEARER)[1]) == {}
+        assert ask(port, "OPTIONS", body=None, headers={"Origin": PAGE})[0] == 405  # no preflight
+
+
+def test_the_web_port_asks_for_a_token(tokens: Tokens) -> None:
+    with web(Guard(tokens=tokens)) as port:
+        for path in WEB_PATHS:
+            status, headers, content = get(port, path, {})
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+            assert headers["x-content-type-options"] == "nosniff"
+            assert b"token" in content
+            assert get(port, path, BEARER)[0] == 200
+        for path in OPEN_PATHS:
+            assert get(port, path, {})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:9464", "localhost.", "127.0.0.1:1", "[::1]:9464", "127.8.8.8", "192.0.2.7", "own.example"],
+)
+def test_names_that_are_ours(host: str) -> None:
+    with web(Guard(names=names_of(Address("127.0.0.1", 0), frozenset({"own.example"})))) as port:
+        assert {get(port, path, {"Host": host})[0] for path in WEB_PATHS} == {200}
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example", "", "[evil]:1"]
+)
+def test_names_that_are_not(host: str) -> None:
+    """A page whose name points at this machine can make a browser ask us, but under that name."""
+    with web(Guard(names=names_of(Address("127.0.0.1", 0), frozenset()))) as port:
+        for path in WEB_PATHS:
+            status, _, content = get(port, path, {"Host": host})
+            assert status == 403
+            assert b"web: hosts" in content
+        for path in OPEN_PATHS:
+            assert get(port, path, {"Host": host})[0] == 200
+
+
+def test_which_names_are_ours() -> None:
+    here, anywhere = Address("127.0.0.1", 0), Address("0.0.0.0", 0)
+    assert names_of(here, frozenset()) == frozenset({"127.0.0.1"})
+    assert names_of(here, frozenset({"a.example"})) == frozenset({"127.0.0.1", "a.example"})
+    assert names_of(anywhere, frozenset()) is None
+    assert names_of(anywhere, frozenset({"a.example"})) == frozenset({"0.0.0.0", "a.example"})
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("a.example", "a.example"),
+        (" A.Example.:80 ", "a.example"),
+        ("[::1]:80", "::1"),
+        ("[::1]", "::1"),
+        ("a:b", "a"),
+        ("", ""),
+    ],
+)
+def test_the_name_in_a_host_header(header: str, name: str) -> None:
+    assert host_name(header) == name
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.0.2.1", False),
+        ("collector.example", False),
+        ("127.0.0.1.example", False),
+    ],
+)
+def test_which_addresses_only_this_machine_reaches(host: str, only_here: bool) -> None:
+    assert is_loopback(host) is only_here
+
+
+def test_a_body_of_the_right_token_and_the_wrong_page(tokens: Tokens) -> None:
+    with otlp(tokens) as (port, behind):
+        assert ask(port, headers=PROTOBUF | BEARER | {"Origin": PAGE}, body=RAW)[0] == 403
+        assert behind.messages == []

@@ -1,0 +1,309 @@
+"""Forwarding against real OTLP servers: what is offered arrives, byte for byte, whatever the backend does meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from support.commands import wait_until
+from support.otlp import T0_NS, export, segment_span
+from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
+
+from otel_llm.collector import otlp_out_queue
+from otel_llm.collector.forward import Forwarder
+from otel_llm.collector.otlp_out_target import OtlpTarget, Protocol
+
+PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
+WAIT_S = 60.0
+both = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+def raw(number: int, tokens: int = 3) -> bytes:
+    """Return an export; its unknown field is what a later version of the protocol might add."""
+    return export(segment_span(number, 0, [T0_NS + i for i in range(tokens)])).SerializeToString() + b"\xfa\x3f\x01x"
+
+
+def seqs(body: bytes) -> list[int]:
+    """Return the numbers of the exports in some bytes, as any OTLP server reads them."""
+    return [
+        attribute.value.int_value
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        for attribute in span.attributes
+        if attribute.key == "otel_llm.segment.seq"
+    ]
+
+
+@contextmanager
+def forwarding(protocol: Protocol, port: int, queue_bytes: int = 2**24, **changed: Any) -> Iterator[Forwarder]:
+    made = Forwarder(OtlpTarget(f"http://127.0.0.1:{port}", protocol, **changed), queue_bytes)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop(0)
+
+
+def sent(forwarder: Forwarder, number: int) -> None:
+    wait_until(f"{number} are sent", lambda: forwarder.counts()["forward_sent"] == number)
+
+
+def busy(protocol: Protocol, after_s: int) -> Refusal:
+    """Return the answer of a backend that asks to come back later."""
+    if protocol == "http/protobuf":
+        return Refusal(429, [("Retry-After", str(after_s))])
+    status = Status(code=8)
+    status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=after_s)))
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, [("grpc-status-details-bin", status.SerializeToString())])
+
+
+def refusal(protocol: Protocol, code: grpc.StatusCode, http: int) -> Refusal:
+    return Refusal(code if protocol == "grpc" else http)
+
+
+def scripted(*answers: Refusal | bytes | None) -> Callable[[bytes], Refusal | bytes | None]:
+    left = list(answers)
+    return lambda body: left.pop(0) if left else None
+
+
+@both
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+def test_what_is_offered_arrives_unchanged_and_in_order(protocol: Protocol, compression: str) -> None:
+    backend = Backend()
+    with (
+        BACKENDS[protocol](backend) as port,
+        forwarding(protocol, port, compression=compression, headers=(("Api-Key", "secret"),)) as forwarder,
+    ):
+        for number in range(200):
+            forwarder.offer(raw(number))
+        sent(forwarder, 200)
+        assert backend.raw() == b"".join(raw(number) for number in range(200))
+        assert seqs(backend.raw()) == list(range(200))
+        assert backend.attempts < 200  # several in one request
+        assert {headers["api-key"] for headers in backend.headers} == {"secret"}
+        assert all(headers["user-agent"].startswith("otel-llm-collector/") for headers in backend.headers)
+        forwarder.offer(raw(200))
+        sent(forwarder, 201)
+        assert len(backend.peers) == 1
+        assert forwarder.counts() == {
+            "forward_queued_bytes": 0,
+            "forward_sent": 201,
+            "forward_dropped": 0,
+            "forward_failed": 0,
+            "forward_retries": 0,
+            "forward_rejected_spans": 0,
+        }
+
+
+@both
+def test_a_backend_that_never_answers_holds_nobody_up(protocol: Protocol) -> None:
+    never = threading.Event()
+    backend = Backend(answer=silent_until(never))
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port, queue_bytes=5 * 10**5) as forwarder:
+        try:
+            size = len(raw(10**5))
+            for number in range(10_000):
+                forwarder.offer(raw(10**5 + number))
+            kept = 5 * 10**5 // size
+            assert forwarder.counts()["forward_dropped"] == 10_000 - kept
+            assert forwarder.counts()["forward_queued_bytes"] == kept * size
+        finally:
+            never.set()
+        sent(forwarder, kept)
+        assert seqs(backend.raw()) == [10**5 + number for number in range(kept)]  # the newest were dropped
+
+
+@both
+def test_a_backend_that_says_when_is_believed(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says now; our own patience would be without end."""
+    monkeypatch.setattr(otlp_out_queue, "backoff_s", lambda failures: 1e6)
+    backend = Backend(answer=scripted(busy(protocol, 0), busy(protocol, 0)))
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        forwarder.offer(raw(1))
+        sent(forwarder, 1)
+        assert (backend.attempts, forwarder.counts()["forward_retries"]) == (3, 2)
+        assert seqs(backend.raw()) == [1]
+
+
+@both
+def test_a_backend_that_says_much_later_is_left_alone(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own patience would have none; one attempt more is made since the service stops."""
+    monkeypatch.setattr(otlp_out_queue, "backoff_s", lambda failures: 0.0)
+    backend = Backend(answer=scripted(*[busy(protocol, 3600)] * 9))
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        forwarder.offer(raw(1))
+        wait_until("it was tried", lambda: forwarder.counts()["forward_retries"] == 1)
+        assert not forwarder.stop(WAIT_S)
+        assert (backend.attempts, forwarder.counts()["forward_dropped"]) == (2, 1)
+
+
+@both
+def test_a_failure_that_passes_is_tried_again(protocol: Protocol) -> None:
+    backend = Backend(answer=scripted(refusal(protocol, grpc.StatusCode.UNAVAILABLE, 503)))
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        forwarder.offer(raw(1))
+        sent(forwarder, 1)
+        assert forwarder.counts()["forward_retries"] == 1
+
+
+@both
+def test_a_refusal_for_good_is_counted_and_the_next_goes_through(protocol: Protocol) -> None:
+    backend = Backend(answer=scripted(refusal(protocol, grpc.StatusCode.UNAUTHENTICATED, 401)))
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        forwarder.offer(raw(1))
+        wait_until("it is refused", lambda: forwarder.counts()["forward_failed"] == 1)
+        forwarder.offer(raw(2))
+        sent(forwarder, 1)
+        assert (backend.attempts, forwarder.counts()["forward_retries"]) == (2, 0)
+
+
+@both
+def test_one_export_that_a_backend_cannot_take_does_not_take_others_with_it(protocol: Protocol) -> None:
+    no = refusal(protocol, grpc.StatusCode.INVALID_ARGUMENT, 400)
+    backend = Backend(answer=lambda body: no if 13 in seqs(body) else None)
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        for number in range(40):
+            forwarder.offer(raw(number))
+        sent(forwarder, 39)
+        assert forwarder.counts()["forward_failed"] == 1
+        assert seqs(backend.raw()) == [number for number in range(40) if number != 13]
+
+
+@both
+def test_what_a_backend_says_that_it_rejected_is_counted(protocol: Protocol) -> None:
+    partial = ExportTracePartialSuccess(rejected_spans=2, error_message="too old")
+    answer = ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+    backend = Backend(answer=scripted(answer))
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        forwarder.offer(raw(1))
+        sent(forwarder, 1)
+        assert forwarder.counts()["forward_rejected_spans"] == 2
+
+
+def test_an_answer_that_is_none_is_an_answer() -> None:
+    backend = Backend(answer=scripted(b"<html>fine</html>" * 10_000))
+    with BACKENDS["http/protobuf"](backend) as port, forwarding("http/protobuf", port) as forwarder:
+        forwarder.offer(raw(1))
+        sent(forwarder, 1)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    elsewhere = Backend()
+    with BACKENDS["http/protobuf"](elsewhere) as there:
+        backend = Backend(answer=scripted(Refusal(307, [("Location", f"http://127.0.0.1:{there}/v1/traces")])))
+        with BACKENDS["http/protobuf"](backend) as port, forwarding("http/protobuf", port) as forwarder:
+            forwarder.offer(raw(1))
+            wait_until("it is refused", lambda: forwarder.counts()["forward_failed"] == 1)
+    assert elsewhere.attempts == 0
+
+
+@both
+def test_a_netrc_changes_no_header(protocol: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    backend = Backend()
+    headers = (("authorization", "Bearer ours"),)
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port, headers=headers) as forwarder:
+        forwarder.offer(raw(1))
+        sent(forwarder, 1)
+    assert backend.headers[0]["authorization"] == "Bearer ours"
+
+
+@both
+def test_a_backend_that_comes_back_gets_the_rest(protocol: Protocol) -> None:
+    before, after = Backend(), Backend()
+    with ExitStack() as running:
+        port = running.enter_context(BACKENDS[protocol](before))
+        with forwarding(protocol, port) as forwarder:
+            for number in range(10):
+                forwarder.offer(raw(number))
+            sent(forwarder, 10)
+            running.close()
+            for number in range(10, 20):
+                forwarder.offer(raw(number))
+            wait_until("it is missed", lambda: forwarder.counts()["forward_retries"] > 0)
+            with BACKENDS[protocol](after, port):
+                sent(forwarder, 20)
+    assert seqs(before.raw()) == list(range(10))
+    assert seqs(after.raw()) == list(range(10, 20))
+
+
+@both
+def test_a_stop_sends_what_waits(protocol: Protocol) -> None:
+    backend = Backend()
+    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+        for number in range(500):
+            forwarder.offer(raw(number))
+        assert forwarder.stop(WAIT_S)
+        assert seqs(backend.raw()) == list(range(500))
+        forwarder.offer(raw(500))
+        assert forwarder.counts()["forward_dropped"] == 1
+
+
+@both
+def test_a_stop_leaves_a_backend_that_does_not_answer(protocol: Protocol) -> None:
+    never = threading.Event()
+    backend = Backend(answer=silent_until(never))
+    try:
+        with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
+            forwarder.offer(raw(1))
+            wait_until("it has it", lambda: backend.attempts == 1)
+            forwarder.offer(raw(2))
+            assert not forwarder.stop(0.1)
+            assert forwarder.counts()["forward_sent"] == 0
+            # gRPC lets an attempt be cancelled; one over HTTP has its timeout.
+            assert forwarder.counts()["forward_dropped"] == (2 if protocol == "grpc" else 1)
+            never.set()
+    finally:
+        never.set()
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a key and a certificate for 127.0.0.1 that nobody but itself has signed."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=backend "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True, timeout=WAIT_S)
+    return key, certificate
+
+
+@both
+def test_tls_with_a_certificate_that_is_trusted(protocol: Protocol, tls: tuple[Path, Path]) -> None:
+    backend = Backend()
+    with BACKENDS[protocol](backend, tls=tls) as port:
+        forwarder = Forwarder(OtlpTarget(f"https://127.0.0.1:{port}", protocol, ca_file=tls[1]))
+        forwarder.start()
+        forwarder.offer(raw(1))
+        assert forwarder.stop(WAIT_S)
+    assert seqs(backend.raw()) == [1]
+
+
+@both
+def test_tls_with_a_certificate_that_is_not_trusted(protocol: Protocol, tls: tuple[Path, Path]) -> None:
+    backend = Backend()
+    with BACKENDS[protocol](backend, tls=tls) as port:
+        forwarder = Forwarder(OtlpTarget(f"https://127.0.0.1:{port}", protocol))
+        forwarder.start()
+        forwarder.offer(raw(1))
+        wait_until("it was tried", lambda: forwarder.counts()["forward_retries"] > 0)
+        assert not forwarder.stop(0)
+    assert backend.attempts == 0

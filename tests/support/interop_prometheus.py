@@ -1,0 +1,99 @@
+"""Debian's Prometheus as a process: it scrapes what it is told to and answers PromQL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import wait_until
+
+CONFIG = """
+global: {scrape_interval: 250ms, scrape_timeout: 250ms}
+scrape_configs:
+- job_name: otel-llm
+  static_configs: [{targets: ['TARGET']}]
+"""
+ADVICE = "`apt-get install --no-install-recommends prometheus`"
+
+
+def program(name: str) -> str:
+    """Return where `prometheus` or `promtool` is; skip the test where they are not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"no Prometheus ({name}) on the path: {ADVICE}")
+    return found
+
+
+class Prometheus:
+    """Ask a running Prometheus."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def query(self, promql: str) -> dict[tuple[str, ...], float]:
+        """Return an instant vector: values by the values of the labels, in order of the labels' names."""
+        asked = urllib.parse.urlencode({"query": promql})
+        return {
+            tuple(value for name, value in sorted(one["metric"].items()) if name != "__name__"): float(one["value"][1])
+            for one in self._get(f"/api/v1/query?{asked}")["result"]
+        }
+
+    def names(self) -> list[str]:
+        """Return the names of all metrics."""
+        return list(self._get("/api/v1/label/__name__/values"))
+
+    def target(self) -> dict[str, Any]:
+        """Return the state of the one target."""
+        (found,) = self._get("/api/v1/targets")["activeTargets"]
+        return dict(found)
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _get(self, path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=30) as answer:
+                return json.loads(answer.read())["data"]
+        except urllib.error.HTTPError as refused:
+            with refused:
+                raise AssertionError(f"{path}: {refused.read().decode()}") from refused
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+    """Run Prometheus in a folder, scraping `target` four times a second."""
+    (folder / "prometheus.yml").write_text(CONFIG.replace("TARGET", target), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # it cannot pick a port itself
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    command = [
+        *(program("prometheus"), f"--config.file={folder / 'prometheus.yml'}"),
+        *(f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={address}"),
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    running = Prometheus(address)
+    try:
+        wait_until("Prometheus is ready", lambda: running.ready() or process.poll() is not None)
+        assert process.poll() is None, (folder / "prometheus.log").read_text()
+        yield running
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

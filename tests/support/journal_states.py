@@ -1,0 +1,66 @@
+"""Journals for tests: a disk that is as slow or broken as a test wants, and waiting for a state."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zstandard
+
+from otel_llm.collector.journal import Journal
+
+DEADLINE_S = 60.0
+
+
+def wait_until(reached: Callable[[], bool], what: str = "the state") -> None:
+    """Return once it is so; fail after a time that no machine needs."""
+    give_up = time.monotonic() + DEADLINE_S
+    while not reached():
+        assert time.monotonic() < give_up, f"{what} was not reached"
+        time.sleep(0.002)
+
+
+def tick_until_closed(journal: Journal, now_ns: int) -> None:
+    """Tick as the service does, again and again: one tick does nothing while another thread has the lock."""
+
+    def closed() -> bool:
+        journal.tick(now_ns)
+        return journal.path is None
+
+    wait_until(closed, "the closing of the file")
+
+
+class SlowDisk:
+    """An `fsync` that waits at a gate, and fails when told so; it knows what it was asked for."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+        self.asked = threading.Event()
+        """Set when a file's fsync began."""
+        self.error: OSError | None = None
+        self.files: list[tuple[int, int]] = []
+        """(inode, bytes in the file) of each fsync of a file, in order of their begin."""
+        self.folders: list[int] = []
+
+    def __call__(self, fd: int) -> None:
+        about = os.fstat(fd)
+        if stat.S_ISDIR(about.st_mode):
+            self.folders.append(about.st_ino)
+            return
+        self.files.append((about.st_ino, about.st_size))
+        self.asked.set()
+        assert self.gate.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+
+
+def plain_bytes(path: Path) -> bytes:
+    """Return what a file of either form holds."""
+    data = path.read_bytes()
+    return zstandard.ZstdDecompressor().decompressobj().decompress(data) if path.name.endswith(".zst") else data
