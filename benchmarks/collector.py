@@ -10,7 +10,8 @@ and reading each event's time, on one thread. Replies have 512 tokens. `healthy`
 hundred that stall; the reader of a `starving` one outruns its model all the time, and each stalls every few seconds.
 
 `latency`: from the instant a reader runs dry to the decision record. Some streams write, the others wait and say so
-once a second; 256 more run dry again and again.
+once a second; 256 more run dry again and again. Where `waiting` is not near 0 the machine was busy with other things,
+and the delays are theirs.
 
 `memory`: with streams in flight that hold 40 tokens each.
 """
@@ -50,6 +51,7 @@ def speeds(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
                     size,
                     streams=streams,
                     seconds=chosen.seconds,
+                    together=chosen.together,
                     paced=not chosen.flood,
                     source=chosen.source,
                     progress=progress,
@@ -64,6 +66,7 @@ def latencies(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
             writing=chosen.writing,
             silent=chosen.silent,
             seconds=chosen.seconds,
+            together=chosen.together,
             source=chosen.source,
             progress=progress,
         )
@@ -81,6 +84,7 @@ def main() -> None:
     options.add_argument("--only", choices=PARTS)
     options.add_argument("--streams", type=numbers, help="streams in flight, comma-separated")
     options.add_argument("--seconds", type=float, default=20.0, help="speed, latency: how long is measured")
+    options.add_argument("--together", type=int, default=256, help="streams of one application: in one export, at most")
     options.add_argument("--segment-tokens", type=numbers, default=[64, 16, 8], help="speed: comma-separated")
     options.add_argument("--profile", choices=list(speed.PROFILES), help="speed: one of them")
     options.add_argument("--flood", action="store_true", help="speed: send as fast as acknowledged, not at the pace")

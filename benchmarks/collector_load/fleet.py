@@ -1,8 +1,8 @@
 """A fleet's exports, encoded as an instrumented application does, before any clock starts.
 
-An application has up to 256 streams and one export every 250 ms: what each of them has to say, with the request spans
-of those that ended. (A real one also sends commits and the first token after a silence at once, in exports of their
-own.) The applications' flushes are spread over the 250 ms.
+An application has up to 256 streams, unless told otherwise, and one export every 250 ms: what each of them has to say,
+with the request spans of those that ended. (A real one also sends commits and the first token after a silence at once,
+in exports of their own.) The applications' flushes are spread over the 250 ms.
 """
 
 from __future__ import annotations
@@ -187,11 +187,13 @@ class Application:
         return records
 
 
-def write_exports(path: Path, mix: Sequence[Slots], start_ns: int, seconds: float) -> Sent:
+def write_exports(
+    path: Path, mix: Sequence[Slots], start_ns: int, seconds: float, together: int = APPLICATION_STREAMS
+) -> Sent:
     """Write all exports of a fleet to a file, in order of when they are due, the first at `start_ns`."""
     sent = Sent()
     with path.open("wb") as file:
-        for due_ns, application in _flushes(_applications(mix), start_ns, seconds):
+        for due_ns, application in _flushes(_applications(mix, together), start_ns, seconds):
             segments, tokens = sent.segments, sent.tokens
             records = application.flush(due_ns, due_ns - start_ns, sent)
             if records:
@@ -203,13 +205,18 @@ def write_exports(path: Path, mix: Sequence[Slots], start_ns: int, seconds: floa
     return sent
 
 
-def write_for_soon(path: Path, mix: Sequence[Slots], seconds: float) -> tuple[Sent, int]:
-    """Write a fleet's exports to be sent when they are written; return also when the first is due (unix ns)."""
+def write_for_soon(
+    path: Path, mix: Sequence[Slots], seconds: float, together: int = APPLICATION_STREAMS
+) -> tuple[Sent, int]:
+    """Write a fleet's exports to be sent when they are written; return also when the first is due (unix ns).
+
+    `together`: streams of one application at most.
+    """
     lead_s = 4.0 + ENCODING_S * sum(slots.count * slots.segments_s for slots in mix) * seconds
     while True:
         began = time.monotonic()
         start_ns = time.time_ns() + int(lead_s * 1e9)
-        sent = write_exports(path, mix, start_ns, seconds)
+        sent = write_exports(path, mix, start_ns, seconds, together)
         taken_s = time.monotonic() - began
         if taken_s + 2.0 < lead_s:
             return sent, start_ns
@@ -224,8 +231,8 @@ def read_exports(path: Path) -> Iterator[tuple[int, int, bytes]]:
             yield due_ns, application, file.read(length)
 
 
-def _applications(mix: Sequence[Slots]) -> list[Application]:
-    count = max(1, -(-sum(slots.count for slots in mix) // APPLICATION_STREAMS))
+def _applications(mix: Sequence[Slots], together: int) -> list[Application]:
+    count = max(1, -(-sum(slots.count for slots in mix) // together))
     rng = np.random.default_rng(7)
     shares: list[list[tuple[Slots, int]]] = [[] for _ in range(count)]
     for slots in mix:

@@ -66,6 +66,7 @@ def measure_latency(
     writing: float | None,
     silent: float,
     seconds: float,
+    together: int,
     source: Path | None,
     progress: Callable[[str], None],
 ) -> Latency:
@@ -89,7 +90,7 @@ def measure_latency(
         options = ("--rules", str(DRY_RULE), "--config", str(config))
         with collecting(folder, *options, slo=slo, source=source) as collector:
             progress(f"{streams} in flight, {writers} of them writing: encoding")
-            sent, start_ns = write_for_soon(folder / "exports", mix, begin_s + seconds)
+            sent, start_ns = write_for_soon(folder / "exports", mix, begin_s + seconds, together)
             begin_ns, end_ns = start_ns + int(begin_s * 1e9), start_ns + int((begin_s + seconds) * 1e9)
             with sending(folder / "exports", collector.grpc) as sender:
                 progress(f"sending {sent.segments} segments, {sent.bytes / 1e6:.0f} MB, {ramp_s:.0f} s of ramp")

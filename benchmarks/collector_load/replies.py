@@ -46,7 +46,7 @@ def healthy(rng: np.random.Generator, segment_tokens: int) -> Script:
 
 
 def starving(rng: np.random.Generator, segment_tokens: int) -> Script:
-    """Return a reply that its class's reader outruns (see `classes.py`), and that stalls 1.5 to 3 s every few flushes."""
+    """Return a reply that its class's reader outruns (`write_classes`), with stalls of 1.5 to 3 s in between."""
     segments = -(-REPLY_TOKENS // segment_tokens)
     pauses = np.zeros(segments, np.int64)
     pauses[rng.integers(1, 5) :: 8] = rng.integers(6, 13)

@@ -59,6 +59,7 @@ def measure_speed(
     *,
     streams: int,
     seconds: float,
+    together: int,
     paced: bool,
     source: Path | None,
     progress: Callable[[str], None],
@@ -72,7 +73,7 @@ def measure_speed(
         exports = folder / "exports"
         with collecting(folder, slo=slo, source=source) as collector:
             progress(f"{profile}, {segment_tokens} tokens a segment, {streams} streams: encoding")
-            sent, start_ns = write_for_soon(exports, mix, seconds)
+            sent, start_ns = write_for_soon(exports, mix, seconds, together)
             with sending(exports, collector.grpc, paced=paced) as sender:
                 if paced:
                     time.sleep(max(0.0, (start_ns - time.time_ns()) / 1e9 - 0.2))

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+# gRPC reads it when it is imported. It writes a line on every malformed request: anybody could fill the log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 import click
 
 from otel_llm.cli.signals import Signals, exit_now

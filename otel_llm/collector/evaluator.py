@@ -114,9 +114,9 @@ class Evaluator:
 
     def apply(self, batch: Batch, now_ns: int) -> None:
         """Take what one export request held, received at `now_ns`; then look at the rules of what it touched."""
-        self._now_ns = max(self._now_ns, now_ns)
         self.windowing.begin(now_ns)
         self.advance(now_ns - 1)  # what falls due at this very instant is decided with what has just come
+        self._now_ns = max(self._now_ns, now_ns)
         touched: dict[StreamKey, bool | None] = {}
         later: list[Segment] = []
         for segment in batch.segments:

@@ -398,10 +398,10 @@ class _Rest:
 
     def _field(self, start: int, stop: int) -> tuple[int, int, int]:
         """Return a field's tag, where its payload begins, and where the next field does."""
-        tag, position = self._varint(start, stop)
+        tag, position = self._varint(start, min(stop, start + _TAG_BYTES))
         wire_type = tag & 7
         if wire_type == 2:
-            length, position = self._varint(position, stop)
+            length, position = self._varint(position, min(stop, position + _TAG_BYTES))
             following = position + length
         elif wire_type == 0:
             following = self._varint(position, stop)[1]
@@ -425,6 +425,8 @@ class _Rest:
         raise _MalformedError
 
 
+_TAG_BYTES: Final = 5
+"""Protobuf refuses tags and lengths that take more."""
 _FIXED: Final = {1: 8, 5: 4}
 
 
