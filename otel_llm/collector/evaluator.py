@@ -134,7 +134,7 @@ class Evaluator:
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
             later += [segment_of(batch.plain, place, now_ns) for place in moved.left]
-        for segment in later:
+        for segment in sorted(later, key=lambda one: one.seq):
             self._take(segment, now_ns, touched)
         for span in batch.requests:
             for key in self._take_request(span, now_ns):

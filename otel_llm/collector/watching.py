@@ -82,7 +82,7 @@ class Watching:
         """Leave a stream to the engine, since its request has another: they share budgets."""
         if self._table.sieved[stream.slot]:
             self._leave(stream.slot)
-            self.engine.take_up(stream, now_ns, ())
+            self.engine.take_up(stream, now_ns - 1, ())  # what is due at this very instant is still to be looked at
 
     def ended(self, stream: LiveStream, end_ns: int, now_ns: int) -> list[Decision]:
         """Follow a stream no longer; `end_ns` on its own axis."""

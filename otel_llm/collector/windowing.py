@@ -173,6 +173,7 @@ class Windowing:
     def _emit(self, start: int, groups: Mapping[Group, WindowTotals]) -> None:
         if self.on_window is None:
             return
-        for group in sorted(groups, key=lambda names: [(name == "", name) for name in names]):
+        told = [group for group, totals in groups.items() if not totals.empty]
+        for group in sorted(told, key=lambda names: [(name == "", name) for name in names]):
             named = dict(zip(GROUP_NAMES, (name or None for name in group), strict=True))
             self.on_window(dict(groups[group].row(start, self.window_ns, named)))

@@ -60,7 +60,10 @@ class StreamParts:
     held: dict[int, Held] = field(default_factory=dict)
     duplicates: int = 0
     offset_ns: int | None = None
-    """Segment end - receipt of the segment that was received first: how far the sender's clock is ahead, at least."""
+    """Segment end - receipt of the segment that was received first, of several at once the one with the lowest number:
+    how far the sender's clock is ahead, at least."""
+    first: tuple[int, int] | None = None
+    """When that was received, and its number."""
     ending: int | None = None
     """The highest number of a segment that says how the stream ended."""
     prefix: Prefix = field(default_factory=Prefix)
@@ -70,8 +73,10 @@ class StreamParts:
         if self.has(segment.seq):
             self.duplicates += 1
             return False
-        if not self.held and not self.prefix.segments and segment.receipt_ns is not None:
-            self.offset_ns = segment.end_ns - segment.receipt_ns
+        if segment.receipt_ns is not None and not self.prefix.segments:
+            came = (segment.receipt_ns, segment.seq)
+            if self.first is None or (came < self.first and came[0] == self.first[0]):
+                self.first, self.offset_ns = came, segment.end_ns - segment.receipt_ns
         self.held[segment.seq] = Held(segment, len(segment.times_ns))
         if semconv.OUTCOME in segment.attributes and (self.ending is None or segment.seq > self.ending):
             self.ending = segment.seq
@@ -103,6 +108,8 @@ class StreamParts:
 
     def in_order(self) -> list[Held]:
         """Return what was received and is held, by number."""
+        if len(self.held) < 2:
+            return list(self.held.values())
         return [self.held[seq] for seq in sorted(self.held)]
 
     def last(self) -> Held | None:

@@ -179,12 +179,12 @@ class SloClasses:
 
         The declared name wins, then the first class whose `match` pairs all hold, then the default.
         """
-        names = self.names
-        unknown = declared is not None and declared not in names
+        named = None if declared is None else next((slo for slo in self.classes if slo.name == declared), None)
+        unknown = declared is not None and named is None
         if self.only is not None:
             return self.get(self.only), unknown
-        if declared is not None and not unknown:
-            return self.get(declared), False
+        if named is not None:
+            return named, False
         for slo in self.classes:
             if slo.matches(attributes):
                 return slo, unknown

@@ -44,6 +44,11 @@ class WindowTotals:
     fluidity: Sketch = field(default_factory=Sketch)
     idle: Sketch = field(default_factory=Sketch)
 
+    @property
+    def empty(self) -> bool:
+        """Tell whether nothing is owed: what was has been given back."""
+        return not any(getattr(self, name) for name in _COUNTS) and not self.benefit.value
+
     def charge(self, charge: Charge) -> None:
         """Add what one request owes this window."""
         self.tokens_read += charge.tokens_read
