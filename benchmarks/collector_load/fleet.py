@@ -41,12 +41,14 @@ class Slots:
     """So many streams at a time that do the same, the first of them begun over `ramp_s`; one that ends is replaced.
 
     `segments_s`: how many segments each sends a second, about: how long the encoding will take follows from it.
+    `in_turn`: application after application begins its streams, not every one of them some all the time.
     """
 
     count: int
     write: Callable[[np.random.Generator], Script]
     ramp_s: float
     segments_s: float
+    in_turn: bool = False
 
 
 @dataclass(slots=True)
@@ -136,9 +138,8 @@ class Reply:
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.timeline.tokens,
             semconv.TOKEN_BASIS: "exact",
         }
-        origin = self.origin
         span = RequestRecord(
-            *(origin.parent, None, origin.resource, "chat qwen3-235b", self.commit_ns, end_ns + 50_000),
+            *(self.origin.parent, None, self.origin.resource, "chat qwen3-235b", self.commit_ns, end_ns + 50_000),
             *({**self.identity, **answer, **ours}, None),
         )
         return [*last, span]
@@ -237,7 +238,8 @@ def _applications(mix: Sequence[Slots], together: int) -> list[Application]:
     shares: list[list[tuple[Slots, int]]] = [[] for _ in range(count)]
     for slots in mix:
         for i in range(slots.count):
-            shares[i % count].append((slots, int(i / slots.count * slots.ramp_s * 1e9)))
+            share = shares[i * count // slots.count if slots.in_turn else i % count]
+            share.append((slots, int(i / slots.count * slots.ramp_s * 1e9)))
     return [Application(number, share, rng) for number, share in enumerate(shares)]
 
 

@@ -47,7 +47,7 @@ def measure_memory(streams: int, *, source: Path | None, progress: Callable[[str
         with collecting(folder, "--config", str(config), *PATIENCE, slo=slo, source=source) as collector:
             empty_mb, _ = collector.memory_mb()
             progress(f"{streams} in flight: encoding")
-            mix = [Slots(streams, replies.parked, ramp_s, 0.3)]
+            mix = [Slots(streams, replies.parked, ramp_s, 0.3, in_turn=True)]
             sent, _ = write_for_soon(folder / "exports", mix, ramp_s + LAST_SEGMENT_S)
             with sending(folder / "exports", collector.grpc, patience_s=900.0) as sender:
                 progress(f"sending {sent.segments} segments, {sent.bytes / 1e6:.0f} MB, {ramp_s:.0f} s of ramp")

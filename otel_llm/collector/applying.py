@@ -42,12 +42,12 @@ class Applied:
     left: list[int]
 
 
-def apply_plain(table: Table, plain: PlainSegments, now_ns: int, lateness_ns: int) -> Applied:
+def apply_plain(table: Table, plain: PlainSegments, slots: Ints, now_ns: int, lateness_ns: int) -> Applied:
     """Apply every segment that is the next of a stream without a gap, received at `now_ns`.
 
-    Where a batch holds several of one stream they are applied in rounds, in order of number.
+    `slots`: each segment's, -1 for none. Where a batch holds several of one stream they are applied in rounds, in
+    order of number.
     """
-    slots = table.find(plain.keys)
     done = np.zeros(len(plain), dtype=bool)
     late = 0
     moved: list[Ints] = []
@@ -113,11 +113,12 @@ def segment_of(plain: PlainSegments, place: int, receipt_ns: int | None) -> Segm
 
 def _rounds(slots: Ints, seq: Ints) -> list[Ints]:
     """Group places so that no group holds a stream twice, in order of number; later groups of few are left out."""
+    apart = np.sort(slots)
+    if (apart[1:] != apart[:-1]).all():
+        return [np.arange(len(slots))]
     order = np.lexsort((seq, slots))
     ordered = slots[order]
     starts = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    if starts.all():
-        return [np.arange(len(slots))]
     first = np.flatnonzero(starts)
     rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
     rounds = []

@@ -27,6 +27,9 @@ from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
     from collections.abc import Iterator
 
     from otel_llm.collector.windowing import Windowing
@@ -115,7 +118,9 @@ class Evaluator:
     def apply(self, batch: Batch, now_ns: int) -> None:
         """Take what one export request held, received at `now_ns`; then look at the rules of what it touched."""
         self.windowing.begin(now_ns)
-        self.advance(now_ns - 1)  # what falls due at this very instant is decided with what has just come
+        plain = None if batch.plain is None else self.table.find(batch.plain.keys)
+        self.watching.before(self._slots_of(batch, plain), now_ns - 1)
+        self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         self._now_ns = max(self._now_ns, now_ns)
         touched: dict[StreamKey, bool | None] = {}
         later: list[Segment] = []
@@ -128,8 +133,10 @@ class Evaluator:
         for key in begun:
             self._settle(self.live[key], now_ns)
         moved = None
-        if batch.plain is not None:
-            moved = apply_plain(self.table, batch.plain, now_ns, self.patience.lateness_ns)
+        if batch.plain is not None and plain is not None:
+            if begun:
+                plain = self.table.find(batch.plain.keys)
+            moved = apply_plain(self.table, batch.plain, plain, now_ns, self.patience.lateness_ns)
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
@@ -149,7 +156,6 @@ class Evaluator:
             if stream is not None and self._settle(stream, now_ns) and touched[key] is None:
                 touched[key] = True
         self._look_at(moved, touched, now_ns)
-        self.watching.wake(now_ns)
         self._decide(self.watching.advance(now_ns, self.live))
         self.watching.take_back(now_ns, self.live)
 
@@ -184,29 +190,43 @@ class Evaluator:
         if others:
             self.watching.moved(np.array(list(others)), np.array(list(others.values())), now_ns)
 
+    def _slots_of(self, batch: Batch, plain: Ints | None) -> Ints:
+        """Return the slots of the streams that a batch is about; `plain`: of its plain segments, -1 for none."""
+        keys = [(one.trace_id, one.span_id, one.choice) for one in batch.segments]
+        found = [stream.slot for key in keys if (stream := self.live.get(key)) is not None]
+        others = np.array(found, dtype=np.int64)
+        return others if plain is None else np.concatenate((plain[plain >= 0], others))
+
     def advance(self, now_ns: int) -> None:
         """Let time pass up to `now_ns`: everything that falls due happens at its own instant, in order."""
         self.watching.wake(now_ns)
+        self._pass_time(now_ns)
+
+    def _pass_time(self, now_ns: int) -> None:
+        """Let everything happen that falls due, but for looks by columns."""
         while True:
-            due_ns = self.next_timer()
-            if due_ns is None or due_ns > now_ns:
-                break
-            self._now_ns = max(self._now_ns, due_ns)
-            self._decide(self.watching.advance(due_ns, self.live))
-            self.watching.wake(now_ns)
-            while self._due and self._due[0][0] <= due_ns:
-                _, _, what, key = heapq.heappop(self._due)
-                self._fall_due(what, key, due_ns)
-            self.windowing.close_until(due_ns, self.table, self._judge_before)
+            other_ns = _earliest(self.watching.engine.next_timer(), self.windowing.next_close())
+            while self._due and self._due[0][0] <= now_ns and (other_ns is None or self._due[0][0] < other_ns):
+                at_ns, _, what, key = heapq.heappop(self._due)
+                self._now_ns = max(self._now_ns, at_ns)
+                if self._fall_due(what, key, at_ns):
+                    break
+            else:
+                if other_ns is None or other_ns > now_ns:
+                    break
+                self._now_ns = max(self._now_ns, other_ns)
+                self._decide(self.watching.advance(other_ns, self.live))
+                while self._due and self._due[0][0] <= other_ns:
+                    _, _, what, key = heapq.heappop(self._due)
+                    self._fall_due(what, key, other_ns)
+                self.windowing.close_until(other_ns, self.table, self._judge_before)
         self.watching.take_back(now_ns, self.live)
 
     def next_timer(self) -> int | None:
         """Return the next instant at which something happens without any input, None if nothing will."""
-        instants = [self.watching.next_timer(), self.windowing.next_close()]
-        if self._due:
-            instants.append(self._due[0][0])
-        known = [instant for instant in instants if instant is not None]
-        return min(known, default=None)
+        due_ns = self._due[0][0] if self._due else None
+        waiting = (self.watching.next_look(), self.watching.engine.next_timer(), self.windowing.next_close(), due_ns)
+        return _earliest(*waiting)
 
     def finish(self, now_ns: int) -> None:
         """Judge every stream whose end was seen, waiting for nothing more; those in flight stay so."""
@@ -320,8 +340,12 @@ class Evaluator:
         fresh = fresh and stream.begun and stream.ended_ns is None
         if fresh:
             self.watching.begin(stream)
-        if stream.ended_ns is not None and self._all_there(stream):
-            self._judge(stream)
+        if stream.ended_ns is not None:
+            if self._all_there(stream):
+                self._judge(stream)
+            elif stream.settle_by_ns is not None and not stream.settling:
+                stream.settling = True
+                self._schedule(stream.settle_by_ns, "settle", stream.key)
         return fresh
 
     def _begin(self, stream: LiveStream) -> None:
@@ -355,7 +379,6 @@ class Evaluator:
         self._ended[stream.key] = stream
         stream.outcome = str(attributes[semconv.OUTCOME])
         stream.settle_by_ns = now_ns + self.patience.lateness_ns
-        self._schedule(stream.settle_by_ns, "settle", stream.key)
         if stream.begun:
             self._decide(self.watching.ended(stream, ended_ns, now_ns))
 
@@ -467,32 +490,35 @@ class Evaluator:
     def _schedule(self, at_ns: int, what: Due, key: StreamKey) -> None:
         heapq.heappush(self._due, (at_ns, next(self._order), what, key))
 
-    def _fall_due(self, what: Due, key: StreamKey, now_ns: int) -> None:
+    def _fall_due(self, what: Due, key: StreamKey, now_ns: int) -> bool:
+        """Do what falls due; return whether there was anything to do."""
         if what == "forget":
             if key[:2] not in self._flying:
                 self._parts.pop(key[:2], None)
-            return
+            return False
         if what == "orphan":
-            self._judge_orphan(key[:2])
-            return
+            return self._judge_orphan(key[:2])
         stream = self.live.get(key)
         if stream is None:
-            return
+            return False
         if what == "settle":
             self._judge(stream)
-            return
+            return True
         lost_ns = stream.last_receipt_ns + self.patience.lost_after_ns
         if lost_ns > now_ns:
             self._schedule(lost_ns, "lost", key)
-            return
+            return False
         if stream.begun:
+            self.watching.wake(now_ns)
+            self._decide(self.watching.advance(now_ns, self.live))
             self._decide(self.watching.ended(stream, stream.watermark_ns, now_ns))
         self._judge(stream)
+        return True
 
-    def _judge_orphan(self, key: RequestKey) -> None:
-        """Judge a request span whose segments did not come, or that has none because it is another's."""
+    def _judge_orphan(self, key: RequestKey) -> bool:
+        """Judge a request span whose segments did not come, or that is another's; return whether there was one."""
         if not self._forget_orphan(key):
-            return
+            return False
         parts = self._parts[key]
         assert parts.request is not None  # noqa: S101
         ours = semconv.SEGMENTS in parts.request.attributes
@@ -502,13 +528,14 @@ class Evaluator:
         tokens = None if ours else foreign_tokens(parts.request)
         if resolved is not None and (ours or tokens is not None):
             self._judge_without_segments(parts, resolved, tokens)
-            return
+            return True
         del self._parts[key]
         self._remember(key, 0)
         if resolved is not None:  # a row of its own; windows and smooth goodput need token times
             slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
             self.counts["unknown_slo_class"] += unknown
             self.sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
+        return True
 
     def _forget_orphan(self, key: RequestKey) -> bool:
         """Wait no longer for segments of a request span; return whether it did."""
@@ -534,3 +561,7 @@ class Evaluator:
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:
             self.sink.decided(decisions)
+
+
+def _earliest(*instants: int | None) -> int | None:
+    return min((instant for instant in instants if instant is not None), default=None)

@@ -43,6 +43,7 @@ class LiveStream:
     outcome: str | None = None
     settle_by_ns: int | None = None
     """Collector time at which an ended stream is judged with what is there."""
+    settling: bool = False
     known: Resolved | None = None
     """What was known when the stream was found, if it can begin with that."""
     _arithmetic: Stream | None = None

@@ -90,32 +90,46 @@ class Watching:
         self._table.due_ns[stream.slot] = NEVER
         return self.engine.ended(stream, end_ns, now_ns)
 
-    def next_timer(self) -> int | None:
-        """Return the next instant at which something can change if nothing is received."""
-        engine_ns = self.engine.next_timer()
-        if self._due_ns == NEVER:
-            return engine_ns
-        return self._due_ns if engine_ns is None else min(engine_ns, self._due_ns)
+    def next_look(self) -> int | None:
+        """Return the next instant at which a stream is to be looked at by columns."""
+        return None if self._due_ns == NEVER else self._due_ns
 
     def wake(self, now_ns: int) -> None:
         """Look at what fell due up to now by columns, each stream at its own instant; hand over what may happen."""
-        table = self._table
         while self._due_ns <= now_ns:
-            slots = np.flatnonzero(table.due_ns <= now_ns)
-            if slots.size:
-                at_ns = table.due_ns[slots]
-                calm, stirred = self._sift(slots, at_ns)
-                for place in np.flatnonzero(~calm).tolist():
-                    slot = int(slots[place])
-                    stream = table.streams[slot]
-                    self._leave(slot)
-                    if stream is not None:
-                        due = [name for name, may in zip(self._places, stirred[:, place].tolist(), strict=True) if may]
-                        self.engine.take_up(stream, int(at_ns[place]), due)
-            self._due_ns = int(table.due_ns.min(initial=NEVER))
+            self._rouse(np.flatnonzero(self._table.due_ns <= now_ns))
+            self._due_ns = int(self._table.due_ns.min(initial=NEVER))
+
+    def before(self, slots: Ints, now_ns: int) -> None:
+        """Look at what of these streams fell due up to now, since they are about to move.
+
+        The others can wait: until something is decided it makes no difference when a stream is found calm.
+        """
+        if self._due_ns > now_ns:
+            return
+        due = self._table.due_ns
+        while (slots := slots[due[slots] <= now_ns]).size:
+            self._rouse(np.unique(slots))
+
+    def _rouse(self, slots: Ints) -> None:
+        if not slots.size:
+            return
+        at_ns = self._table.due_ns[slots]
+        calm, stirred = self._sift(slots, at_ns)
+        for place in np.flatnonzero(~calm).tolist():
+            slot = int(slots[place])
+            stream = self._table.streams[slot]
+            self._leave(slot)
+            if stream is not None:
+                due = [name for name, may in zip(self._places, stirred[:, place].tolist(), strict=True) if may]
+                self.engine.take_up(stream, int(at_ns[place]), due)
 
     def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
-        """Let the engine look at everything that is due up to now."""
+        """Let the engine look at everything that is due up to now, and with it at whatever else is."""
+        due_ns = self.engine.next_timer()
+        if due_ns is None or due_ns > now_ns:
+            return []
+        self.wake(now_ns)
         return self.engine.advance(now_ns, live)
 
     def take_back(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:

@@ -19,7 +19,7 @@ from otel_llm.rules.condition import is_identity
 from otel_llm.rules.facts import FACTS
 from otel_llm.rules.linear import MIRRORED, Threshold, comparison
 from otel_llm.rules.machine import State
-from otel_llm.rules.sieve_facts import ALWAYS, NEVER, Bools, Columns, Ints
+from otel_llm.rules.sieve_facts import ALWAYS, CAN_MISS, NEVER, Bools, Columns, Ints
 from otel_llm.rules.snapshot import IDENTITY
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class _Term:
 
     opens: Callable[[Columns], Ints]
     changes: Callable[[Columns], Ints]
+    truth: Callable[[Columns], Bools] | None = None
+    """Whether it holds, of a term that nothing but a token changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,19 @@ class _Sieved:
 
 def _latest(terms: tuple[_Term, ...], columns: Columns) -> Ints:
     """Return when the last of the terms opens; always, where there is none."""
-    if not terms:
-        return np.full(len(columns), ALWAYS)
-    found = terms[0].opens(columns)
-    for term in terms[1:]:
-        found = np.maximum(found, term.opens(columns))
-    return found
+    found: Ints | None = None
+    for term in terms:
+        if term.truth is not None:
+            truth = term.truth(columns)
+            if not truth.any():
+                return columns.never  # nearly always: of a rule on first tokens, say
+            if truth.all():
+                continue
+            opens = np.where(truth, ALWAYS, NEVER)
+        else:
+            opens = term.opens(columns)
+        found = opens if found is None else np.maximum(found, opens)
+    return columns.always if found is None else found
 
 
 class Sieve:
@@ -211,7 +220,7 @@ def state_of(cell: Cell) -> int:
 
 
 def _fixed(truth: Callable[[Columns], Bools]) -> _Term:
-    return _Term(lambda columns: np.where(truth(columns), ALWAYS, NEVER), lambda columns: columns.never)
+    return _Term(lambda columns: np.where(truth(columns), ALWAYS, NEVER), lambda columns: columns.never, truth)
 
 
 def _logic(op: str, terms: list[_Term]) -> _Term:
@@ -247,8 +256,8 @@ def _compared(typed: Typed) -> _Term:
     compare = _COMPARE[op]
 
     def truth(columns: Columns) -> Bools:
-        found: Bools = compare(columns.value(left.name), value) & columns.present((left.name,))
-        return found
+        found: Bools = compare(columns.value(left.name), value)
+        return found & columns.present((left.name,)) if left.name in CAN_MISS else found
 
     if not fact.steps:
         return _fixed(truth)

@@ -20,6 +20,12 @@ NEVER: Final = np.iinfo(np.int64).max
 ALWAYS: Final = np.iinfo(np.int64).min
 
 
+CAN_MISS: Final = frozenset(
+    {"ttft_seconds", "rate_tokens_per_second", "deadlines", "deadline_misses", "fluidity_index"}
+)
+"""Facts that are missing until something has happened; the others only when they are old, or a segment is missing."""
+
+
 class Lines(NamedTuple):
     """A linear fact of many streams, as `Line`: `rises` or falls with time from `zero_ns`, never below its floor.
 
@@ -83,6 +89,7 @@ class Columns:
         self.due_ns = given.due_ns
         self.identity = given.identity
         self.never = np.full(len(given.x_ns), NEVER)
+        self.always = np.full(len(given.x_ns), ALWAYS)
         self._lines: dict[str, Lines] = {}
         self._fresh: dict[int, tuple[Ints, Bools]] = {}
         self._next_deadline: Ints | None = None

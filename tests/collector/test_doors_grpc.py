@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits
+from otel_llm.collector.errors import BusyError
 from otel_llm.collector.grpc_server import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
 from otel_llm.collector.tokens import Tokens
 
@@ -154,7 +156,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_go_on() -> None:
 def test_a_connection_that_is_not_taken_up_is_closed(sent: bytes) -> None:
     with (
         door(limits=Limits(header_s=0.5)) as receiver,
-        socket.create_connection(("127.0.0.1", receiver.port), timeout=60) as half_open,
+        socket.create_connection(("127.0.0.1", receiver.port), timeout=30) as half_open,
     ):
         half_open.sendall(sent)
         while half_open.recv(4096):  # its settings, its good-bye, and then the end
@@ -178,19 +180,36 @@ def test_metadata_has_a_limit() -> None:
 
 
 def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
-    """gRPC counts an RPC against its connection for as long as anything holds it."""
+    """gRPC counts an RPC against its connection for as long as anything holds it, a cycle of garbage too."""
     (tmp_path / "tokens").write_text(f"{SECRET}\n")
     limits = Limits(concurrent_exports=2, queued_exports=2, message_bytes=2**16)
-    with (
-        door(tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver,
-        connect(receiver) as channel,
-    ):
-        for _ in range(8):
-            assert refused(channel, token="Bearer no").code() is grpc.StatusCode.UNAUTHENTICATED
-            assert refused(channel, b"\xff", token=f"Bearer {SECRET}").code() is grpc.StatusCode.INVALID_ARGUMENT
-            too_large = refused(channel, bytes(2**17), token=f"Bearer {SECRET}")
-            assert (too_large.code(), retry_s(too_large)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, None)
-        call(channel, token=f"Bearer {SECRET}")
+    good = f"Bearer {SECRET}"
+    behind = Behind()
+
+    def accept(raw: bytes) -> bytes:
+        if raw == b"busy":
+            raise BusyError("not now")
+        return behind(raw)
+
+    gc.disable()
+    try:
+        with (
+            door(accept, tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver,
+            connect(receiver) as channel,
+        ):
+            for raw, token, code in (
+                (b"busy", good, grpc.StatusCode.RESOURCE_EXHAUSTED),
+                (RAW, "Bearer no", grpc.StatusCode.UNAUTHENTICATED),
+                (b"\xff", good, grpc.StatusCode.INVALID_ARGUMENT),
+                (bytes(2**17), good, grpc.StatusCode.RESOURCE_EXHAUSTED),
+            ):
+                for _ in range(8):
+                    error = refused(channel, raw, token=token)
+                    assert error.code() is code
+                    del error
+            call(channel, token=good)
+    finally:
+        gc.enable()
 
 
 def test_tokens(tmp_path: Path) -> None:

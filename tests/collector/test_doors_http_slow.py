@@ -109,7 +109,8 @@ def test_an_answer_that_is_not_read() -> None:
         await Request(scope, receive).body()
         await Response(bytes(2**26))(scope, receive, send)
 
-    with serving(otlp_door(SHORT, large)) as server, connect(server.port) as connection:
+    limits = Limits(body_s=0.5, idle_connection_s=3600)
+    with serving(otlp_door(limits, large)) as server, connect(server.port) as connection:
         connection.sendall(head(start="GET / HTTP/1.1"))
         assert connection.recv(5) == b"HTTP/"
         wait_until("given up", lambda: server.connections == 0)

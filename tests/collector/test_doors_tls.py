@@ -14,6 +14,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from support.commands import wait_until
 from support.doors import Behind
 from support.doors_http import RAW, ask, connect, head, rest
 from support.doors_tls import Pair, authority, signed
@@ -207,6 +208,7 @@ def test_a_handshake_that_does_not_come_is_given_up(tmp_path: Path) -> None:
                 with connect(port) as connection:
                     connection.sendall(sent)
                     rest(connection)
+        wait_until("none is kept", lambda: door.http.connections == 0)
         assert http_export(door, authority()) == 200
 
 

@@ -88,10 +88,27 @@ class Fleet:
     window_ns: int
     deliveries: tuple[Delivery, ...]
 
+    def once(self) -> Fleet:
+        """Return the same with nothing sent twice."""
+        seen: set[bytes] = set()
+        kept = []
+        for one in self.deliveries:
+            fresh = [span for span in one.spans if not (span.span_id in seen or seen.add(span.span_id))]  # type: ignore[func-returns-value]
+            if fresh:
+                kept.append(Delivery(one.receipt_ns, tuple(fresh)))
+        return replace(self, deliveries=tuple(kept))
+
     def alone(self) -> Fleet:
-        """Return the same with every span in an export request of its own, received at the same instants."""
-        single = [Delivery(one.receipt_ns, (span,)) for one in self.deliveries for span in one.spans]
+        """Return the same with every span in an export request of its own, at the same instants, commits first."""
+        single = [
+            Delivery(one.receipt_ns, (span,)) for one in self.deliveries for span in sorted(one.spans, key=_commits_first)
+        ]
         return replace(self, deliveries=tuple(single))
+
+
+def _commits_first(span: Span) -> tuple[bool, int]:
+    segment = span.name == semconv.SEGMENT_SPAN
+    return (not segment, span.attributes[0].value.int_value if segment else 0)
 
 
 def _token_times(random: Random, commit_ns: int) -> list[tuple[int, int]]:
@@ -178,8 +195,11 @@ class _Sender:
         self.spans.append(as_sent(span) if self.random.random() < 0.95 else span)
 
 
-def fleet(random: Random, *, streams: int | None = None, calm: bool = False) -> Fleet:
-    """Draw a fleet; `calm`: nothing is lost, late or said of a clock that is far off."""
+def fleet(random: Random, *, streams: int | None = None, calm: bool = False, spread_s: int = 0) -> Fleet:
+    """Draw a fleet; `calm`: nothing is lost or late, who it is is said at once, and no clock is far off.
+
+    `spread_s`: over so many seconds requests are committed, and patience is short beside that.
+    """
     classes = slo_classes(random)
     wide = random.random() < 0.25
     requests = streams or (random.randint(9, 14) if wide else random.randint(1, 5))
@@ -187,18 +207,20 @@ def fleet(random: Random, *, streams: int | None = None, calm: bool = False) -> 
     received: list[tuple[int, Span]] = []
     for request in range(1, requests + 1):
         offset_ns = random.choice((0, 0, 0, -20 * MS, 700 * MS) + (() if calm else (-9 * SECOND, 3600 * SECOND)))
-        base_ns = T0_NS + random.choice((0, 0, 13, 250, 1900)) * MS
+        base_ns = T0_NS + random.choice((0, 0, 13, 250, 1900)) * MS + random.randrange(spread_s + 1) * SECOND
         received += _request(random, request, base_ns, offset_ns, calm=calm)
     by_tick: dict[int, list[Span]] = {}
     for receipt_ns, span in sorted(received, key=lambda one: one[0]):
         by_tick.setdefault(-(-receipt_ns // tick_ns) * tick_ns, []).append(span)
     deliveries = [Delivery(at_ns, tuple(random.sample(spans, len(spans)))) for at_ns, spans in by_tick.items()]
     lateness_ns = 60 * SECOND if calm else random.choice((1, 5, 5)) * SECOND
+    if spread_s:
+        lateness_ns = (4 if calm else 1) * SECOND
     return Fleet(
         classes=classes,
         rules=RuleSet(()),
         patience=Patience(lateness_ns, random.choice((10, 120)) * SECOND),
-        window_ns=random.choice((1, 3, 10)) * SECOND,
+        window_ns=random.choice((1, 3, 10) if not spread_s else (1, 3)) * SECOND,
         deliveries=tuple(deliveries),
     )
 
@@ -212,7 +234,7 @@ def _request(random: Random, request: int, base_ns: int, offset_ns: int, *, calm
     identity = _identity(random)
     for choice in range(choices):
         begin_ns = commit_ns + (random.choice((0, 0, 400)) * MS if choice else 0)
-        told = identity if random.random() < 0.85 else {}
+        told = identity if calm or random.random() < 0.85 else {}
         sender = _Sender(random, request, choice, begin_ns, told)
         sender.write(own_end=own_end)
         end_ns = max(end_ns, sender.end_ns)

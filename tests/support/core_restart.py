@@ -1,0 +1,150 @@
+"""A collector that dies at some instant and is started again on its journal, beside one that never died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.core_fleets import Fleet, Seen
+from support.otlp import export
+
+from otel_llm.collector.clock import FakeClock
+from otel_llm.collector.config import Limits, Settings
+from otel_llm.collector.console import Console
+from otel_llm.collector.journal import Journal
+from otel_llm.collector.journal_resume import write_resume
+from otel_llm.collector.metering import Metered
+from otel_llm.collector.metrics_user import UserMetrics
+from otel_llm.collector.outgoing import Outgoing
+from otel_llm.collector.outlets import Outlets
+from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
+from otel_llm.collector.streams import LiveStream
+from otel_llm.collector.windowing import GROUP_NAMES
+from otel_llm.readers.rows import Row
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.slo.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where a run ends: after these many exports were journaled, evaluated, and covered by the checkpoint.
+
+    `at_ns`: up to where time had passed by then; `checkpoint` None: it was never written.
+    """
+
+    journaled: int
+    evaluated: int
+    checkpoint: int | None
+    at_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Left:
+    """What stood in the files when the run ended, and what the run that did not end found from there on."""
+
+    windows: list[dict[str, Any]]
+    decisions: list[Decision]
+    point: tuple[int, int] | None
+    rows: list[Row]
+    later: Seen
+
+
+def unbroken(fleet: Fleet, crash: Crash) -> Left:
+    """Run on through the crash, as if there was none."""
+    seen = Seen(fleet)
+    windows: list[dict[str, Any]] = []
+    decisions: list[Decision] = []
+    point: tuple[int, int] | None = None
+    rows = 0
+    for number, delivery in enumerate(fleet.deliveries, 1):
+        seen.take(delivery)
+        if number == crash.journaled:
+            rows = len(seen.rows)
+            seen.metered += seen.evaluator.meter.charge_flying()
+            seen.metered.clear()
+        if number == crash.checkpoint:
+            point = seen.evaluator.resume_point()
+        if number == crash.evaluated:
+            if crash.at_ns is not None:
+                seen.evaluator.advance(crash.at_ns)
+            windows, decisions = list(seen.windows), list(seen.decisions)
+    seen.rest()
+    return Left(windows, decisions, point, seen.rows[rows:], seen)
+
+
+@dataclass
+class Noted(Outlets):
+    """Outlets that keep what is found once the journal was read again, and every decision."""
+
+    rows: list[Row] = field(default_factory=list)
+    decisions_made: list[Decision] = field(default_factory=list)
+    metered: list[Metered] = field(default_factory=list)
+
+    def charged(self, metered: Metered) -> None:
+        if not self.replaying:
+            self.metered.append(metered)
+
+    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+        if not self.replaying:
+            self.rows.append(row)
+
+    def foreign_judged(self, row: Row) -> None:
+        if not self.replaying:
+            self.rows.append(row)
+
+    def decided(self, decisions: list[Decision]) -> None:
+        self.decisions_made.extend(decisions)
+
+
+@dataclass
+class Restarted:
+    """The second run: what it writes and finds, beside what stood in the files already."""
+
+    fleet: Fleet
+    crash: Crash
+    left: Left
+    folder: Path
+    windows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        fleet, crash, left = self.fleet, self.crash, self.left
+        seen = Windows(self.windows.append, {_named(row) for row in left.windows})
+        self.noted = Noted(FakeClock(), Console(lambda line: None), UserMetrics(), None)
+        with Journal(self.folder, fsync="never", compress=False) as journal:
+            for delivery in fleet.deliveries[: crash.journaled]:
+                journal.append(export(*delivery.spans).SerializeToString(), delivery.receipt_ns)
+        if left.point is not None:
+            write_resume(self.folder, {FROM_NS: left.point[0], WINDOWS_NS: left.point[1]})
+        with Journal(self.folder, fsync="never", compress=False) as journal:
+            self.pipeline = self._pipeline(journal, seen)
+            patience = fleet.patience
+            back_ns = patience.lost_after_ns + fleet.window_ns + 2 * patience.lateness_ns
+            replay(self.pipeline, journal, windows=seen, lost_after_ns=back_ns)
+        evaluator = self.pipeline.evaluator
+        for delivery in fleet.deliveries[crash.journaled :]:
+            evaluator.apply(delivery.batch(columns=True), delivery.receipt_ns)
+        last_ns = fleet.deliveries[-1].receipt_ns
+        evaluator.advance(last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * fleet.window_ns)
+
+    def _pipeline(self, journal: Journal, windows: Windows) -> Pipeline:
+        fleet = self.fleet
+        clock = FakeClock()
+        return build(
+            clock=clock,
+            journal=journal,
+            classes=fleet.classes,
+            rules=RuleEngine(fleet.rules, {one.key for one in self.left.decisions}),
+            outlets=self.noted,
+            limits=Limits(),
+            window_ns=fleet.window_ns,
+            patience=fleet.patience,
+            on_window=windows.take,
+            outgoing=Outgoing(Settings(), clock),
+        )
+
+
+def _named(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["window_start_unix_nano"], *(row[name] for name in GROUP_NAMES))
