@@ -45,6 +45,9 @@ FINISHED_REMEMBERED = 100_000
 MAX_CHOICES = 128
 """Streams of one request, numbered from 0; those of later choices are refused."""
 
+LONGEST_LOOK_NS = 5_000_000
+"""How long a look at a stream waits for a moment in which nothing is received."""
+
 WAITING_TIMES = 10_000_000
 """Token times on spans of others that wait for the lateness, all together; beyond, the oldest are judged at once."""
 
@@ -156,6 +159,8 @@ class Evaluator:
             if stream is not None and self._settle(stream, now_ns) and touched[key] is None:
                 touched[key] = True
         self._look_at(moved, touched, now_ns)
+        if (due_ns := self.watching.next_look()) is not None and due_ns <= now_ns - LONGEST_LOOK_NS:
+            self.watching.wake(now_ns)
         self._decide(self.watching.advance(now_ns, self.live))
         self.watching.take_back(now_ns, self.live)
 
@@ -177,18 +182,17 @@ class Evaluator:
             stream = self.live.get(key)
             if acts is not None and stream is not None and stream.ended_ns is None and stream.begun:
                 others[stream.slot] = acts
-        if moved is not None and moved.slots.size:
-            heard = moved.heard
-            if others:
-                both = np.isin(moved.slots, list(others))
-                for slot, acts in zip(moved.slots[both].tolist(), heard[both].tolist(), strict=True):
-                    others[slot] = others[slot] or acts
-                slots, heard = moved.slots[~both], heard[~both]
-            else:
-                slots = moved.slots
-            self.watching.moved(slots, heard, now_ns)
-        if others:
-            self.watching.moved(np.array(list(others)), np.array(list(others.values())), now_ns)
+        if moved is None or not moved.slots.size:
+            slots, heard = list(others), list(others.values())
+        elif not others:
+            self.watching.moved(moved.slots, moved.heard, now_ns)
+            return
+        else:
+            for slot, acts in zip(moved.slots.tolist(), moved.heard.tolist(), strict=True):
+                others[slot] = others.get(slot, False) or acts
+            slots, heard = list(others), list(others.values())
+        if slots:
+            self.watching.moved(np.array(slots), np.array(heard), now_ns)
 
     def _slots_of(self, batch: Batch, plain: Ints | None) -> Ints:
         """Return the slots of the streams that a batch is about; `plain`: of its plain segments, -1 for none."""

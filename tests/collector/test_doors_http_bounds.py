@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from threading import Event, Thread
+from typing import cast
 
 import pytest
 from support.commands import wait_until
@@ -16,7 +18,8 @@ from support.doors import Behind
 from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
 
 from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_connection import MAX_HEAD_BYTES
+from otel_llm.collector.doors_accept import Acceptor
+from otel_llm.collector.doors_connection import MAX_HEAD_BYTES, Connection
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
 
@@ -153,3 +156,29 @@ def test_clients_that_go_away_in_the_middle(server: HttpServer, caplog: pytest.L
     wait_until("all are gone", lambda: server.connections == 0)
     assert takes_an_export(server.port)
     assert caplog.text == ""
+
+
+def test_a_flood_of_connections_leaves_turns_to_those_that_are_there() -> None:
+    seen: list[int] = []
+
+    async def scenario() -> None:
+        turns = 0
+
+        def make(_lost: Callable[[Connection], None]) -> Connection:
+            seen.append(turns)
+            return cast("Connection", asyncio.Protocol())
+
+        with socket.create_server(("127.0.0.1", 0), backlog=100) as listener, ExitStack() as stack:
+            port = listener.getsockname()[1]
+            for _ in range(50):
+                stack.enter_context(connect(port))
+            acceptor = Acceptor(listener, make, most=100, handshake_s=10, context=None)
+            accepting = asyncio.create_task(acceptor.run())
+            while len(seen) < 50:
+                turns += 1
+                await asyncio.sleep(0)
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert len(set(seen)) > 10

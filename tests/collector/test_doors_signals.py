@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import termios
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,9 +21,17 @@ import pytest
 from support.commands import WAIT_S, Collector, collector, wait_until
 from support.doors_http import RAW, head
 from support.doors_tls import signed
-from support.otlp import T0_NS, export, stream_spans
+from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
 
+from otel_llm.collector.address import Address
+from otel_llm.collector.config import Limits, Settings
+from otel_llm.collector.console import Console
+from otel_llm.collector.doors import Addresses
+from otel_llm.collector.evaluator import Patience
+from otel_llm.collector.service import Service
 from otel_llm.readers.files import read_inputs
+from otel_llm.rules.load import load_rules
+from otel_llm.rules.slo_file import load_slo
 
 SLO = "version: 1\ndefault: {name}\nclasses:\n  {name}: {{reading_speed: 5}}\n"
 RULE = (
@@ -208,3 +217,41 @@ def test_a_door_that_others_can_reach_is_said(tmp_path: Path) -> None:
         assert stdout is not None
         assert not select.select([stdout], [], [], 0)[0]
         assert door.stop()[0] == 0
+
+
+def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def echo(_line: str) -> None:
+        stuck.set()
+        assert go_on.wait(WAIT_S)
+
+    local = Address("127.0.0.1", 0)
+    service = Service(
+        classes=load_slo(),
+        rules=load_rules(()),
+        settings=Settings(limits=Limits(drain_s=0.5)),
+        journal_folder=tmp_path / "journal",
+        decisions_path=None,
+        windows_path=None,
+        at=Addresses(local, local, local),
+        window_ns=1_000_000_000,
+        patience=Patience(lateness_ns=1_000_000, lost_after_ns=1_000_000_000),
+        console=Console(echo=echo, verdicts="all"),
+        load=lambda: (load_slo(), load_rules(())),
+    )
+    service.prepare()
+    service.serve()
+    pipeline = service._pipeline
+    assert pipeline is not None
+    spans = stream_spans([T0_NS + 1], end_ns=T0_NS + 2)
+    pipeline.accept(export(*spans, request_span()).SerializeToString())
+    assert stuck.wait(WAIT_S)
+    pipeline.accept(export(segment_span(0, 0, request=2)).SerializeToString())
+    stopped = service.stop()
+    assert not stopped.clean
+    assert "stopped after 0.5 s: 2 exports" in stopped.line
+    assert "exports were not evaluated (they are in the journal)" in stopped.line
+    go_on.set()
+    wait_until("drained", lambda: service._drained)
+    assert len(list(read_inputs([tmp_path / "journal"]))) == 2

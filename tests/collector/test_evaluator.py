@@ -22,6 +22,8 @@ from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.rows import Row
+from otel_llm.rules.condition import condition
+from otel_llm.rules.ruleset import Action, Limits, Rule, RuleSet
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 from otel_llm.slo.verdict import Verdict
@@ -356,3 +358,25 @@ def test_a_thousand_choices_cost_no_more_than_they_may() -> None:
     batch.bound(segments=100, choices=MAX_CHOICES)
     assert len(batch.segments) == MAX_CHOICES
     assert batch.refused == {"too_many_choices": 1000 - MAX_CHOICES}
+
+
+def test_a_reader_who_starves_is_seen_though_exports_never_stop_coming() -> None:
+    spans = stream_spans([T0_NS + at * 100 * MS for at in range(1, 5)], end_ns=T0_NS + 60 * SECOND, segment_tokens=1)
+    starving = Rule(
+        name="Starving", group="g", scope="stream", when=condition("gap_seconds > 0.5", "stream"), resolve_when=None,
+        for_ns=0, keep_firing_for_ns=0, on_missing="hold", max_fact_age_ns=1500 * MS,
+        actions=(Action("alert", (("name", "A"),), "enforce", None, Limits()),),
+    )  # fmt: skip
+    live = Live(rules=RuleSet((starving,)))
+    live.evaluator.apply(decode(export(*spans[:4]), T0_NS + 301 * MS), T0_NS + 301 * MS)
+    others = stream_spans(
+        [T0_NS + at * 10 * MS for at in range(1, 200)], request=2, segment_tokens=1, end_ns=T0_NS + 3 * SECOND
+    )
+    seen_ns = None
+    for span in others[:-1]:
+        now_ns = max(span.end_time_unix_nano, T0_NS + 302 * MS)
+        live.evaluator.apply(decode(export(span), now_ns), now_ns)
+        if seen_ns is None and any(one.stream[0] == spans[0].trace_id for one in live.decisions):
+            seen_ns = now_ns
+    assert seen_ns is not None
+    assert seen_ns < T0_NS + 860 * MS
