@@ -39,6 +39,8 @@ from support.interop_compare import (
 from support.interop_journal import split_by_sender
 from support.interop_service import Service, finish, load, service
 
+from otel_llm.rules.durations import parse_duration_ns
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -113,6 +115,8 @@ def soak(folder: Path, given: argparse.Namespace) -> list[Sample]:
         wait_until("every stream is judged", lambda: running.metric("otel_llm_collector_in_flight") == 0)
         for name in ("internal_errors", "refused_exports", "unwritten", "late_for_window", "lost"):
             print(f"{name}: {running.metric(f'otel_llm_collector_{name}_total'):.0f}")
+        # A window that is open when it stops is not written half: wait for the last one.
+        time.sleep((parse_duration_ns(given.window) + LATENESS_NS) / 1e9 + 2)
         running.stop()
     return samples
 

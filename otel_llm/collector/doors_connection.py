@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""The request line and headers of a request."""
+"""The request line, headers and trailers of a request."""
+_ONE_READ: Final = 256 * 1024
+"""What asyncio reads at once, and may hold a whole body beside a piece of a header."""
 _FLUSH_S: Final = 5.0
 """How long a connection that is being closed may take over it."""
 _UNREAD_SHARE: Final = 1.25
@@ -60,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self._part = _Part.NONE
         self._head_bytes = 0
         self._unparsed_bytes = 0
-        """Of a head that began in an earlier piece of input: the parser keeps what it cannot name yet."""
+        """Since the parser last told anything: it keeps what it cannot name yet, a header or trailer without an end."""
         self._overdue_at = self._stuck_at = self._gone_at = self._retire_at = math.inf
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -76,14 +78,12 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; any byte begins a request, also one that the parser skips."""
-        began_before = self._part is _Part.HEAD
         if self._part is _Part.NONE:
             self._expect_head()
+        self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._part is _Part.HEAD and began_before:
-            self._unparsed_bytes += len(data)
-            if self._unparsed_bytes > MAX_HEAD_BYTES:
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if self._unparsed_bytes > MAX_HEAD_BYTES + _ONE_READ:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def pause_writing(self) -> None:
         """Note that the peer does not read what it asked for."""
@@ -98,6 +98,7 @@ class Connection(HttpToolsProtocol):
     # The parser's callbacks.
     def on_message_begin(self) -> None:
         """Begin a head."""
+        self._unparsed_bytes = 0
         super().on_message_begin()
         if self._part is not _Part.HEAD:
             self._expect_head()
@@ -118,8 +119,14 @@ class Connection(HttpToolsProtocol):
         self._overdue_at = self.loop.time() + self._patience.body_s * _UNREAD_SHARE
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """Expect nothing in particular."""
+        self._unparsed_bytes = 0
         self._part = _Part.NONE
         self._overdue_at = math.inf
         super().on_message_complete()
@@ -150,10 +157,11 @@ class Connection(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._part = _Part.HEAD
-        self._head_bytes = self._unparsed_bytes = 0
+        self._head_bytes = 0
         self._overdue_at = self.loop.time() + self._patience.header_s
 
     def _count_head(self, *pieces: bytes) -> None:
+        self._unparsed_bytes = 0
         self._head_bytes += sum(map(len, pieces))
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError("too many headers")  # the parser turns it into its own error, see send_400_response

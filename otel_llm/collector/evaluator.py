@@ -207,23 +207,18 @@ class Evaluator:
         self._pass_time(now_ns)
 
     def _pass_time(self, now_ns: int) -> None:
-        """Let everything happen that falls due, but for looks by columns."""
+        """Let everything happen that falls due, but for looks by columns that nothing depends on."""
         while True:
-            other_ns = _earliest(self.watching.engine.next_timer(), self.windowing.next_close())
-            while self._due and self._due[0][0] <= now_ns and (other_ns is None or self._due[0][0] < other_ns):
-                at_ns, _, what, key = heapq.heappop(self._due)
-                self._now_ns = max(self._now_ns, at_ns)
-                if self._fall_due(what, key, at_ns):
-                    break
-            else:
-                if other_ns is None or other_ns > now_ns:
-                    break
-                self._now_ns = max(self._now_ns, other_ns)
-                self._decide(self.watching.advance(other_ns, self.live))
-                while self._due and self._due[0][0] <= other_ns:
-                    _, _, what, key = heapq.heappop(self._due)
-                    self._fall_due(what, key, other_ns)
-                self.windowing.close_until(other_ns, self.table, self._judge_before)
+            event_ns = _earliest(self._due[0][0] if self._due else None, self.windowing.next_close())
+            upto_ns = now_ns if event_ns is None else min(now_ns, event_ns)
+            self._decide(self.watching.advance(upto_ns, self.live))  # at one instant rules go first
+            if event_ns is None or event_ns > now_ns:
+                break
+            self._now_ns = max(self._now_ns, event_ns)
+            while self._due and self._due[0][0] <= event_ns:
+                _, _, what, key = heapq.heappop(self._due)
+                self._fall_due(what, key, event_ns)
+            self.windowing.close_until(event_ns, self.table, self._judge_before)
         self.watching.take_back(now_ns, self.live)
 
     def next_timer(self) -> int | None:
@@ -494,35 +489,34 @@ class Evaluator:
     def _schedule(self, at_ns: int, what: Due, key: StreamKey) -> None:
         heapq.heappush(self._due, (at_ns, next(self._order), what, key))
 
-    def _fall_due(self, what: Due, key: StreamKey, now_ns: int) -> bool:
-        """Do what falls due; return whether there was anything to do."""
+    def _fall_due(self, what: Due, key: StreamKey, now_ns: int) -> None:
         if what == "forget":
             if key[:2] not in self._flying:
                 self._parts.pop(key[:2], None)
-            return False
+            return
         if what == "orphan":
-            return self._judge_orphan(key[:2])
+            self._judge_orphan(key[:2])
+            return
         stream = self.live.get(key)
         if stream is None:
-            return False
+            return
         if what == "settle":
             self._judge(stream)
-            return True
+            return
         lost_ns = stream.last_receipt_ns + self.patience.lost_after_ns
         if lost_ns > now_ns:
             self._schedule(lost_ns, "lost", key)
-            return False
+            return
         if stream.begun:
             self.watching.wake(now_ns)
             self._decide(self.watching.advance(now_ns, self.live))
             self._decide(self.watching.ended(stream, stream.watermark_ns, now_ns))
         self._judge(stream)
-        return True
 
-    def _judge_orphan(self, key: RequestKey) -> bool:
-        """Judge a request span whose segments did not come, or that is another's; return whether there was one."""
+    def _judge_orphan(self, key: RequestKey) -> None:
+        """Judge a request span whose segments did not come, or that is another's."""
         if not self._forget_orphan(key):
-            return False
+            return
         parts = self._parts[key]
         assert parts.request is not None  # noqa: S101
         ours = semconv.SEGMENTS in parts.request.attributes
@@ -532,14 +526,13 @@ class Evaluator:
         tokens = None if ours else foreign_tokens(parts.request)
         if resolved is not None and (ours or tokens is not None):
             self._judge_without_segments(parts, resolved, tokens)
-            return True
+            return
         del self._parts[key]
         self._remember(key, 0)
         if resolved is not None:  # a row of its own; windows and smooth goodput need token times
             slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
             self.counts["unknown_slo_class"] += unknown
             self.sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
-        return True
 
     def _forget_orphan(self, key: RequestKey) -> bool:
         """Wait no longer for segments of a request span; return whether it did."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Outlets:
     decisions: DecisionLog | None
     latency: DecisionLatency = field(default_factory=DecisionLatency)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
-    recent_decisions: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
+    recent_decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     decided_count: int = 0
     unwritten: int = 0
     """Lines of decisions or windows that could not be written."""
@@ -79,8 +79,9 @@ class Outlets:
         for decision in decisions:
             self.decided_count += 1
             written_ns = self.clock.now_ns()
-            self.recent_decisions.append(decision.record(written_ns))
-            self._record(decision, written_ns)
+            record = decision.record(written_ns)
+            self.recent_decisions.append(record)
+            self._record(record)
             if not self.replaying:
                 self.latency.observe_ns(written_ns - (decision.flip_ns - decision.offset_ns))
                 self._say(lambda decision=decision: self.console.decision(decision))  # type: ignore[misc]
@@ -100,11 +101,11 @@ class Outlets:
         except (OSError, ValueError):
             self.mute = True
 
-    def _record(self, decision: Decision, written_ns: int) -> None:
+    def _record(self, record: dict[str, Any]) -> None:
         if self.decisions is None:
             return
         try:
-            self.decisions.write(decision, written_ns)
+            self.decisions.write(record)
         except (OSError, ValueError) as problem:
             self.not_written("decisions", problem)
 

@@ -97,10 +97,9 @@ class DecisionLog:
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
-    def write(self, decision: Decision, time_unix_nano: int) -> None:
-        """Write one decision, with the collector's wall clock."""
-        line = json.dumps(decision.record(time_unix_nano), separators=(",", ":"), allow_nan=False)
-        self._file.write(line + "\n")
+    def write(self, record: dict[str, Any]) -> None:
+        """Write the record of one decision."""
+        self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
         self._file.flush()
 
 

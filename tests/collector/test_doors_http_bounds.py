@@ -13,10 +13,12 @@ from threading import Event, Thread
 from typing import cast
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.commands import wait_until
 from support.doors import Behind
 from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
 
+from otel_llm.collector import otlp_http
 from otel_llm.collector.config import Limits
 from otel_llm.collector.doors_accept import Acceptor
 from otel_llm.collector.doors_connection import MAX_HEAD_BYTES, Connection
@@ -74,6 +76,46 @@ def test_huge_headers_are_answered_where_they_are_read(server: HttpServer) -> No
         assert rest(connection).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [(b"0\r\nX-A: ", b"x"), (b"0\r\n", b"X-A: b\r\n"), (b"1;", b"x"), (b"", b"0")],
+    ids=["a trailer", "trailers", "an extension of a chunk", "the length of a chunk"],
+)
+def test_what_stands_beside_a_body_has_the_same_limit(server: HttpServer, begins: bytes, goes_on: bytes) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(head("Content-Type: application/x-protobuf", "Transfer-Encoding: chunked"))
+        with pytest.raises(OSError):  # noqa: PT011 - cut, or nobody reads it any more
+            connection.sendall(begins + goes_on * (2**25 // len(goes_on)))
+    assert takes_an_export(server.port)
+
+
+def test_a_body_of_small_chunks(server: HttpServer) -> None:
+    chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in RAW * 2000) + b"0\r\nX-A: b\r\n\r\n"
+    with connect(server.port) as connection:
+        connection.sendall(head("Content-Type: application/x-protobuf", "Transfer-Encoding: chunked") + chunks)
+        assert connection.recv(13) == b"HTTP/1.1 200 "
+
+
+def test_json_is_read_one_document_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As objects it takes many times its bytes."""
+    reading: list[int] = []
+    both = Event()
+
+    def slow(text: bytes) -> ExportTraceServiceRequest:
+        reading.append(1)
+        assert sum(reading) == 1
+        both.wait(0.2)
+        reading.append(-1)
+        return ExportTraceServiceRequest()
+
+    monkeypatch.setattr(otlp_http, "parse_json", slow)
+    with serving(otlp_door()) as server, ThreadPoolExecutor(4) as pool:
+        answers = pool.map(
+            lambda _: ask(server.port, body=b"{}", headers={"Content-Type": "application/json"})[0], range(4)
+        )
+        assert list(answers) == [200] * 4
+
+
 def send_all(connection: socket.socket, data: bytes) -> None:
     with suppress(OSError):
         connection.sendall(data)
@@ -91,21 +133,22 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
     limits = Limits(concurrent_exports=2, queued_exports=1)
     app = otlp_app(slow, limits=limits)
-    with serving(otlp_door(limits, app)) as server, ThreadPoolExecutor(3) as pool:
-        first = [pool.submit(ask, server.port) for _ in range(3)]
-        wait_until("two in hand and one waiting", lambda: any_refused(server.port) and len(began) == 2)
+    with serving(otlp_door(limits, app)) as server, ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(ask, server.port) for _ in range(2)]
+        wait_until("two in hand", lambda: len(began) == 2)
+        wait_until("one waiting", lambda: is_refused(server.port))
         for headers in (PROTOBUF, {"Content-Type": "application/json"}):
             body = RAW if headers is PROTOBUF else b"{}"
             status, answered, content = ask(server.port, body=body, headers=headers)
             assert (status, answered["retry-after"]) == (429, "1")
             assert b"too many exports at once" in content
         go_on.set()
-        assert [one.result(60)[0] for one in first] == [200, 200, 200]
+        assert [one.result(60)[0] for one in first] == [200, 200]
         assert takes_an_export(server.port)
 
 
-def any_refused(port: int) -> bool:
-    """Say whether the door is full; what it would take waits for the others, so ask without waiting."""
+def is_refused(port: int) -> bool:
+    """Say whether an export is told to come back; one that is not waits its turn, and is left to it."""
     with connect(port) as connection:
         connection.settimeout(0.2)
         connection.sendall(head("Content-Type: application/x-protobuf", "Content-Length: 0"))
@@ -141,7 +184,11 @@ def test_a_gzip_bomb(server: HttpServer, layers: int) -> None:
     assert takes_an_export(server.port)
 
 
-@pytest.mark.parametrize("body", [b"[" * 2**20, b'{"resourceSpans":' + b"[" * 2**20, b'{"a":' * 2**18, b"1" * 10_000])
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 2**20, b'{"resourceSpans":' + b"[" * 2**20, b'{"a":' * 2**18, b"1" * 10_000],
+    ids=["lists", "lists in an object", "objects", "a number"],
+)
 def test_json_that_is_made_to_hurt(server: HttpServer, body: bytes) -> None:
     status, _, content = ask(server.port, body=body, headers={"Content-Type": "application/json"})
     assert (status, json.loads(content)["code"]) == (400, 3)

@@ -89,7 +89,7 @@ def test_every_line_is_flushed_when_it_is_written(decisions: list[Decision]) -> 
     file = Watched()
     log = DecisionLog(file)
     for number, decision in enumerate(decisions):
-        log.write(decision, number)
+        log.write(decision.record(number))
         assert file.flushed[-1].count("\n") == number + 1
         assert file.flushed[-1].endswith("\n")
     lines = file.getvalue().splitlines()
@@ -100,14 +100,14 @@ def test_text_that_is_no_unicode_can_be_written(decisions: list[Decision], tmp_p
     rules = one_rule("model != '' && gap_seconds > 0.4")
     (fired,) = run(rules, flushed([100], [250]), 2 * S, identity={key(): {"model": "m\udcff"}})
     with (tmp_path / "d.jsonl").open("w", encoding="utf-8") as file:
-        DecisionLog(file).write(fired, 1)
+        DecisionLog(file).write(fired.record(1))
     assert json.loads((tmp_path / "d.jsonl").read_text())["facts"]["model"] == "m\udcff"
 
 
 def test_what_was_written_is_known_again(decisions: list[Decision]) -> None:
     file = io.StringIO()
     for decision in decisions:
-        DecisionLog(file).write(decision, 1)
+        DecisionLog(file).write(decision.record(1))
     lines = file.getvalue().splitlines(keepends=True)
     decided, broken = read_decided(lines)
     assert decided == {one.key for one in decisions}
