@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.collector.table import Block
-from otel_llm.readers.plain_segments import KEY_BYTES
+from otel_llm.readers.plain_segments import TRACE_BYTES
 from otel_llm.readers.records import Segment
 from otel_llm.slo.classes import CONTENT
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _FEW: Final = 8
 """Fewer segments than this in a further round are applied quicker one by one."""
-_TRACE_BYTES: Final = 16
 _TIME_BYTES: Final = 8
 
 
@@ -97,8 +96,8 @@ def segment_of(plain: PlainSegments, place: int, receipt_ns: int | None) -> Segm
     times = plain.times_ns[plain.offsets[place] : plain.offsets[place + 1]].tolist()
     kind = int(plain.kind[place])
     return Segment(
-        trace_id=key[:_TRACE_BYTES],
-        span_id=key[_TRACE_BYTES:KEY_BYTES],
+        trace_id=key[:TRACE_BYTES],
+        span_id=key[TRACE_BYTES:],
         choice=0,
         seq=int(plain.seq[place]),
         first_token=int(plain.first_token[place]),

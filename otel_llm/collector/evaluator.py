@@ -22,6 +22,7 @@ from otel_llm.collector.table import Table
 from otel_llm.collector.watching import Watching
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments
 from otel_llm.readers.foreign import foreign_tokens
+from otel_llm.readers.plain_segments import TRACE_BYTES
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.windows import Ledger
@@ -247,6 +248,15 @@ class Evaluator:
         if self.table.size:
             found.append(int(self.table.found_ns.min()))
         return min(found), self.windowing.closed_until_ns or 0
+
+    def was_there(self, batch: Batch) -> None:
+        """Remember streams and requests as over, of which a run before has seen the end."""
+        for segment in batch.segments:
+            self._remember((segment.trace_id, segment.span_id), segment.choice)
+        for key in [] if batch.plain is None else batch.plain.keys:
+            self._remember((key[:TRACE_BYTES], key[TRACE_BYTES:]), 0)
+        for span in batch.requests:
+            self._remember(span.key, 0)
 
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
         """Judge by these classes and decide by these rules from now on, streams in flight too."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_llm.collector.errors import BusyError
+from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
 from otel_llm.collector.windowing import Windowing
 from otel_llm.readers import otlp
@@ -67,6 +67,7 @@ class Pipeline:
     _queued_bytes: int = 0
     _receiving_ns: int | None = None
     """The receipt time of the export that is being accepted: no timer at or after it may run before it."""
+    _reading: threading.Lock = field(default_factory=threading.Lock)
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _stopping: bool = False
@@ -82,11 +83,13 @@ class Pipeline:
     def accept(self, raw: bytes) -> bytes:
         """Decode, write to the journal, hand over; return the OTLP answer.
 
-        Raises DecodeError for bytes that are no export request, JournalError when it cannot be written, BusyError
-        when the evaluator is behind or follows as many streams as it may: nothing is kept then, the sender is told.
+        Raises DecodeError for bytes that are no export request, JournalError when it cannot be written,
+        UnavailableError when stopping, BusyError when the evaluator is behind or follows as many streams as it may:
+        nothing is kept then, the sender is told.
         """
         limits = self.limits
-        batch = otlp.read(raw, limits=self.attribute_limits)
+        with self._reading:  # reading holds the interpreter anyway; so no more than one message is taken apart at once
+            batch = otlp.read(raw, limits=self.attribute_limits)
         batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
         with self._order:  # the journal's order is the order of evaluation, and receipt times do not go back
             self._received["received_exports"] += 1
@@ -117,8 +120,9 @@ class Pipeline:
     def _refuse_if_busy(self, batch: Batch) -> None:
         busy = None
         if self._stopping:
-            busy = "stopping", "the collector is stopping"
-        elif self._inbox.qsize() >= self.limits.queued_exports or self._queued_bytes > QUEUED_BYTES:
+            self._received["refused_export.stopping"] += 1
+            raise UnavailableError("the collector is stopping")
+        if self._inbox.qsize() >= self.limits.queued_exports or self._queued_bytes > QUEUED_BYTES:
             busy = "behind", "the evaluator is behind"
         elif batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:
             busy = "streams", "too many streams in flight"  # what goes on may go on

@@ -34,6 +34,10 @@ FROM_NS: Final = "replay_from_unix_nano"
 WINDOWS_NS: Final = "windows_closed_until_unix_nano"
 CHECKPOINT_S: Final = 1.0
 """How often the checkpoint moves."""
+BACK_NS: Final = 180 * 1_000_000_000
+"""How far before that, only to know which streams were there: a sender repeats an export for two minutes."""
+NO_CHECKPOINT_NS: Final = 3600 * 1_000_000_000
+"""How far back a restart reads where there is no checkpoint."""
 TAIL_BYTES: Final = 64 * 2**20
 """How much of the end of a file that was written is read back: days of windows, millions of decisions."""
 log = logging.getLogger(__name__)
@@ -75,7 +79,7 @@ class Checkpoint:
                 self._failed = True
                 continue
             self._failed = False
-            self._journal.keep_from_ns = needed_ns
+            self._journal.keep_from_ns = max(0, needed_ns - BACK_NS)
 
 
 @dataclass(slots=True)
@@ -98,25 +102,25 @@ class Windows:
             self.write(row)
 
 
-def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, lost_after_ns: int) -> int:
+def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> int:
     """Evaluate again what the journal holds since the checkpoint, before the pipeline is started; return the records.
 
-    `lost_after_ns`: how far to go back where there is no checkpoint. A record that cannot be read is skipped and
-    counted.
+    Streams that were there before are over: what is repeated of them starts nothing. A record that cannot be read is
+    skipped and counted.
     """
     last_ns = last_receipt_ns(journal.folder)
     if last_ns is None:
         return 0
     pipeline.clock.start_after(last_ns)
     checkpoint = read_resume(journal.folder)
-    from_ns = checkpoint.get(FROM_NS, last_ns - lost_after_ns)
+    from_ns = checkpoint.get(FROM_NS, last_ns - NO_CHECKPOINT_NS)
     if windows is not None:
         windows.closed_until_ns = checkpoint.get(WINDOWS_NS, 0)
     outlets, evaluator = pipeline.outlets, pipeline.evaluator
     skipped: Counter[str] = Counter()
     outlets.replaying = True
     try:
-        for record in records_since(journal.folder, from_ns, skipped):
+        for record in records_since(journal.folder, max(0, from_ns - BACK_NS), skipped):
             if record.receipt_ns is None:
                 continue
             try:
@@ -124,7 +128,10 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, los
             except DecodeError:
                 skipped["undecodable"] += 1
                 continue
-            pipeline.replay(batch, record.receipt_ns)
+            if record.receipt_ns < from_ns:
+                evaluator.was_there(batch)
+            else:
+                pipeline.replay(batch, record.receipt_ns)
         for _ in evaluator.meter.charge_flying():
             pass  # the run before has counted it
     finally:

@@ -130,8 +130,7 @@ class Service:
 
     def _bring_back(self, pipeline: Pipeline, journal: Journal) -> None:
         """Go on where the run before stopped."""
-        lost_after_ns = self.patience.lost_after_ns + self.window_ns + 2 * self.patience.lateness_ns
-        records = replay(pipeline, journal, windows=self._seen_windows, lost_after_ns=lost_after_ns)
+        records = replay(pipeline, journal, windows=self._seen_windows)
         if records:
             flying = len(pipeline.evaluator.live)
             self.resumed = f"resumed from the journal: {records} exports read again, {flying} streams in flight"

@@ -30,6 +30,12 @@ _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 _RESOURCE_SPANS_TAG: Final = 0x0A
 
 
+MOST_PARTS: Final = 200_000
+"""Resources, scopes and spans in one export request: an empty one is two bytes, and takes a thousand times that."""
+_MUCH_BYTES: Final = 256 * 1024
+"""Smaller messages hold less than that."""
+
+
 def parse(raw: bytes) -> ExportTraceServiceRequest:
     """Return the message that `raw` holds; no bytes are an empty one.
 
@@ -49,6 +55,8 @@ def read(raw: bytes, *, limits: AttributeLimits = DEFAULT_LIMITS, few: int = pla
         DecodeError: these bytes are no such message.
     """
     plain, rest = plain_segments.take(raw, few)
+    if len(rest) > _MUCH_BYTES and plain_segments.parts(rest, MOST_PARTS) > MOST_PARTS:
+        raise DecodeError(f"more than {MOST_PARTS} spans, scopes and resources in one export request")
     batch = decode(parse(rest), limits=limits)
     batch.plain = plain
     return batch

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
     Bools = npt.NDArray[np.bool_]
 
+TRACE_BYTES: Final = 16
 KEY_BYTES: Final = 24
 """A stream's key here: trace id and request span id, one after the other."""
 
@@ -348,9 +349,11 @@ class _Rest:
     def __init__(self, raw: bytes, begin: Ints, end: Ints) -> None:
         self._raw = raw
         self._end = end
-        starts = np.flatnonzero(np.concatenate(([True], begin[1:] != end[:-1])))
-        self._runs = dict(zip(begin[starts].tolist(), starts.tolist(), strict=True))
-        self._stops = dict(zip(starts.tolist(), [*starts[1:].tolist(), len(begin)], strict=True))
+        follows = np.zeros(len(begin), dtype=bool)
+        follows[1:] = begin[1:] == end[:-1]
+        starts = np.flatnonzero(~follows).tolist()
+        self._runs = dict(zip(begin[starts].tolist(), starts, strict=True))
+        self._stops = dict(zip(starts, [*starts[1:], len(begin)][: len(starts)], strict=True))
         self._taken: list[Ints] = []
 
     def split(self) -> tuple[Ints, bytes] | None:
@@ -358,7 +361,7 @@ class _Rest:
         try:
             parts = b"".join(
                 self._resource(payload, stop) if tag == _RESOURCE_SPANS_TAG else self._raw[start:stop]
-                for tag, start, payload, stop in self._fields(0, len(self._raw))
+                for tag, start, payload, stop in self.fields(0, len(self._raw))
             )
         except _MalformedError:
             return None
@@ -368,7 +371,7 @@ class _Rest:
     def _resource(self, start: int, stop: int) -> bytes:
         parts = [
             self._scope(payload, end) if tag == _TAG else self._raw[begin:end]
-            for tag, begin, payload, end in self._fields(start, stop)
+            for tag, begin, payload, end in self.fields(start, stop)
         ]
         return _framed(_RESOURCE_SPANS_TAG, parts)
 
@@ -389,7 +392,7 @@ class _Rest:
             position = following
         return _framed(_TAG, parts)
 
-    def _fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield each field's tag, where it begins, where its payload does, and where it ends."""
         while start < stop:
             tag, payload, following = self._field(start, stop)
@@ -428,6 +431,31 @@ class _Rest:
 _TAG_BYTES: Final = 5
 """Protobuf refuses tags and lengths that take more."""
 _FIXED: Final = {1: 8, 5: 4}
+
+
+def parts(raw: bytes, most: int) -> int:
+    """Count resources, scopes and spans of an export request, up to `most` + 1; what does not add up counts nothing."""
+    walk = _Rest(raw, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    found = 0
+    try:
+        for tag, _, start, stop in walk.fields(0, len(raw)):
+            found += 1
+            if tag != _RESOURCE_SPANS_TAG:
+                continue
+            for inner, _, scope_start, scope_stop in walk.fields(start, stop):
+                found += 1
+                if inner == _TAG:
+                    for _ in walk.fields(scope_start, scope_stop):
+                        found += 1
+                        if found > most:
+                            return found
+                if found > most:
+                    return found
+            if found > most:
+                return found
+    except _MalformedError:
+        return found
+    return found
 
 
 class _MalformedError(ValueError):

@@ -238,10 +238,9 @@ def test_no_token_no_thread(tmp_path: Path) -> None:
     stop = Event()
     limits = Limits(concurrent_exports=1, queued_exports=1)
     with door(tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver, connect(receiver) as channel:
-        waiting = [dawdle(channel, stop) for _ in range(5)]
-        for one in waiting:
+        for _ in range(5):
             with pytest.raises(grpc.RpcError) as raised:
-                one.result(timeout=60)
+                dawdle(channel, stop).result(timeout=60)
             assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
         call(channel, token=f"Bearer {SECRET}")
     stop.set()

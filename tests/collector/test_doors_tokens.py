@@ -78,6 +78,7 @@ def test_every_token_is_compared_in_constant_time(tmp_path: Path, given: str) ->
         ("\n".join(f"{ONE}-{number}" for number in range(MAX_TOKENS + 1)), None, f"more than {MAX_TOKENS}"),
         ("x" * 70_000, None, "more than 64 KiB"),
     ],
+    ids=["empty", "comments", "spaces", "short", "long", "not text", "many", "large"],
 )
 def test_a_file_that_is_wrong(tmp_path: Path, text: str | bytes, line: int | None, says: str) -> None:
     path = written(tmp_path, text)

@@ -16,7 +16,7 @@ from otel_llm import semconv
 from otel_llm.readers import otlp, token_events
 from otel_llm.readers.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
 from otel_llm.readers.inference import CHUNK_EVENT
-from otel_llm.readers.otlp import decode, parse, parse_cut
+from otel_llm.readers.otlp import MOST_PARTS, decode, parse, parse_cut, read
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
 from otel_llm.slo.classes import KINDS
@@ -459,3 +459,19 @@ def test_the_message_is_not_changed_by_reading_it() -> None:
     message = ExportTraceServiceRequest.FromString(SAMPLE)
     decode(message)
     assert message.SerializeToString() == SAMPLE
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_message_of_empty_parts_is_refused_before_it_is_taken_apart(levels: int) -> None:
+    def framed(tag: bytes, body: bytes) -> bytes:
+        length, size = len(body), bytearray(tag)
+        while length > 127:
+            size.append(length & 127 | 128)
+            length >>= 7
+        return bytes(size) + bytes((length,)) + body
+
+    empty = {1: b"\x0a\x00", 2: b"\x12\x00", 3: b"\x12\x00"}[levels] * (MOST_PARTS + 1)
+    raw = empty if levels == 1 else framed(b"\x0a", empty if levels == 2 else framed(b"\x12", empty))
+    with pytest.raises(DecodeError, match="more than"):
+        read(raw)
+    assert read(raw[: 2 * 1000] if levels == 1 else b"").segments == []

@@ -5,7 +5,7 @@ Many more mutations: `OTEL_LLM_CORE_EXAMPLES=50 OTEL_LLM_CORE_SEED=7 pytest test
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, product
 from random import Random
 
@@ -19,7 +19,18 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
 from support.core_spans import REMOTE, SEED, TIMES_USUAL, as_sent, both_ways, examples, sent_segment
 from support.doors_mutations import Field, field_of, mutate_bytes, mutate_fields, parse_fields, varint
-from support.otlp import IDENTITY, T0_NS, Event, attributes_of, event_of, export, request_span, segment_span, token
+from support.otlp import (
+    IDENTITY,
+    T0_NS,
+    Event,
+    Value,
+    attributes_of,
+    event_of,
+    export,
+    request_span,
+    segment_span,
+    token,
+)
 
 from otel_llm import semconv
 from otel_llm.export.records import Origin, Segment, mark
@@ -133,7 +144,19 @@ def number_attribute(key: str, digits: bytes) -> bytes:
     return field_of(9, LEN, name + value).raw
 
 
-def segment_bytes(seq: bytes = b"\x01", first: bytes = b"\x00", events: bytes = b"", tail: bytes | None = None) -> bytes:
+def _set_all(span: Span, names: Sequence[str], value: int) -> None:
+    for name in names:
+        setattr(span, name, value)
+
+
+def _mark_all(span: Span, attributes: Mapping[str, Value]) -> None:
+    for event in span.events:
+        event.attributes.extend(attributes_of(attributes))
+
+
+def segment_bytes(
+    seq: bytes = b"\x01", first: bytes = b"\x00", events: bytes = b"", tail: bytes | None = None
+) -> bytes:
     """Return a plain segment span, its numbers spelt so."""
     parts = [
         field_of(1, LEN, bytes(15) + b"\x01").raw,
@@ -226,9 +249,7 @@ ODD: dict[str, Callable[[Span], object]] = {
     "no end": lambda span: setattr(span, "end_time_unix_nano", 0),
     "an end before the start": lambda span: setattr(span, "end_time_unix_nano", T0_NS - 1),
     "an end beyond 63 bits": lambda span: setattr(span, "end_time_unix_nano", 2**63),
-    "times beyond 63 bits": lambda span: [
-        setattr(span, name, 2**64 - 1) for name in ("start_time_unix_nano", "end_time_unix_nano")
-    ],
+    "times beyond 63 bits": lambda span: _set_all(span, ("start_time_unix_nano", "end_time_unix_nano"), 2**64 - 1),
     "a token after the end": lambda span: setattr(span.events[3], "time_unix_nano", END_NS + 1),
     "a token without a time": lambda span: setattr(span.events[3], "time_unix_nano", 0),
     "a token beyond 63 bits": lambda span: setattr(span.events[3], "time_unix_nano", 2**63),
@@ -237,9 +258,7 @@ ODD: dict[str, Callable[[Span], object]] = {
     "a token of another kind": lambda span: span.events[3].attributes.extend(
         attributes_of({semconv.TOKEN_KIND: "tool"})
     ),
-    "tokens of an unknown kind": lambda span: [
-        event.attributes.extend(attributes_of({semconv.TOKEN_KIND: "thought"})) for event in span.events
-    ],
+    "tokens of an unknown kind": lambda span: _mark_all(span, {semconv.TOKEN_KIND: "thought"}),
     "another event": lambda span: setattr(span.events[3], "name", "tokem"),
     "an event with dropped attributes": lambda span: setattr(span.events[5], "dropped_attributes_count", 1),
 }
@@ -419,7 +438,9 @@ def segment_spans(draw: st.DrawFn) -> Span:
     if draw(st.integers(0, 9)):
         as_sent(span, draw(st.sampled_from([0x101, 0x301, 1, 2**32 - 1])))
     if not draw(st.integers(0, 5)):
-        ODD[draw(st.sampled_from(sorted(set(ODD) - {name for name in ODD if "token" in name or "event" in name})))](span)
+        ODD[draw(st.sampled_from(sorted(set(ODD) - {name for name in ODD if "token" in name or "event" in name})))](
+            span
+        )
     return span
 
 
@@ -438,7 +459,9 @@ def messages(draw: st.DrawFn) -> bytes:
     raw = message.SerializeToString()
     if draw(st.booleans()):
         return raw
-    return _with_unknown(raw, draw(st.sampled_from([b"", WHOLE, segment_bytes(), b"\xff\x00"])), draw(st.integers(0, 2)))
+    return _with_unknown(
+        raw, draw(st.sampled_from([b"", WHOLE, segment_bytes(), b"\xff\x00"])), draw(st.integers(0, 2))
+    )
 
 
 def _with_unknown(raw: bytes, content: bytes, level: int) -> bytes:
@@ -502,7 +525,9 @@ def random_message(random: Random) -> bytes:
         seq, first = random.choice(EDGES), random.choice(EDGES)
         spans.append(sent_segment(seq, first, events, request=random.randint(1, 3), end_ns=END_NS))
         if random.random() < 0.15:
-            ODD[random.choice(("a trace state", "no status", "a link", "a choice", "no trace id", "no start"))](spans[-1])
+            ODD[random.choice(("a trace state", "no status", "a link", "a choice", "no trace id", "no start"))](
+                spans[-1]
+            )
         if random.random() < 0.15:
             spans.append(request_span(attributes={**IDENTITY, "blob": WHOLE}))
     return export(*spans).SerializeToString()

@@ -47,12 +47,12 @@ def slo_class(random: Random, name: str) -> SloClass:
             ttft=random.choice((300 * MS, 1000 * MS, Curve(((10, 100 * MS), (100, 900 * MS))))),
             tbt_ns=random.choice((20, 50, 170)) * MS,
             slack_ns=random.choice((0, 0, 40)) * MS,
-            ttft_credit=random.choice(("carry", "carry", "drop")),  # type: ignore[arg-type]
-            count=random.choice(("deadlines", "deadlines", "tokens")),  # type: ignore[arg-type]
+            ttft_credit=random.choice(("carry", "carry", "drop")),
+            count=random.choice(("deadlines", "deadlines", "tokens")),
         ),
         benefit=Benefit(
             alpha=random.choice((0.0, 2.5, 10.0)),
-            penalty=random.choice(("linear", "quadratic", "exponential")),  # type: ignore[arg-type]
+            penalty=random.choice(("linear", "quadratic", "exponential")),
             abort_penalty=random.choice((0.0, 20.0)),
         ),
     )
@@ -101,7 +101,9 @@ class Fleet:
     def alone(self) -> Fleet:
         """Return the same with every span in an export request of its own, at the same instants, commits first."""
         single = [
-            Delivery(one.receipt_ns, (span,)) for one in self.deliveries for span in sorted(one.spans, key=_commits_first)
+            Delivery(one.receipt_ns, (span,))
+            for one in self.deliveries
+            for span in sorted(one.spans, key=_commits_first)
         ]
         return replace(self, deliveries=tuple(single))
 
@@ -179,7 +181,7 @@ class _Sender:
     ) -> None:
         counted = len(piece) > 1 and self.random.random() < 0.05
         events = [token(at_ns, kind=KIND_WORDS[kind]) for at_ns, kind in piece]
-        if counted and len({one for one in piece}) == 1:
+        if counted and len(set(piece)) == 1:
             events = [token(piece[0][0], count=len(piece), kind=KIND_WORDS[piece[0][1]])]
         span = segment_span(
             len(self.spans),
@@ -355,8 +357,8 @@ class Seen:
         for one in self.metered:
             total = found.setdefault(one.group, [0, 0, 0.0, 0.0])
             for at, value in enumerate(one[1:]):
-                assert value >= 0, one  # type: ignore[operator]
-                total[at] += value  # type: ignore[operator]
+                assert value >= 0, one
+                total[at] += value
         return {
             group: (int(total[0]), int(total[1]), float(f"{total[2]:.9e}"), float(f"{total[3]:.9e}"))
             for group, total in found.items()

@@ -120,13 +120,11 @@ class Restarted:
             write_resume(self.folder, {FROM_NS: left.point[0], WINDOWS_NS: left.point[1]})
         with Journal(self.folder, fsync="never", compress=False) as journal:
             self.pipeline = self._pipeline(journal, seen)
-            patience = fleet.patience
-            back_ns = patience.lost_after_ns + fleet.window_ns + 2 * patience.lateness_ns
-            replay(self.pipeline, journal, windows=seen, lost_after_ns=back_ns)
+            replay(self.pipeline, journal, windows=seen)
         evaluator = self.pipeline.evaluator
         for delivery in fleet.deliveries[crash.journaled :]:
             evaluator.apply(delivery.batch(columns=True), delivery.receipt_ns)
-        last_ns = fleet.deliveries[-1].receipt_ns
+        last_ns, patience = fleet.deliveries[-1].receipt_ns, fleet.patience
         evaluator.advance(last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * fleet.window_ns)
 
     def _pipeline(self, journal: Journal, windows: Windows) -> Pipeline:

@@ -1,0 +1,116 @@
+"""However a fleet is fed to the evaluator, and whoever looks at its rules: the same rows, windows and decisions.
+
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_columns_same.py` tries a hundred times as many fleets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.core_fleets import Fleet, Seen, advances, fleet
+from support.core_rules import rule_set
+from support.core_spans import examples
+from support.otlp import export
+
+from otel_llm.audit.judging import judge_all
+from otel_llm.audit.windowing import window_rows
+from otel_llm.readers.assemble import Assembler
+from otel_llm.readers.otlp import decode
+from otel_llm.readers.rows import Row
+
+seeds = st.integers(0, 2**32)
+"""A seed draws a whole fleet: there is nothing to be made smaller one draw at a time."""
+
+
+def by_stream(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (str(row["trace_id"]), str(row["span_id"]), int(row["choice"] or 0)))
+
+
+def same(one: Seen, other: Seen) -> None:
+    """Check that all that came out of two evaluators is the same."""
+    assert by_stream(one.rows) == by_stream(other.rows)
+    assert one.windows == other.windows
+    assert one.story() == other.story()
+    assert one.totals() == other.totals()
+    assert one.windowing.late == other.windowing.late
+
+
+@settings(max_examples=examples(30))
+@given(seeds)
+@example(1046)  # a sibling appears at the very instant at which the first choice falls due
+@example(2050)  # a request span ends a stream that was due before
+@example(2151)  # a rule on deadlines at the instant of another rule
+@example(2181)
+@example(2509)
+@example(10058)  # an edge of a linear fact between two looks at deadlines
+def test_columns_and_the_engine_alone_decide_the_same(seed: int) -> None:
+    random = Random(seed)
+    drawn = fleet(random)
+    drawn = replace(drawn, rules=rule_set(random))
+    instants = advances(random, drawn)
+    by_columns = Seen(drawn).run()
+    for other in (
+        Seen(drawn).run(columns=False),
+        Seen(drawn).run(advances=instants),
+        Seen(drawn, by_columns=False).run(),
+        Seen(drawn, by_columns=False).run(columns=False, advances=instants),
+    ):
+        same(by_columns, other)
+        # An advance to an instant may count what is there as late or as repeated; nothing else counts otherwise.
+    assert by_columns.counts() == Seen(drawn, by_columns=False).run(columns=False).counts()
+
+
+@settings(max_examples=examples(30))
+@given(seeds)
+@example(75)  # clocks that are off, and a first batch that is not in order of number
+def test_the_grouping_into_export_requests_makes_no_difference(seed: int) -> None:
+    random = Random(seed)
+    drawn = fleet(random)
+    together, alone = Seen(drawn).run(), Seen(drawn.alone()).run()
+    assert by_stream(together.rows) == by_stream(alone.rows)
+    assert together.windows == alone.windows
+    assert together.totals() == alone.totals()
+
+
+def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
+    assembler = Assembler()
+    for delivery in drawn.deliveries:
+        assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
+    counts: Counter[str] = Counter()
+    judged = judge_all(assembler.finish(), drawn.classes, counts)
+    rows = [one.row for one in judged]
+    return rows, window_rows(judged, drawn.window_ns, drawn.patience.lateness_ns, counts)
+
+
+@settings(max_examples=examples(30))
+@given(seeds)
+def test_columns_give_the_rows_and_windows_of_the_audit(seed: int) -> None:
+    drawn = fleet(Random(seed), calm=True)
+    live = Seen(drawn).run()
+    rows, windows = audited(drawn)
+    assert by_stream(live.rows) == by_stream(rows)
+    if all(row["outcome"] != "lost" for row in rows):  # a lost stream's end is known long after its window
+        assert [dict(one) for one in live.windows] == windows
+        assert live.windowing.late == 0
+
+
+def test_most_of_what_is_drawn_goes_by_columns() -> None:
+    segments = columns = sieved = decisions = 0
+    for seed in range(20):
+        random = Random(seed)
+        drawn = fleet(random)
+        seen = Seen(replace(drawn, rules=rule_set(random)))
+        for delivery in drawn.deliveries:
+            batch = delivery.batch(columns=True)
+            columns += 0 if batch.plain is None else len(batch.plain)
+            segments += batch.spans - len(batch.requests)
+            seen.take(delivery)
+            sieved += int(seen.evaluator.table.sieved.sum())
+        decisions += len(seen.rest().decisions)
+    assert columns > 0.6 * segments
+    assert sieved > 300
+    assert decisions > 100
