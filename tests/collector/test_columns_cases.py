@@ -213,7 +213,7 @@ def test_a_time_at_the_end_of_time_costs_nobody_else_anything(start_ns: int, pla
     take(one, 0, odd[0], commit(), odd[2])
     take(one, 200, odd[1], piece(1, 0, [100], 200))
     advance(one, 1500, 400_000)
-    assert [told for told in story(one) if told[1] == 1][0] == ("R", 1, "firing", "done", 600.000001, 600.000001)
+    assert next(told for told in story(one) if told[1] == 1) == ("R", 1, "firing", "done", 600.000001, 600.000001)
     assert [row["tokens"] for row in one.rows if str(row["trace_id"]).endswith("01")] == [1]
 
 
