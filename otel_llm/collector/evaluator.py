@@ -197,8 +197,14 @@ class Evaluator:
 
     def _slots_of(self, batch: Batch, plain: Ints | None) -> Ints:
         """Return the slots of the streams that a batch is about; `plain`: of its plain segments, -1 for none."""
-        keys = [(one.trace_id, one.span_id, one.choice) for one in batch.segments]
-        found = [stream.slot for key in keys if (stream := self.live.get(key)) is not None]
+        requests = {(one.trace_id, one.span_id) for one in batch.segments} | {span.key for span in batch.requests}
+        found = [
+            stream.slot
+            for key in requests
+            if (parts := self._parts.get(key)) is not None
+            for choice in parts.streams
+            if (stream := self.live.get((*key, choice))) is not None
+        ]
         others = np.array(found, dtype=np.int64)
         return others if plain is None else np.concatenate((plain[plain >= 0], others))
 
@@ -258,8 +264,13 @@ class Evaluator:
         for span in batch.requests:
             self._remember(span.key, 0)
 
+    @property
+    def now_ns(self) -> int:
+        """Return the present instant of the virtual clock."""
+        return self._now_ns
+
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
-        """Judge by these classes and decide by these rules from now on, streams in flight too."""
+        """Judge by these classes and decide by these rules from an instant on, streams in flight too."""
         self.advance(now_ns)
         self.classes = classes
         engine = RuleEngine(rules)
@@ -331,7 +342,7 @@ class Evaluator:
     def _parts_of(self, key: RequestKey) -> Parts:
         parts = self._parts.get(key)
         if parts is None:
-            parts = self._parts[key] = Parts(*key)
+            parts = self._parts[key] = Parts(*key, since_ns=self._now_ns)
             for choice in self._finished.get(key, ()):
                 parts.streams[choice] = StreamParts()  # judged already, but seen: the request span is not for one alone
         return parts

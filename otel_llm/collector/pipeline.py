@@ -148,7 +148,7 @@ class Pipeline:
 
         Rules that mean the same keep their state; a firing of one that is gone or changed ends.
         """
-        self.ask(lambda: self.evaluator.reload(classes, rules, self.clock.now_ns()))
+        self.ask(lambda: self.evaluator.reload(classes, rules, self.evaluator.now_ns))
 
     def replay(self, batch: Batch, receipt_ns: int) -> None:
         """Evaluate a record of the journal again, before `start`."""

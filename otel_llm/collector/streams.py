@@ -53,7 +53,9 @@ class LiveStream:
         self.slot = self.table.take(self, self.table_key)
         self.table.offset_ns[self.slot] = offset_ns
         self.table.watermark_ns[self.slot] = watermark_ns
-        self.table.receipt_ns[self.slot] = self.table.found_ns[self.slot] = receipt_ns
+        self.table.receipt_ns[self.slot] = receipt_ns
+        since_ns = self.parts.since_ns
+        self.table.found_ns[self.slot] = receipt_ns if since_ns is None else min(since_ns, receipt_ns)
 
     @property
     def key(self) -> StreamKey:

@@ -69,7 +69,7 @@ class Table(Block):
     `group`, `slo_index`: places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next
     segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
     can be looked at by columns. `due_ns`: when its rules are to be looked at next, on the collector's axis;
-    `found_ns`: when its first segment was received; `charged_ns`: the end of the last window it
+    `found_ns`: when the first of its request was received; `charged_ns`: the end of the last window it
     was charged to early; `begun`: the commit is known and the end is not. `times[slot]` is
     the array of a stream's tokens where all of them are read.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_llm.rules.condition import LOOK_EVERY_NS
 from otel_llm.rules.sieve import AT_WORK, CALM, Sieve, state_of
 from otel_llm.rules.sieve_facts import NEVER, Columns, Given
 
@@ -54,8 +55,13 @@ class Watching:
         flying = [stream for stream in streams if stream.begun and stream.ended_ns is None]
         for stream in flying:
             self.begin(stream)
-        if flying:
-            self.moved(np.array([stream.slot for stream in flying]), np.ones(len(flying), dtype=bool), now_ns)
+        # Those that the engine has taken over from another it looks at in any case.
+        fresh = [stream.slot for stream in flying if not engine.follows(stream.key)]
+        if fresh:
+            self.moved(np.array(fresh), np.ones(len(fresh), dtype=bool), now_ns)
+        for stream in flying:
+            if engine.follows(stream.key):
+                self._leave(stream.slot)
 
     def begin(self, stream: LiveStream) -> None:
         """Take up a stream that has begun; it is looked at with what it came with."""
@@ -114,15 +120,18 @@ class Watching:
     def _rouse(self, slots: Ints) -> None:
         if not slots.size:
             return
-        at_ns = self._table.due_ns[slots]
+        table, at_ns = self._table, self._table.due_ns[slots]
         calm, stirred = self._sift(slots, at_ns)
         for place in np.flatnonzero(~calm).tolist():
-            slot = int(slots[place])
-            stream = self._table.streams[slot]
+            slot, due_ns = int(slots[place]), int(at_ns[place])
+            stream = table.streams[slot]
             self._leave(slot)
-            if stream is not None:
-                due = [name for name, may in zip(self._places, stirred[:, place].tolist(), strict=True) if may]
-                self.engine.take_up(stream, int(at_ns[place]), due)
+            if stream is None:
+                continue
+            x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
+            looks = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
+            rules = zip(self._places, stirred[:, place].tolist(), self._sieve.stepping, strict=True)
+            self.engine.take_up(stream, due_ns, [name for name, may, steps in rules if may and (looks or not steps)])
 
     def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
         """Let the engine look at everything that is due up to now, and with it at whatever else is."""

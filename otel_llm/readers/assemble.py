@@ -231,6 +231,8 @@ class Parts:
     span_id: bytes
     request: RequestSpan | None = None
     streams: dict[int, StreamParts] = field(default_factory=dict)
+    since_ns: int | None = None
+    """When the first of it was received, where somebody wants to know."""
 
     def stream(self, choice: int) -> StreamParts:
         """Return the parts of one choice, made when first asked for."""

@@ -171,10 +171,14 @@ class RuleEngine:
             known = [replace(cell, rule=own[cell.rule.hash]) for cell in watched.cells if cell.rule.hash in own]
             taken = self._watch(view)
             taken.cells = self._cells(view, known)
-            taken.fired = watched.fired
-            self.update(view, now_ns)
+            taken.fired, taken.muted = watched.fired, watched.muted
+            self.update(view, now_ns, late=watched.muted)
         self._acting.succeed(former._acting)
         return decisions
+
+    def follows(self, key: StreamKey) -> bool:
+        """Tell whether a stream is followed."""
+        return key in self._watched
 
     def rest(self, key: StreamKey) -> None:
         """Look at a stream no more before its next `update`: somebody else sees to it that this comes in time."""

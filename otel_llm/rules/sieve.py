@@ -79,7 +79,7 @@ class _Term:
 class _Sieved:
     """One rule: the terms that must all hold for it to hold, and which facts can be missing.
 
-    `steps` are the terms on deadlines: the engine looks at them every 100 ms, and whenever another term changes.
+    `steps` are the terms on deadlines: between segments they are looked at every 100 ms.
     """
 
     terms: tuple[_Term, ...]
@@ -91,9 +91,7 @@ class _Sieved:
         """Return where the condition may hold now, and when it is next looked at and may, on each stream's axis."""
         opens = _latest(self.terms, columns)
         if self.steps:
-            passes = _latest(self.steps, columns)
-            looked = columns.look_from(passes)
-            opens = np.where(passes <= opens, opens, looked) if self.terms else looked
+            opens = np.maximum(opens, columns.look_from(_latest(self.steps, columns)))
         holds = opens <= columns.x_ns
         if self.max_age_ns is not None:
             until_ns, fresh = columns.fresh(self.max_age_ns)
@@ -146,6 +144,8 @@ class Sieve:
         self.count = len(self._rules)
         self.clear = all(rule is not None for rule in self._rules)
         """Whether every rule can be looked at by columns."""
+        self.stepping = tuple(rule is not None and bool(rule.steps) for rule in self._rules)
+        """Which rules are about deadlines: but for segments they are looked at every 100 ms only."""
         self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
 
     def look(self, columns: Columns, states: npt.NDArray[np.int8]) -> tuple[Bools, Ints]:
@@ -180,6 +180,8 @@ class Sieve:
         steps = [term for term in terms if term.op in _COMPARE and any(map(_steps, term.args))]
         if any(_steps(term) for term in terms if term not in steps):
             raise _Opaque  # deadlines inside another condition
+        if steps and any(FACTS[name].linear for name in rule.when.facts):
+            raise _Opaque  # the engine looks at deadlines whenever such a fact crosses a threshold, too
         return _Sieved(
             tuple(self._term(term) for term in terms if term not in steps),
             tuple(self._term(term) for term in steps),

@@ -1,0 +1,272 @@
+"""A collector that died goes on as if it had not: the same windows and decisions, none of them twice, and every row.
+
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_replay_restart.py` lets a hundred times as many die.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from rules.scripted import one_rule
+from support.core_cases import SECOND, at, commit, ends, piece, request
+from support.core_fleets import Delivery, Fleet, fleet
+from support.core_restart import Crash, Restarted, unbroken
+from support.core_rules import rule_set
+from support.core_spans import examples
+from support.otlp import IDENTITY
+
+from otel_llm import semconv
+from otel_llm.collector import replay as replaying
+from otel_llm.collector.evaluator import Patience
+from otel_llm.collector.replay import Windows, whole_lines, written_windows
+from otel_llm.readers.rows import Row
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.slo_file import load_slo
+
+
+def by_stream(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (str(row["trace_id"]), str(row["span_id"]), int(row["choice"] or 0)))
+
+
+def by_group(windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = ("window_start_unix_nano", "slo_class", "model", "instance", "measured_at")
+    return sorted(windows, key=lambda row: [str(row[name] or "") for name in names])
+
+
+def in_order(decisions: Iterable[Decision]) -> list[Decision]:
+    return sorted(decisions, key=repr)
+
+
+def check(drawn: Fleet, crash: Crash, folder: Path) -> Restarted:
+    """Let a collector die and start again, and compare it with one that did not."""
+    left = unbroken(drawn, crash)
+    again = Restarted(drawn, crash, left, folder)
+    assert by_group([*left.windows, *again.windows]) == by_group(left.later.windows)
+    assert in_order([*left.decisions, *again.noted.decisions_made]) == in_order(left.later.decisions)
+    assert by_stream(again.noted.rows) == by_stream(left.rows)
+    assert replace_metered(again) == left.later.totals()
+    return again
+
+
+def replace_metered(again: Restarted) -> dict[Any, tuple[int, int, float, float]]:
+    """Return what the second run's counters come to: what the first has counted is not in them."""
+    counted = again.left.later
+    return replace(counted, metered=again.noted.metered).totals()
+
+
+def crash_of(random: Random, drawn: Fleet) -> Crash:
+    number = len(drawn.deliveries)
+    journaled = random.randint(1, number)
+    evaluated = max(1, journaled - (random.randint(0, 2) if random.random() < 0.3 else 0))
+    checkpoint = max(1, evaluated - random.choice((0, 0, 1, 3)))
+    last_ns = drawn.deliveries[journaled - 1].receipt_ns
+    next_ns = drawn.deliveries[journaled].receipt_ns if journaled < number else last_ns + 20 * SECOND
+    passes = evaluated == journaled and next_ns > last_ns and random.random() < 0.6
+    return Crash(journaled, evaluated, checkpoint, random.randrange(last_ns, next_ns) if passes else None)
+
+
+@settings(max_examples=examples(40))
+@given(st.integers(0, 2**32))
+@example(6)  # a stream of which records lie on both sides of the resume point
+@example(5031)
+@example(5100)  # one whose request span is later than the verdict
+def test_a_collector_that_died_goes_on_as_if_it_had_not(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    random = Random(seed)
+    drawn = fleet(
+        random, streams=random.randint(2, 14), calm=random.random() < 0.4, spread_s=random.choice((0, 20, 60))
+    )
+    drawn = replace(drawn, rules=rule_set(random))
+    if drawn.deliveries:
+        check(drawn, crash_of(random, drawn), tmp_path_factory.mktemp("run") / "journal")
+
+
+# One story each: request 9 goes on for forty seconds and is in flight when the collector dies, so that the resume
+# point is its beginning, at 10 s.
+
+Told = list[tuple[float, list[Span]]]
+
+
+def long_stream(*, said: bool = True) -> Told:
+    first = commit(10_000, request=9, said=IDENTITY if said else {})
+    told: Told = [(10_000, [first])]
+    told += [(10_000 + 1000 * seq, [piece(seq, 0, [], 10_000 + 1000 * seq, request=9)]) for seq in range(1, 40)]
+    return told
+
+
+def end_of_it() -> Told:
+    return [(50_000, [piece(40, 0, [], 50_000, request=9, said=ends(0, 41))])]
+
+
+def story(*tellings: Told, rules: RuleSet | None = None, window_s: int = 1) -> tuple[Fleet, int]:
+    """Return a fleet, and how many of its exports were journaled when the collector died, after 40 s."""
+    told = sorted((one for telling in tellings for one in telling), key=lambda one: one[0])
+    deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in told)
+    patience = Patience(SECOND, 120 * SECOND)
+    drawn = Fleet(load_slo(), rules or RuleSet(()), patience, window_s * SECOND, deliveries)
+    return drawn, sum(ms < 40_000 for ms, _ in told)
+
+
+def died(drawn: Fleet, journaled: int, folder: Path, *, checkpoint: bool = True) -> Restarted:
+    return check(drawn, Crash(journaled, journaled, journaled if checkpoint else None), folder)
+
+
+def test_what_overtook_the_end_of_a_stream_starts_nothing(tmp_path: Path) -> None:
+    over: Told = [
+        (9_000, [commit(9_000)]),
+        (9_900, [piece(2, 1, [], 9_900, said=ends(1, 3))]),
+        (10_500, [piece(1, 0, [9_400], 9_500)]),
+    ]
+    again = died(*story(long_stream(), over), tmp_path)
+    assert again.left.point is not None
+    assert again.left.point[0] == at(10_000)
+
+
+@pytest.mark.parametrize("ms", [10_500, 39_500, 45_000, 90_000])
+def test_what_is_repeated_starts_nothing(tmp_path: Path, ms: float) -> None:
+    last = piece(1, 1, [], 9_900, said=ends(0, 2))
+    over: Told = [
+        (9_000, [commit(9_000)]),
+        (9_900, [last, request(9_900)]),
+        (ms, [last, request(9_900), commit(9_000)]),
+    ]
+    died(*story(long_stream(), over), tmp_path)
+
+
+def test_a_request_span_after_the_verdict_starts_nothing(tmp_path: Path) -> None:
+    over: Told = [
+        (8_000, [commit(8_000), piece(1, 0, [], 8_100, said=ends(0, 2))]),
+        (10_500, [request(8_100, start=8_000, said={**IDENTITY, **ends(0, 2)})]),
+        (41_000, [request(8_100, start=8_000, said={**IDENTITY, **ends(0, 2)})]),
+    ]
+    died(*story(long_stream(), over, rules=one_rule("gap_seconds >= 0.5")), tmp_path)
+
+
+def test_a_request_span_that_came_before_the_first_segment_is_read_again(tmp_path: Path) -> None:
+    early: Told = [
+        (9_500, [request(9_450, number=9, start=9_400, said={**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: "n"})])
+    ]
+    again = died(*story(long_stream(said=False), early, end_of_it()), tmp_path)
+    assert [row["model"] for row in again.noted.rows] == ["n"]
+
+
+def test_a_request_span_is_not_for_one_choice_alone_though_the_other_is_over(tmp_path: Path) -> None:
+    sibling: Told = [
+        (9_000, [commit(9_000, request=9, choice=1)]),
+        (9_900, [piece(1, 0, [], 9_900, request=9, choice=1, said=ends(0, 2))]),
+        (12_500, [request(12_400, number=9, start=9_000, said={**IDENTITY, semconv.OUTCOME: "completed"})]),
+    ]
+    again = died(*story(long_stream(), sibling, end_of_it()), tmp_path)
+    assert [(row["choice"], row["tokens"]) for row in again.noted.rows] == [(0, 0)]
+
+
+def test_others_spans_that_wait_are_judged_once(tmp_path: Path) -> None:
+    others: Told = [
+        (39_500, [request(39_400, number=3, start=39_000, said={**IDENTITY, semconv.GEN_AI_LATENCY_TTFT: 0.25})]),
+        (39_900, [request(39_800, number=4, start=39_700, said={**IDENTITY, **ends(0, 0)})]),
+    ]
+    again = died(*story(long_stream(), others), tmp_path)
+    assert {str(row["trace_id"])[-1] for row in again.noted.rows} >= {"3", "4"}
+
+
+@pytest.mark.parametrize("off_s", [-3600, -3, 3, 3600])
+def test_streams_whose_clock_is_off(tmp_path: Path, off_s: int) -> None:
+    off: Told = []
+    for seq in range(40):
+        end = 20_000 + 500 * seq + off_s * 1000
+        spans = [piece(seq, 2 * seq - 2, [end - 300, end - 100], end, request=3)] if seq else []
+        off.append((20_000 + 500 * seq, spans or [commit(end, request=3)]))
+    off.append((41_000, [piece(40, 78, [], 40_000 + off_s * 1000, request=3, said=ends(78, 41))]))
+    died(*story(long_stream(), off, rules=one_rule("gap_seconds > 0.25", keep_firing_for="100ms")), tmp_path)
+
+
+def test_a_rule_that_fires_is_not_said_again_and_ends_once(tmp_path: Path) -> None:
+    stalled: Told = [
+        (20_000, [commit(20_000, request=3)]),
+        (20_200, [piece(1, 0, [20_100], 20_200, request=3)]),
+        *[(20_000 + 1000 * seq, [piece(seq, 1, [], 20_000 + 1000 * seq, request=3)]) for seq in range(2, 30)],
+        (50_000, [piece(30, 1, [49_900], 50_000, request=3, said=ends(2, 31))]),
+    ]
+    again = died(*story(long_stream(), stalled, rules=one_rule("gap_seconds > 0.5 && tokens > 0")), tmp_path)
+    assert [one.outcome for one in again.left.decisions] == ["done"]
+    assert [one.outcome for one in again.noted.decisions_made] == ["ended"]
+
+
+def test_what_was_journaled_and_never_evaluated_is_found_at_the_restart(tmp_path: Path) -> None:
+    over: Told = [
+        (38_000, [commit(38_000)]),
+        (39_100, [piece(1, 0, [38_100, 39_000], 39_100)]),
+        (39_200, [piece(2, 2, [], 39_200, said=ends(2, 3)), request(39_200)]),
+    ]
+    drawn, journaled = story(long_stream(), over, rules=one_rule("tokens_read > 1"))
+    again = check(drawn, Crash(journaled, journaled - 2, journaled - 3), tmp_path)
+    assert [one.outcome for one in again.noted.decisions_made if one.stream[0][-1] == 1] == ["done", "ended"]
+
+
+def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:
+    over: Told = [(8_000, [commit(8_000), piece(1, 0, [], 8_100, said=ends(0, 2))])]
+    drawn, journaled = story(long_stream(), over, end_of_it())
+    died(drawn, journaled, tmp_path, checkpoint=False)
+
+
+def test_a_restart_on_nothing_begins_anew(tmp_path: Path) -> None:
+    drawn, _ = story(long_stream(), end_of_it())
+    again = Restarted(drawn, Crash(0, 0, None), unbroken(drawn, Crash(0, 0, None)), tmp_path)
+    assert len(again.noted.rows) == 1
+    assert again.pipeline.replayed == 0
+
+
+# The files of windows.
+
+
+def row(start_ns: int, model: str | None = "m") -> dict[str, Any]:
+    return {
+        "window_start_unix_nano": start_ns,
+        "slo_class": "chat",
+        "model": model,
+        "instance": None,
+        "measured_at": "client",
+        "tokens_read": 7,
+    }
+
+
+def lines_of(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(one) + "\n" for one in rows)
+
+
+def test_windows_that_were_written_are_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "windows.jsonl"
+    path.write_text(lines_of(row(10), row(20, None)) + "[]\nnonsense\n{}\n7\n" + lines_of(row(30))[:-9])
+    written: list[dict[str, object]] = []
+    windows = Windows(written.append, written_windows(path), closed_until_ns=10)
+    for one in (row(5), row(10), row(20), row(20, None), row(30)):
+        windows.take(one)
+    assert written == [row(20), row(30)]
+    assert path.read_text().endswith("7\n")  # the torn line is gone: the next one must not be glued to it
+
+
+def test_there_are_none_at_first(tmp_path: Path) -> None:
+    assert written_windows(tmp_path / "none.jsonl") == set()
+
+
+@pytest.mark.parametrize("size", range(1, 60))
+def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntwo\nthree\nfour\ntor")
+    monkeypatch.setattr(replaying, "TAIL_BYTES", size)
+    found = whole_lines(path)
+    assert found == ["one", "two", "three", "four"][len(["one", "two", "three", "four"]) - len(found) :]
+    assert path.read_bytes().startswith(b"one\ntwo\nthree\nfour\n")
+    if size >= 22:
+        assert found == ["one", "two", "three", "four"]
+    if size >= 4:
+        assert path.read_bytes() == b"one\ntwo\nthree\nfour\n"
