@@ -216,7 +216,10 @@ class Evaluator:
     def _pass_time(self, now_ns: int) -> None:
         """Let everything happen that falls due, but for looks by columns that nothing depends on."""
         while True:
-            event_ns = _earliest(self._due[0][0] if self._due else None, self.windowing.next_close())
+            due_ns = self._due[0][0] if self._due else None
+            if not self.live and not self._orphans:
+                self.windowing.skip_to(now_ns if due_ns is None else min(now_ns, due_ns))
+            event_ns = _earliest(due_ns, self.windowing.next_close())
             upto_ns = now_ns if event_ns is None else min(now_ns, event_ns)
             self._decide(self.watching.advance(upto_ns, self.live))  # at one instant rules go first
             if event_ns is None or event_ns > now_ns:

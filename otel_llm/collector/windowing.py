@@ -104,6 +104,13 @@ class Windowing:
             totals[group].requests_started -= 1
             self.started(stream)
 
+    def skip_to(self, now_ns: int) -> None:
+        """Pass over windows in which nothing can be: no stream is in flight and no window is open."""
+        if self._closed_until_ns is not None and not self._open:
+            until_ns = window_start(now_ns - self.lateness_ns, self.window_ns)
+            if until_ns > self._closed_until_ns:
+                self._closed_until_ns, self._swept = until_ns, PARTS
+
     def close_until(self, now_ns: int, table: Table, judge_before: Callable[[int, int], None]) -> None:
         """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it.
 
