@@ -1,4 +1,4 @@
-"""The facts of many streams as columns are those of each alone, and a rule that the sieve finds calm stays so till then."""
+"""The facts of many streams as columns are those of each alone, and a rule found calm until then is calm until then."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_every_length_of_time_crosses_where_it_does_alone(seed: int) -> None:
 
 
 def engine_alone(one: View, cell: Cell, x_ns: int) -> int | None:
-    """Return when the engine, looking at a calm rule whenever it would, first finds that it holds, if no token comes."""
+    """Return when the engine, looking at a calm rule whenever it would, finds that it holds, if no token comes."""
     facts, at_ns = Snapshot(one), x_ns
     while at_ns < x_ns + FAR_NS:
         truth = cell.rule.when.truth(facts, at_ns, cell.rule.max_fact_age_ns)
