@@ -78,6 +78,24 @@ def apply_plain(table: Table, plain: PlainSegments, slots: Ints, now_ns: int, la
     )
 
 
+def applied_first(
+    table: Table, plain: PlainSegments, slots: Ints, places: Ints, receipt_ns: Ints, lateness_ns: int
+) -> Ints:
+    """Apply those of the segments at `places`, one a stream, that come next and in time; return their places.
+
+    `slots`, `receipt_ns`: (S,) each segment's.
+    """
+    if places.size:
+        block = table.gather(slots[places])
+        fits = _fit(block, plain, places) & _sorted_within(plain)[places]
+        fits &= receipt_ns[places] + block.offset_ns - plain.end_ns[places] <= lateness_ns
+        if not fits.all():
+            places, block = places[fits], Block(block.rows[fits])
+    if places.size:
+        _apply(table, block, plain, slots[places], places, receipt_ns[places])
+    return places
+
+
 def _once(moved: list[Ints], heard: list[Bools]) -> tuple[Ints, Bools]:
     """Return each slot once, and whether any of its segments was on time."""
     if len(moved) == 1:
@@ -154,7 +172,7 @@ def _sorted_within(plain: PlainSegments) -> Bools:
     return fits
 
 
-def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places: Ints, now_ns: int) -> None:
+def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places: Ints, now_ns: int | Ints) -> None:
     """Apply the segments at `places`, each to its slot, of which `block` holds the rows."""
     begin, stop, end_ns = plain.offsets[places], plain.offsets[places + 1], plain.end_ns[places]
     number = stop - begin

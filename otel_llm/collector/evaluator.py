@@ -19,6 +19,7 @@ from otel_llm.collector.applying import Applied, apply_plain, segment_of
 from otel_llm.collector.metering import Meter, Metered
 from otel_llm.collector.streams import LiveStream
 from otel_llm.collector.table import Table
+from otel_llm.collector.together import apply_ahead, groups
 from otel_llm.collector.watching import Watching
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments
 from otel_llm.readers.foreign import foreign_tokens
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from otel_llm.collector.together import Ahead, Received
     from otel_llm.collector.windowing import Windowing
     from otel_llm.readers.records import Batch, RequestSpan, Segment
     from otel_llm.rules.decisions import Decision
@@ -119,10 +121,42 @@ class Evaluator:
 
     # Input.
 
-    def apply(self, batch: Batch, now_ns: int) -> None:
-        """Take what one export request held, received at `now_ns`; then look at the rules of what it touched."""
+    def apply_all(self, received: Sequence[Received]) -> None:
+        """Take several export requests, in order of receipt: what `apply` on each would find, only sooner."""
+        shortest_ns = min(self.windowing.window_ns, self.patience.lateness_ns)
+        for group in groups(received, shortest_ns):
+            for (batch, now_ns), ahead in zip(group, self._ahead(group), strict=True):
+                self.apply(batch, now_ns, ahead)
+
+    def _ahead(self, group: Sequence[Received]) -> Sequence[Ahead | None]:
+        """Apply what may go first of exports of which no two have a plain segment of one stream."""
+        nothing = [None] * len(group)
+        last_ns = group[-1][1]
+        closes_ns, engine_ns = self.windowing.next_close(), self.watching.engine.next_timer()
+        if sum(batch.plain is not None for batch, _ in group) < 2 or (closes_ns is not None and closes_ns <= last_ns):
+            return nothing
+        others = np.concatenate([self._slots_of(batch, None) for batch, _ in group])
+        found = apply_ahead(
+            self.table,
+            group,
+            others,
+            lateness_ns=self.patience.lateness_ns,
+            lost_after_ns=self.patience.lost_after_ns,
+            engine_rests=engine_ns is None or engine_ns > last_ns,
+        )
+        slots = np.concatenate([one.slots for one in found])
+        now_ns = np.repeat(np.array([now_ns for _, now_ns in group]), [one.segments for one in found])
+        self.watching.moved_ahead(slots, now_ns)
+        return found
+
+    def apply(self, batch: Batch, now_ns: int, ahead: Ahead | None = None) -> None:
+        """Take what one export request held, received at `now_ns`; then look at the rules of what it touched.
+
+        `ahead`: what was applied of it before.
+        """
         self.windowing.begin(now_ns)
-        plain = None if batch.plain is None else self.table.find(batch.plain.keys)
+        segments = batch.plain if ahead is None else ahead.rest
+        plain = None if segments is None else self.table.find(segments.keys)
         self.watching.before(self._slots_of(batch, plain), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         self._now_ns = max(self._now_ns, now_ns)
@@ -137,14 +171,14 @@ class Evaluator:
         for key in begun:
             self._settle(self.live[key], now_ns)
         moved = None
-        if batch.plain is not None and plain is not None:
+        if segments is not None and plain is not None:
             if begun:
-                plain = self.table.find(batch.plain.keys)
-            moved = apply_plain(self.table, batch.plain, plain, now_ns, self.patience.lateness_ns)
+                plain = self.table.find(segments.keys)
+            moved = apply_plain(self.table, segments, plain, now_ns, self.patience.lateness_ns)
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
-            later += [segment_of(batch.plain, place, now_ns) for place in moved.left]
+            later += [segment_of(segments, place, now_ns) for place in moved.left]
         for segment in sorted(later, key=lambda one: one.seq):
             self._take(segment, now_ns, touched)
         for span in batch.requests:
@@ -160,6 +194,10 @@ class Evaluator:
             if stream is not None and self._settle(stream, now_ns) and touched[key] is None:
                 touched[key] = True
         self._look_at(moved, touched, now_ns)
+        if ahead is not None:
+            self.counts["segments"] += ahead.segments
+            self.counts["tokens"] += ahead.tokens
+            self.watching.in_turn(ahead.slots, now_ns)
         if (due_ns := self.watching.next_look()) is not None and due_ns <= now_ns - LONGEST_LOOK_NS:
             self.watching.wake(now_ns)
         self._decide(self.watching.advance(now_ns, self.live))

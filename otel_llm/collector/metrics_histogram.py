@@ -44,14 +44,12 @@ class Histogram:
         self._counts[bisect_left(self._edges, value)] += 1
         self._total += value
 
-    def observe_gaps(self, times_ns: npt.NDArray[np.int64]) -> None:
-        """Count the gaps between neighbours of `times_ns`: (n,) int64, ascending; none where n < 2."""
-        if len(times_ns) < 2:
-            return
-        gaps = times_ns[1:] - times_ns[:-1]
-        found = np.bincount(self._edges_array.searchsorted(gaps), minlength=len(self._counts))
-        self._counts = self._counts + found  # a new array: who reads meanwhile sees all of these gaps or none
-        self._total += int(times_ns[-1]) - int(times_ns[0])
+    def observe_all(self, values: Sequence[int] | npt.NDArray[np.int64]) -> None:
+        """Count values that are sorted, ascending: bounds are searched among them, not they among the bounds."""
+        below = np.asarray(values).searchsorted(self._edges_array, side="right")
+        found = np.diff(below, prepend=0, append=len(values))
+        self._counts = self._counts + found  # a new array: who reads meanwhile sees all of these values or none
+        self._total += int(np.sum(values, dtype=np.int64))
 
     @property
     def total(self) -> float:

@@ -17,10 +17,7 @@ from otel_llm.collector.metrics_histogram import Histogram
 from otel_llm.slo.classes import OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import numpy as np
-    import numpy.typing as npt
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from otel_llm.readers.rows import Row
     from otel_llm.slo.verdict import Verdict
@@ -113,8 +110,8 @@ class UserMetrics:
         series.penalty_tokens += penalty_tokens
         series.refunded_tokens += refunded_tokens
 
-    def judged(self, key: Key, row: Row, verdict: Verdict | None, times_ns: npt.NDArray[np.int64] | None) -> None:
-        """Count a verdict; `times_ns`: the arrivals of all tokens of the request, ascending."""
+    def judged(self, key: Key, row: Row, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
+        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
         series = self._of(key)
         series.ended(row)
         if verdict is None:
@@ -130,8 +127,8 @@ class UserMetrics:
         fluidity = verdict.fluidity_index
         if fluidity is not None:
             series.fluidity.observe(fluidity)
-        if times_ns is not None:
-            series.tbt.observe_gaps(times_ns)
+        if len(gaps_ns):
+            series.tbt.observe_all(gaps_ns)
 
     def foreign(self, row: Row) -> None:
         """Count a row that follows from another instrumentation's span."""

@@ -7,8 +7,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from otel_llm.collector.self_metrics import DecisionLatency
 
 if TYPE_CHECKING:
@@ -64,8 +62,8 @@ class Outlets:
         self.recent.append(row)
         if self.replaying:
             return
-        times_ns = np.frombuffer(stream.tokens_so_far.times_buffer, dtype=np.int64) if stream.begun else None
-        self.metrics.judged(key_of(stream.group), row, verdict, times_ns)
+        gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
+        self.metrics.judged(key_of(stream.group), row, verdict, gaps_ns)
         self._say(lambda: self.console.row(row))
 
     def foreign_judged(self, row: Row) -> None:

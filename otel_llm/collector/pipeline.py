@@ -1,7 +1,8 @@
 """The service's flow, written once and in order: decode, journal, evaluate, windows, rules, record.
 
-`accept` runs in the receivers' threads and ends with the journal: what it acknowledges is written. Everything
-behind it runs in one thread, which owns all state; others ask it through `ask`.
+`accept` runs in the receivers' threads and hands the bytes over; it answers when they are in the journal. All work is
+done in one thread, which owns all state; others ask it through `ask`. What waits meanwhile is taken in together: a
+second thread that computes would only fight with the first for the interpreter, at twice the cost of both.
 """
 
 from __future__ import annotations
@@ -10,34 +11,38 @@ import json
 import logging
 import queue
 import threading
-import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
+from otel_llm.collector.inbox import Export
+from otel_llm.collector.together import MOST
 from otel_llm.collector.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.collector.clock import Clock
     from otel_llm.collector.config import Limits
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
     from otel_llm.collector.outlets import Outlets
+    from otel_llm.collector.together import Received
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine import RuleEngine
     from otel_llm.rules.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
 
 T = TypeVar("T")
+_Item: TypeAlias = "Export | Callable[[], None] | None"
+"""Something to do; None: stop."""
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES = 256 * 2**20
@@ -45,7 +50,10 @@ QUEUED_BYTES = 256 * 2**20
 LONGEST_WAIT_S = 0.5
 REST_S = 0.005
 """Timers closer together than this are looked at together: at their own instants, only later."""
-UNSTAMPED = 0
+READ_APART_BYTES = 2**20
+"""Larger requests are decoded in the receiver's thread: the evaluator has readers to look after meanwhile."""
+TOGETHER_BYTES = 2**22
+"""Requests that wait are decoded and evaluated together, up to so many bytes."""
 
 
 @dataclass(slots=True)
@@ -63,10 +71,10 @@ class Pipeline:
     replayed: int = 0
     attribute_limits: AttributeLimits = field(init=False)
     _received: Counter[str] = field(default_factory=Counter)
-    _inbox: queue.Queue[tuple[Batch, int, int] | Callable[[], None] | None] = field(default_factory=queue.Queue)
+    _inbox: queue.Queue[_Item] = field(default_factory=queue.Queue)
+    _following: tuple[Callable[[], None] | None] | None = None
+    """What was found behind exports that are evaluated together, if that is no export: it is next."""
     _queued_bytes: int = 0
-    _receiving_ns: int | None = None
-    """The receipt time of the export that is being accepted: no timer at or after it may run before it."""
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -81,31 +89,24 @@ class Pipeline:
         self._thread.start()
 
     def accept(self, raw: bytes) -> bytes:
-        """Decode, write to the journal, hand over; return the OTLP answer.
+        """Hand over; when it is decoded and written to the journal, return the OTLP answer.
 
         Raises DecodeError for bytes that are no export request, JournalError when it cannot be written,
         UnavailableError when stopping, BusyError when the evaluator is behind or follows as many streams as it may:
         nothing is kept then, the sender is told.
         """
-        limits = self.limits
-        with self._reading:  # reading holds the interpreter anyway; so no more than one message is taken apart at once
-            batch = otlp.read(raw, limits=self.attribute_limits)
-        batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
-        with self._order:  # the journal's order is the order of evaluation, and receipt times do not go back
-            self._received["received_exports"] += 1
-            self._received["received_spans"] += batch.spans
-            self._received["received_tokens"] += batch.tokens
-            self._refuse_if_busy(batch)
-            self._receiving_ns = UNSTAMPED
-            try:
-                receipt_ns = self._receiving_ns = self.clock.now_ns()
-                batch.received(receipt_ns)
-                written = self.journal.append(raw, receipt_ns)
-                self._inbox.put((batch, receipt_ns, len(raw)))
-                self._queued_bytes += len(raw)
-                self._received["exports"] += 1
-            finally:
-                self._receiving_ns = None
+        export = Export(raw)
+        if len(raw) > READ_APART_BYTES:
+            with (
+                self._reading
+            ):  # reading holds the interpreter anyway; so no more than one message is taken apart at once
+                export.batch = otlp.read(raw, limits=self.attribute_limits)
+        with self._order:  # receipt times do not go back
+            self._refuse_if_busy()
+            export.receipt_ns = self.clock.now_ns()
+            self._queued_bytes += len(raw)
+            self._inbox.put(export)
+        batch, written = export.taken(lambda: self.unwell() is None)
         self.journal.wait_durable(written)
         if self.outgoing.forward is not None:
             self.outgoing.forward.offer(raw)
@@ -117,18 +118,18 @@ class Pipeline:
             answer.partial_success.error_message = f"spans refused: {reasons}"
         return answer.SerializeToString()
 
-    def _refuse_if_busy(self, batch: Batch) -> None:
-        busy = None
+    def _refuse_if_busy(self) -> None:
         if self._stopping:
             self._received["refused_export.stopping"] += 1
             raise UnavailableError("the collector is stopping")
         if self._inbox.qsize() >= self.limits.queued_exports or self._queued_bytes > QUEUED_BYTES:
-            busy = "behind", "the evaluator is behind"
-        elif batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:
-            busy = "streams", "too many streams in flight"  # what goes on may go on
-        if busy is not None:
-            self._received[f"refused_export.{busy[0]}"] += 1
-            raise BusyError(busy[1])
+            self._received["refused_export.behind"] += 1
+            raise BusyError("the evaluator is behind")
+
+    def _refuse_if_full(self, batch: Batch) -> None:
+        if batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:  # what goes on may go on
+            self._received["refused_export.streams"] += 1
+            raise BusyError("too many streams in flight")
 
     def ask(self, question: Callable[[], T], timeout_s: float = 5.0) -> T:
         """Run `question` in the evaluator's thread and return what it returns; raises TimeoutError or its error."""
@@ -180,15 +181,68 @@ class Pipeline:
             if item is None:
                 self._guard(lambda: self.evaluator.finish(self.clock.now_ns()))
                 return
-            if isinstance(item, tuple):
-                batch, receipt_ns, size = item
-                self._guard(lambda batch=batch, receipt_ns=receipt_ns: self.evaluator.apply(batch, receipt_ns))  # type: ignore[misc]
-                self._queued_bytes -= size
+            if isinstance(item, Export):
+                self._evaluate(item)
             else:
                 item()
 
-    def _next(self) -> tuple[Batch, int, int] | Callable[[], None] | None:
+    def _evaluate(self, first: Export) -> None:
+        """Take in an export and those that wait behind it, and evaluate them together."""
+        exports, size = [first], len(first.raw)
+        while len(exports) < MOST and size < TOGETHER_BYTES and self._following is None:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(item, Export):
+                exports.append(item)
+                size += len(item.raw)
+            else:
+                self._following = (item,)
+        self._read(exports)
+        received = [received for export in exports if (received := self._take_in(export)) is not None]
+        self._guard(lambda: self.evaluator.apply_all(received))
+        with self._order:
+            self._queued_bytes -= size
+
+    def _read(self, exports: list[Export]) -> None:
+        """Decode what is not decoded yet, in one pass."""
+        raw = [export for export in exports if export.batch is None]
+        found: Sequence[Batch | Exception]
+        try:
+            found = otlp.read_all([export.raw for export in raw], limits=self.attribute_limits)
+        except Exception as error:  # noqa: BLE001  a bug of ours: the senders are told
+            found = [error] * len(raw)
+        for export, batch in zip(raw, found, strict=True):
+            if isinstance(batch, Exception):
+                export.refuse(batch)
+            else:
+                export.batch = batch
+
+    def _take_in(self, export: Export) -> Received | None:
+        """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated."""
+        batch = export.batch
+        if batch is None:
+            return None
+        try:
+            batch.bound(segments=self.limits.segments_per_request, choices=MAX_CHOICES)
+            self._received["received_exports"] += 1
+            self._received["received_spans"] += batch.spans
+            self._received["received_tokens"] += batch.tokens
+            self._refuse_if_full(batch)
+            batch.received(export.receipt_ns)
+            export.accept(self.journal.append(export.raw, export.receipt_ns))
+        except Exception as error:  # noqa: BLE001  the sender is told
+            export.refuse(error)
+            return None
+        self._received["exports"] += 1
+        return batch, export.receipt_ns
+
+    def _next(self) -> _Item:
         """Return the next thing to do; while there is none, let time pass."""
+        if self._following is not None:
+            (item,), self._following = self._following, None
+            return item
         while True:
             due_ns = self.evaluator.next_timer()
             wait_s = LONGEST_WAIT_S
@@ -200,17 +254,11 @@ class Pipeline:
                 self._let_time_pass()
 
     def _let_time_pass(self) -> None:
-        """Advance to now, but not past the receipt of what is being accepted at this moment."""
-        now_ns = self.clock.now_ns()
-        # In this order: an export that is not seen here either is stamped after now_ns, or is in the inbox.
-        receiving_ns = self._receiving_ns
-        if not self._inbox.empty():
-            return
-        if receiving_ns is not None:
-            now_ns = min(now_ns, receiving_ns - 1)
-            time.sleep(0.001)  # the disk is slow: look again, without spinning
-        if now_ns <= 0:
-            return
+        """Advance to now, if nothing was received before that."""
+        with self._order:  # nobody is between the stamp of an export and its place in the inbox
+            if not self._inbox.empty():
+                return
+            now_ns = self.clock.now_ns()
         self._guard(lambda: self.journal.tick(now_ns))
         self._guard(lambda: self.evaluator.advance(now_ns))
 
@@ -226,7 +274,7 @@ class Pipeline:
     def counts(self) -> dict[str, int | float]:
         """Return the collector's own counters (ask in the evaluator's thread)."""
         with self._inbox.mutex:
-            oldest = next((item[1] for item in self._inbox.queue if isinstance(item, tuple)), None)
+            oldest = next((item.receipt_ns for item in self._inbox.queue if isinstance(item, Export)), None)
         lag_s = 0.0 if oldest is None else max(0, self.clock.now_ns() - oldest) / 1e9
         return {
             **self.evaluator.counts,

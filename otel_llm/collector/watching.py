@@ -84,6 +84,26 @@ class Watching:
                 self._leave(slot)
                 self.engine.update(stream, now_ns, late=not acts)
 
+    def moved_ahead(self, slots: Ints, now_ns: Ints) -> None:
+        """Look at streams whose next segment was applied before its turn, each at its own instant.
+
+        Of those that are not calm nothing more is looked at until `in_turn`.
+        """
+        sieved = self._table.sieved[slots] != 0
+        slots, now_ns = slots[sieved], now_ns[sieved]
+        if slots.size:
+            calm, _ = self._sift(slots, now_ns)
+            self._table.sieved[slots[~calm]] = 0
+
+    def in_turn(self, slots: Ints, now_ns: int) -> None:
+        """Leave to the engine what was not calm when it was moved ahead, or was the engine's before."""
+        table = self._table
+        for slot in slots[table.sieved[slots] == 0].tolist():
+            stream = table.streams[slot]
+            if stream is not None and stream.begun and stream.ended_ns is None:
+                self._leave(slot)
+                self.engine.update(stream, now_ns, late=False)
+
     def joined(self, stream: LiveStream, now_ns: int) -> None:
         """Leave a stream to the engine, since its request has another: they share budgets."""
         if self._table.sieved[stream.slot]:

@@ -21,10 +21,12 @@ from otel_llm.readers.records import Batch, DecodeError, Segment
 from otel_llm.readers.token_events import MAX_MESSAGE_TOKENS, MAX_TOKENS, TokenEventError, read_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+    from otel_llm.readers.plain_segments import PlainSegments
 
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 _RESOURCE_SPANS_TAG: Final = 0x0A
@@ -54,10 +56,26 @@ def read(raw: bytes, *, limits: AttributeLimits = DEFAULT_LIMITS, few: int = pla
     Raises:
         DecodeError: these bytes are no such message.
     """
-    plain, rest = plain_segments.take(raw, few)
+    found = read_all((raw,), limits=limits, few=few)[0]
+    if isinstance(found, DecodeError):
+        raise found
+    return found
+
+
+def read_all(
+    raws: Sequence[bytes], *, limits: AttributeLimits = DEFAULT_LIMITS, few: int = plain_segments.FEW
+) -> list[Batch | DecodeError]:
+    """Return the records of each export request as `read` does, or why these bytes are no such message."""
+    return [_read(plain, rest, limits) for plain, rest in plain_segments.take(raws, few)] if raws else []
+
+
+def _read(plain: PlainSegments | None, rest: bytes, limits: AttributeLimits) -> Batch | DecodeError:
     if len(rest) > _MUCH_BYTES and plain_segments.parts(rest, MOST_PARTS) > MOST_PARTS:
-        raise DecodeError(f"more than {MOST_PARTS} spans, scopes and resources in one export request")
-    batch = decode(parse(rest), limits=limits)
+        return DecodeError(f"more than {MOST_PARTS} spans, scopes and resources in one export request")
+    try:
+        batch = decode(parse(rest), limits=limits)
+    except DecodeError as error:
+        return error
     batch.plain = plain
     return batch
 

@@ -57,6 +57,22 @@ class PlainSegments:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def part(self, start: int, stop: int) -> PlainSegments:
+        """Return those from one place to another, as views."""
+        if start == 0 and stop == len(self):
+            return self
+        first, last = self.offsets[start], self.offsets[stop]
+        return PlainSegments(
+            self.keys[start:stop],
+            self.seq[start:stop],
+            self.first_token[start:stop],
+            self.start_ns[start:stop],
+            self.end_ns[start:stop],
+            self.kind[start:stop],
+            self.offsets[start : stop + 1] - first,
+            self.times_ns[first:last],
+        )
+
     def only(self, chosen: Bools) -> PlainSegments:
         """Return those that are chosen, (S,)."""
         lengths = np.diff(self.offsets)
@@ -70,6 +86,23 @@ class PlainSegments:
             offsets=np.concatenate(([0], np.cumsum(lengths[chosen]))),
             times_ns=self.times_ns[np.repeat(chosen, lengths)],
         )
+
+
+def joined(parts: Sequence[PlainSegments]) -> PlainSegments:
+    """Return the segments of several messages, in their order; `parts` must not be empty."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    return PlainSegments(
+        keys=[key for part in parts for key in part.keys],
+        seq=np.concatenate([part.seq for part in parts]),
+        first_token=np.concatenate([part.first_token for part in parts]),
+        start_ns=np.concatenate([part.start_ns for part in parts]),
+        end_ns=np.concatenate([part.end_ns for part in parts]),
+        kind=np.concatenate([part.kind for part in parts]),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        times_ns=np.concatenate([part.times_ns for part in parts]),
+    )
 
 
 _NAME_FIELD: Final = b"\x2a" + bytes((len(semconv.SEGMENT_SPAN),)) + semconv.SEGMENT_SPAN.encode()
@@ -162,19 +195,31 @@ def _event_form(kind: int) -> _Form:
 _EVENT_FORMS: Final = tuple(_event_form(kind) for kind in range(len(KINDS)))
 
 
-def take(raw: bytes, few: int = FEW) -> tuple[PlainSegments | None, bytes]:
-    """Return the plain segments of an export request, if it may have `few` or more, and the rest as a message."""
-    names = [match.start() for match in _NAMES.finditer(raw)]
-    if len(names) < few:
-        return None, raw
-    found = _candidates(raw, np.array(names, dtype=np.int64))
+def take(raws: Sequence[bytes], few: int = FEW) -> list[tuple[PlainSegments | None, bytes]]:
+    """Return of each export request the plain segments, None for none, and the rest as a message.
+
+    They are searched in all requests at once, and only if those may hold `few` or more.
+    """
+    nothing: list[tuple[PlainSegments | None, bytes]] = [(None, raw) for raw in raws]
+    joint = raws[0] if len(raws) == 1 else b"".join(raws)
+    names = [match.start() for match in _NAMES.finditer(joint)]
+    found = _candidates(joint, np.array(names, dtype=np.int64)) if len(names) >= few else None
     if found is None:
-        return None, raw
-    split = _Rest(raw, found.begin, found.end).split()
-    if split is None:
-        return None, raw
-    taken, rest = split
-    return (found.segments(taken), rest) if taken.size else (None, raw)
+        return nothing
+    walk = _Rest(joint, found.begin, found.end)
+    splits: list[tuple[Ints, bytes] | None] = []
+    start = 0
+    for raw in raws:
+        splits.append(walk.split(start, start + len(raw)))
+        start += len(raw)
+    segments = found.segments(np.concatenate([np.zeros(0, dtype=np.int64), *(split[0] for split in splits if split)]))
+    taken = []
+    start = 0
+    for split, alone in zip(splits, nothing, strict=True):
+        stop = start + (len(split[0]) if split else 0)
+        taken.append((segments.part(start, stop), split[1]) if split and stop > start else alone)
+        start = stop
+    return taken
 
 
 @dataclass(slots=True)
@@ -246,6 +291,7 @@ def _candidates(raw: bytes, names: Ints) -> _Candidates | None:
     first, at, fits = _int_value(data, at, end, _FIRST_FORM.size)
 
     start_ns, end_ns = words[head + _START_AT], words[head + _END_AT]
+    fits &= seq > 0  # one that begins a stream says more
     fits &= (start_ns > 0) & (end_ns >= start_ns) & (end_ns <= MAX_TIME_NS)
     fits &= (words[head + _TRACE_AT] | words[head + _TRACE_AT + 8]) != 0
     fits &= words[head + _PARENT_AT] != 0
@@ -356,12 +402,16 @@ class _Rest:
         self._stops = dict(zip(starts, [*starts[1:], len(begin)][: len(starts)], strict=True))
         self._taken: list[Ints] = []
 
-    def split(self) -> tuple[Ints, bytes] | None:
-        """Return which candidates are spans, and the message without them; None where its fields do not add up."""
+    def split(self, begin: int, end: int) -> tuple[Ints, bytes] | None:
+        """Return which candidates are spans of the message between these places, and that message without them.
+
+        None where its fields do not add up.
+        """
+        self._taken = []
         try:
             parts = b"".join(
                 self._resource(payload, stop) if tag == _RESOURCE_SPANS_TAG else self._raw[start:stop]
-                for tag, start, payload, stop in self.fields(0, len(self._raw))
+                for tag, start, payload, stop in self.fields(begin, end)
             )
         except _MalformedError:
             return None

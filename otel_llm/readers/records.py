@@ -119,8 +119,7 @@ class Batch:
     @property
     def begins(self) -> bool:
         """Tell whether a request is committed in it."""
-        plain = self.plain is not None and not self.plain.seq.all()
-        return plain or any(segment.seq == 0 for segment in self.segments)
+        return any(segment.seq == 0 for segment in self.segments)
 
     def bound(self, *, segments: int, choices: int) -> None:
         """Refuse segments numbered from `segments` on, and those of choices from `choices` on."""

@@ -30,7 +30,7 @@ class Stream:
     one with a token earlier than the last applied costs a replay of the whole stream.
     """
 
-    __slots__ = ("_every", "_kinds", "_read", "_run", "commit_ns", "input_tokens", "resorted", "skewed", "slo")
+    __slots__ = ("_every", "_gaps", "_kinds", "_read", "_run", "commit_ns", "input_tokens", "resorted", "skewed", "slo")
 
     def __init__(self, slo: SloClass, commit_ns: int, input_tokens: int | None = None) -> None:
         self.slo = slo
@@ -41,6 +41,7 @@ class Stream:
         self.skewed = 0
         """Tokens recorded before the commit, which count as at the commit."""
         self._every = array("q")
+        self._gaps: Sequence[int] | None = None
         self._kinds: bytearray | None = None  # None while all is content
         self._read = self._every if CONTENT in slo.reads else array("q")
         self._run = Running(slo, commit_ns, input_tokens)
@@ -74,9 +75,11 @@ class Stream:
         return self._every if self._kinds is None and self._read is self._every else None
 
     @property
-    def times_buffer(self) -> array[int]:
-        """Return `times_ns` as what numpy can look at; no token can be applied while it does."""
-        return self._every
+    def gaps_ns(self) -> Sequence[int]:
+        """Return the gaps between neighbouring tokens, sorted; a list of few, an array of many."""
+        if self._gaps is None or len(self._gaps) + 1 < len(self._every):
+            self._gaps = _sorted_gaps(self._every)
+        return self._gaps
 
     def append(self, times: bytes, kind: int) -> None:
         """Take sorted tokens of one kind, none before the last, as 64-bit integers, without judging them."""
@@ -177,7 +180,7 @@ class Stream:
         idle = run.idle_ns(x)
         misses = run.misses(waited_to) if judged else None
         aborted = self.slo.benefit.abort_penalty if outcome in ABORTED else 0.0
-        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = _gap_ranks(every)
+        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = _gap_ranks(self.gaps_ns)
         stalls = run.stalls + (waited_to is not None and run.waiting(waited_to) and not run.stalled)
         return Verdict(
             outcome=outcome,
@@ -241,19 +244,23 @@ class Stream:
         self.extend(every, kinds)
 
 
-def _gap_ranks(times_ns: array[int]) -> tuple[int | None, int | None, int | None]:
-    """Return the median, the 99th percentile and the longest of the gaps between tokens; None where there are none."""
-    count = len(times_ns) - 1
-    if count < 1:
-        return None, None, None
-    if count < _MANY:
-        ordered = sorted(map(sub, times_ns[1:], times_ns))
-        return ordered[rank(count, P50)], ordered[rank(count, P99)], ordered[-1]
+def _sorted_gaps(times_ns: array[int]) -> Sequence[int]:
+    if len(times_ns) <= _MANY:
+        return sorted(map(sub, times_ns[1:], times_ns))
     import numpy as np  # for few tokens it is not needed, and not there in every process
 
-    gaps = np.diff(np.frombuffer(times_ns, dtype=np.int64))
+    times = np.frombuffer(times_ns, dtype=np.int64)
+    gaps = times[1:] - times[:-1]
     gaps.sort()
-    return gaps[rank(count, P50)].item(), gaps[rank(count, P99)].item(), gaps[-1].item()
+    return gaps  # type: ignore[return-value]
+
+
+def _gap_ranks(gaps_ns: Sequence[int]) -> tuple[int | None, int | None, int | None]:
+    """Return the median, the 99th percentile and the longest of sorted gaps; None where there are none."""
+    count = len(gaps_ns)
+    if not count:
+        return None, None, None
+    return int(gaps_ns[rank(count, P50)]), int(gaps_ns[rank(count, P99)]), int(gaps_ns[-1])
 
 
 def _check(kinds: Sequence[int], count: int) -> None:

@@ -29,6 +29,7 @@ def test_the_sieve_and_the_columns_change_nothing(seed: int) -> None:
     for other in (
         Seen(one).run(columns=False),
         Seen(one).run(advances=instants),
+        Seen(one).run_together(random),
         Seen(one, by_columns=False).run(),
         Seen(one, by_columns=False).run(advances=instants, columns=False),
     ):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,14 +25,14 @@ def plain(bounds: tuple[float, ...], values: list[float]) -> list[tuple[str, flo
 @pytest.mark.parametrize("bounds", IN_SECONDS)
 def test_a_value_on_a_bound_belongs_to_it_and_the_next_nanosecond_does_not(bounds: tuple[float, ...]) -> None:
     every_ns = [max(0, round(bound * 1e9) + off) for bound in bounds for off in (-1, 0, 1)]
-    one_by_one, gaps = Histogram(bounds), Histogram(bounds)
+    one_by_one, together = Histogram(bounds), Histogram(bounds)
     for ns in every_ns:
         one_by_one.observe(ns)
-        gaps.observe_gaps(np.array([T0_NS, T0_NS + ns]))
+    together.observe_all(sorted(every_ns))
     expected = plain(bounds, [ns / 1e9 for ns in every_ns])
     assert one_by_one.cumulative() == expected
-    assert gaps.cumulative() == expected
-    assert one_by_one.total == gaps.total == sum(every_ns) / 1e9
+    assert together.cumulative() == expected
+    assert one_by_one.total == together.total == sum(every_ns) / 1e9
 
 
 gap_ns = st.one_of(
@@ -41,26 +40,24 @@ gap_ns = st.one_of(
 )
 
 
-@given(st.lists(st.lists(gap_ns, max_size=60), max_size=8))
-def test_the_gaps_of_requests_are_counted_as_a_plain_loop_does(requests: list[list[int]]) -> None:
+@given(st.lists(st.lists(gap_ns, max_size=60), max_size=8), st.booleans())
+def test_the_gaps_of_requests_are_counted_as_a_plain_loop_does(requests: list[list[int]], as_array: bool) -> None:
     counted = Histogram(TBT_BUCKETS_S)
     values: list[float] = []
     total_ns = 0
     for gaps in requests:
-        times = np.cumsum([T0_NS, *gaps], dtype=np.int64)
-        counted.observe_gaps(times)
-        steps = [after - before for before, after in pairwise(times.tolist())]
-        values += [step / 1e9 for step in steps]
-        total_ns += sum(steps)
+        ordered = sorted(gaps)
+        counted.observe_all(np.array(ordered, dtype=np.int64) if as_array else ordered)
+        values += [gap / 1e9 for gap in gaps]
+        total_ns += sum(gaps)
     assert counted.cumulative() == plain(TBT_BUCKETS_S, values)
     assert counted.total == total_ns / 1e9
     assert counted.total == pytest.approx(math.fsum(values))
 
 
-@pytest.mark.parametrize("times", [[], [T0_NS]])
-def test_without_a_second_token_there_is_no_gap(times: list[int]) -> None:
+def test_nothing_is_counted_of_no_values() -> None:
     counted = Histogram(TBT_BUCKETS_S)
-    counted.observe_gaps(np.array(times, dtype=np.int64))
+    counted.observe_all([])
     assert counted.cumulative()[-1] == ("+Inf", 0.0)
     assert counted.total == 0
 

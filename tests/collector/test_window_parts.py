@@ -26,7 +26,7 @@ from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
 from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.classes import SloClass, SloClasses
 
 UNITS = (1, 1, 50_000_000, 333_333_333)
 """What a step of time is, in ns: windows and lateness are a few of them."""
@@ -64,7 +64,7 @@ def drawn(random: Random) -> Fleet:
             receipt_ns = span.end_time_unix_nano + random.choice((0, 1, 3, 9)) * unit
             received.setdefault(receipt_ns, []).append(span)
     return Fleet(
-        classes=load_slo(),
+        classes=SloClasses((SloClass("chat", pace_ns=random.choice((1, 2, 5)) * unit),), "chat"),
         rules=RuleSet(()),
         patience=Patience(random.choice((20, 21, 64, 100)) * unit, 10_000 * unit),
         window_ns=random.choice((1, 2, 7, 16, 50, 100)) * unit,
@@ -175,3 +175,21 @@ def test_every_stream_is_charged_once_whatever_part_it_is_in() -> None:
     one.evaluator.advance(at(40_000))
     assert sum(row["tokens_read"] for row in one.windows) == 39 * len(streams) + 1
     assert next(row for row in one.windows if row["window_start_unix_nano"] == at(15_000))["tokens_read"] == 1
+
+
+def test_who_has_told_everything_is_charged_before_the_window_closes() -> None:
+    one = seen(window_ns=SECOND, patience=Patience(5 * SECOND, 10_000 * SECOND))
+    streams = range(1, 4 * PARTS + 2)
+    take(one, 0, *[commit(request=number) for number in streams])
+    table = one.evaluator.table
+    for seq in range(1, 40):
+        end = seq * 250
+        one.evaluator.advance(at(end - 1))
+        take(one, end, *[piece(seq, seq - 1, [end - 100], end, request=number) for number in streams])
+        if end % 1000 == 750 and end > 5000:  # in 250 ms a window closes
+            until_ns = at(end - 5000 + 250)
+            one.evaluator.advance(until_ns + 5 * SECOND - 1)
+            assert one.windowing.closed_until_ns == until_ns - SECOND
+            assert (table.charged_ns[table.flying()] == until_ns).all()
+        if end % 1000 == 500 and end > 5000:  # half of the lateness before that, nobody was
+            assert (table.charged_ns[table.flying()] <= (one.windowing.closed_until_ns or 0)).any()

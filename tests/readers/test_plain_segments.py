@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
-from support.core_spans import REMOTE, SEED, TIMES_USUAL, as_sent, both_ways, examples, sent_segment
+from support.core_spans import REMOTE, SEED, TIMES_USUAL, as_sent, both_ways, examples, sent_segment, told
 from support.doors_mutations import Field, field_of, mutate_bytes, mutate_fields, parse_fields, varint
 from support.otlp import (
     IDENTITY,
@@ -36,7 +36,9 @@ from otel_llm import semconv
 from otel_llm.export.records import Origin, Segment, mark
 from otel_llm.export.wire import export_request
 from otel_llm.readers import plain_segments
+from otel_llm.readers.otlp import read_all
 from otel_llm.readers.plain_segments import PlainSegments, take
+from otel_llm.readers.records import DecodeError
 from otel_llm.slo.classes import KINDS
 
 MS = 1_000_000
@@ -83,24 +85,25 @@ def test_what_our_encoder_sends_of_the_middle_of_a_stream_is_taken_whole() -> No
 
 
 def test_fewer_than_asked_for_are_left_to_protobuf() -> None:
-    raw = export(*[sent_segment(seq, 0) for seq in range(3)]).SerializeToString()
-    assert take(raw, few=4) == (None, raw)
-    assert count(take(raw, few=3)[0]) == 3
+    raw = export(*[sent_segment(seq, 0) for seq in (1, 2, 3)]).SerializeToString()
+    assert take([raw], few=4) == [(None, raw)]
+    assert [count(plain) for plain, _ in take([raw], few=3)] == [3]
+    assert [count(plain) for plain, _ in take([raw, raw], few=6)] == [3, 3]
 
 
 def test_nothing_is_taken_of_no_bytes() -> None:
-    assert take(b"", few=1) == (None, b"")
+    assert take([b"", b""], few=1) == [(None, b""), (None, b"")]
 
 
 def test_only_keeps_those_that_are_chosen() -> None:
-    raw = export(*[sent_segment(seq, seq, ticks(seq), end_ns=END_NS) for seq in range(6)]).SerializeToString()
-    plain, _ = take(raw, few=1)
+    raw = export(*[sent_segment(seq, seq, ticks(seq), end_ns=END_NS) for seq in range(1, 7)]).SerializeToString()
+    ((plain, _),) = take([raw], few=1)
     assert plain is not None
     even = plain.only(plain.seq % 2 == 0)
-    assert even.seq.tolist() == [0, 2, 4]
-    assert np.diff(even.offsets).tolist() == [0, 2, 4]
-    assert even.times_ns.tolist() == [*ticks(2), *ticks(4)]
-    assert even.keys == plain.keys[::2]
+    assert even.seq.tolist() == [2, 4, 6]
+    assert np.diff(even.offsets).tolist() == [2, 4, 6]
+    assert even.times_ns.tolist() == [*ticks(2), *ticks(4), *ticks(6)]
+    assert even.keys == plain.keys[1::2]
 
 
 # Lengths and numbers.
@@ -118,7 +121,7 @@ def test_spans_on_both_sides_of_every_length_of_a_length() -> None:
     for kind in KIND_WORDS:
         event = event_of(token(T0_NS, kind=kind)).SerializeToString()
         event = field_of(11, LEN, event).raw
-        for length, seq, first in product(chain(*LENGTHS), EDGES[::2], EDGES[::2]):
+        for length, seq, first in product(chain(*LENGTHS), EDGES[1::2], EDGES[::2]):
             room = length - len(segment_bytes(varint(seq), varint(first)))
             if room >= 0 and room % len(event) == 0 and (length, room) not in seen:
                 seen.add((length, room))
@@ -134,7 +137,7 @@ def test_spans_on_both_sides_of_every_length_of_a_length() -> None:
 @pytest.mark.parametrize("first", [*EDGES, 2**28, 2**31 - 1, 2**31])
 def test_numbers_of_any_length(seq: int, first: int) -> None:
     taken = count(agree(export(sent_segment(seq, first, ticks(2), end_ns=END_NS))))
-    assert taken == (seq < 2**28 and first < 2**28)
+    assert taken == (0 < seq < 2**28 and first < 2**28)
 
 
 def number_attribute(key: str, digits: bytes) -> bytes:
@@ -397,7 +400,7 @@ def test_resources_scopes_and_schema_urls_stay_with_their_spans() -> None:
     raw = message.SerializeToString()
     plain = agree(raw)
     assert count(plain) == 12
-    _, rest = take(raw, few=1)
+    ((_, rest),) = take([raw], few=1)
     kept = ExportTraceServiceRequest.FromString(rest)
     for resource_spans in message.resource_spans:
         for scope_spans in resource_spans.scope_spans:
@@ -407,8 +410,8 @@ def test_resources_scopes_and_schema_urls_stay_with_their_spans() -> None:
 
 def test_what_one_message_expands_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_segments, "MAX_MESSAGE_TOKENS", 5)
-    raw = export(*[sent_segment(seq, 0, ticks(2), end_ns=END_NS) for seq in range(3)]).SerializeToString()
-    assert take(raw, few=1) == (None, raw)
+    raw = export(*[sent_segment(seq, 0, ticks(2), end_ns=END_NS) for seq in (1, 2, 3)]).SerializeToString()
+    assert take([raw], few=1) == [(None, raw)]
 
 
 # Messages of any shape, and what becomes of them on the way.
@@ -556,6 +559,17 @@ def test_ten_thousand_mutations_are_read_the_same() -> None:
                     raw = mutate_bytes(whole, random)
             taken += count(agree(raw)) + count(agree(raw + other))
     assert taken > 4000 * TIMES_USUAL  # or nothing was tried
+
+
+def test_messages_that_are_read_together_are_read_as_each_alone() -> None:
+    random = Random(SEED)
+    for _ in range(round(400 * TIMES_USUAL)):
+        raws = [random_message(random) for _ in range(random.randint(2, 5))]
+        raws = [mutate_bytes(raw, random) if random.random() < 0.3 else raw for raw in raws]
+        raws = [raw[: random.randint(0, len(raw))] if random.random() < 0.2 else raw for raw in raws]
+        for raw, found in zip(raws, read_all(raws, few=1), strict=True):
+            alone = both_ways(raw)[1]
+            assert ("no message" if isinstance(found, DecodeError) else told(found)) == alone, [r.hex() for r in raws]
 
 
 def test_every_cut_of_a_message() -> None:

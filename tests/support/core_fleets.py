@@ -326,6 +326,14 @@ class Seen:
             self.evaluator.advance(instant)
         return self.rest()
 
+    def run_together(self, random: Random) -> Seen:
+        """Take deliveries in bunches, as they wait where evaluation is slower than they come; then let time pass."""
+        waiting = list(self.fleet.deliveries)
+        while waiting:
+            bunch = [waiting.pop(0) for _ in range(min(len(waiting), random.choice((1, 2, 3, 8, 30, 100))))]
+            self.evaluator.apply_all([(one.batch(columns=True), one.receipt_ns) for one in bunch])
+        return self.rest()
+
     def rest(self) -> Seen:
         """Let time pass until nothing is left to do."""
         patience = self.fleet.patience
