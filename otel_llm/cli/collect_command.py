@@ -31,10 +31,17 @@ HARD_STOP_S: Final = 2.0
 """Beyond the time for draining: for what should take no time, writing the last lines."""
 
 
+SHORTEST_WINDOW_NS: Final = 10_000_000
+"""A hundred closings a second; with much shorter windows closing them would take all the time."""
+
+
 class Duration(click.ParamType[int]):
-    """A duration as `500ms`, `10s`, `2m` or a number of seconds; more than zero."""
+    """A duration as `500ms`, `10s`, `2m` or a number of seconds; more than zero, and at least `shortest_ns`."""
 
     name = "duration"
+
+    def __init__(self, shortest_ns: int = 1) -> None:
+        self._shortest_ns = shortest_ns
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return ns."""
@@ -50,6 +57,8 @@ class Duration(click.ParamType[int]):
             self.fail(f"{value!r}: {problem}", param, ctx)
         if length_ns <= 0:
             self.fail(f"{value!r} is not longer than zero", param, ctx)
+        if length_ns < self._shortest_ns:
+            self.fail(f"{value!r} is shorter than {self._shortest_ns / 1e6:g}ms", param, ctx)
         return length_ns
 
 
@@ -87,7 +96,13 @@ def default_journal() -> Path:
 )
 @click.option("--http", "http_at", default="127.0.0.1:4318", show_default=True, help="OTLP/HTTP (protobuf, JSON).")
 @click.option("--web", "web_at", default="127.0.0.1:9464", show_default=True, help="Page, /metrics, /v1/streams.")
-@click.option("--window", type=Duration(), default="10s", show_default=True)
+@click.option(
+    "--window",
+    type=Duration(SHORTEST_WINDOW_NS),
+    default="10s",
+    show_default=True,
+    help="Length of a window, 10ms or more.",
+)
 @click.option(
     "--lateness", type=Duration(), default="5s", show_default=True, help="How long what is late is waited for."
 )

@@ -18,8 +18,9 @@ from rich.live import Live
 from rich.table import Table
 
 import otel_llm.audit
+from otel_llm.cli.asking import Source
 from otel_llm.cli.children import Child
-from otel_llm.cli.live_view import fetch, view
+from otel_llm.cli.live_view import view
 
 START_S = 30.0
 VLLM_START_S = 180.0
@@ -148,13 +149,13 @@ def _free_port() -> int:
 
 def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[str, Any]:
     """Follow the collector until the client is done and every stream is judged; return the last snapshot."""
-    url = f"{web.rstrip('/')}/v1/streams"
+    source = Source(web)
     limit = time.monotonic() + REPLIES_S
     with ExitStack() as stack:
         screen = stack.enter_context(Live(console=console, auto_refresh=False, transient=True)) if watched else None
         while True:
             ended = client.process.poll() is not None
-            snapshot: dict[str, Any] = fetch(url)
+            snapshot = source.streams()
             if screen is not None:
                 screen.update(view(snapshot), refresh=True)
             if ended and client.process.returncode != 0:

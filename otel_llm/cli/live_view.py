@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from rich.console import Group
@@ -16,14 +13,6 @@ SHOWN_ROWS = 8
 BAR = 20
 BAR_S = 10.0
 """The runway bar is full at so many seconds of unread text."""
-
-
-def fetch(url: str, timeout_s: float = 3.0) -> Any:
-    """Return the JSON at a collector's address; raises OSError when nobody answers, ValueError for no JSON."""
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{url!r} is no http address")
-    with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310  http only, checked above
-        return json.load(answer)
 
 
 def view(snapshot: dict[str, Any]) -> Group:
@@ -82,12 +71,3 @@ def _seconds(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def reachable(url: str) -> str | None:
-    """Return why the collector at `url` cannot be asked, None if it can."""
-    try:
-        fetch(f"{url}/v1/streams")
-    except (urllib.error.URLError, OSError, ValueError) as problem:
-        return str(problem)
-    return None

@@ -3,39 +3,60 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.live import Live
 
-from otel_llm.cli.live_view import fetch, reachable, view
+from otel_llm.cli.asking import AskError, Source, UnreachableError
+from otel_llm.cli.live_view import view
+from otel_llm.collector.secret_files import exposed
+from otel_llm.rules.yamlfile import ConfigError
 
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:9464")
 @click.option("--every", "every_s", type=click.FloatRange(0.1, 60), default=0.25, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one picture and leave.")
-def top(url: str, every_s: float, once: bool) -> None:
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="File with the bearer token that the collector asks for (auth); its own tokens file will do.",
+)
+@click.option(
+    "--ca",
+    type=click.Path(path_type=Path),
+    help="PEM file of the authority that signed the collector's certificate. [default: those this machine trusts]",
+)
+def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path | None) -> None:
     """Watch the streams in flight of the collector at URL, those closest to starving first.
 
     \b
-    Example:
+    Examples:
       otel-llm top http://127.0.0.1:9464
+      otel-llm top https://collector.example:9464 --token-file token.txt --ca ca.pem
     """
-    url = url.rstrip("/")
-    problem = reachable(url)
-    if problem is not None:
-        raise click.UsageError(f"no collector answers at {url} ({problem}); start one: otel-llm collect")
+    try:
+        source = Source(url, token_file=token_file, ca=ca)
+        first = source.streams()
+    except UnreachableError as nobody:
+        raise click.UsageError(f"{nobody}; start one: otel-llm collect") from nobody
+    except (AskError, ConfigError, ValueError) as problem:
+        raise click.UsageError(str(problem)) from problem
+    warning = None if token_file is None else exposed(token_file)
+    if warning is not None:
+        click.echo(f"warning: {warning}", err=True)
     console = Console()
     if once:
-        console.print(view(fetch(f"{url}/v1/streams")))
+        console.print(view(first))
         return
     try:
         with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
             while True:
-                live.update(view(fetch(f"{url}/v1/streams")), refresh=True)
+                live.update(view(source.streams()), refresh=True)
                 time.sleep(every_s)
     except KeyboardInterrupt:
         return
-    except OSError as gone:
-        raise click.ClickException(f"the collector at {url} stopped answering: {gone}") from gone
+    except AskError as gone:
+        raise click.ClickException(f"the collector stopped answering: {gone}") from gone

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from otel_llm.collector.doors_exposure import exposure
 from otel_llm.collector.doors_guard import Guard, names_of
+from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.doors_web import web_app
 from otel_llm.collector.grpc_server import GrpcReceiver
 from otel_llm.collector.http_server import HttpServer
@@ -59,9 +60,19 @@ class Doors:
         self._settings = settings
         self.tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
-        self.grpc = GrpcReceiver(at.grpc, accept, limits=limits, tokens=self.tokens, certificates=self.certificates)
+        self.refused = Refused()
+        """Of the two doors for exports."""
+        accept = self.refused.of_the_flow(accept)
+        self.grpc = GrpcReceiver(
+            at.grpc,
+            accept,
+            limits=limits,
+            tokens=self.tokens,
+            certificates=self.certificates,
+            refused=self.refused,
+        )
         self.http = HttpServer(
-            otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins),
+            otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins, refused=self.refused),
             at.http,
             option="--http",
             limits=limits,

@@ -63,6 +63,8 @@ class RefusalError(CollectorError):
 
     retry_after_s: int = 0
     """When the client may try again; 0: it need not."""
+    counted: bool = False
+    """Whether whoever raised it has counted it."""
 
 
 class UnauthenticatedError(RefusalError):
@@ -115,25 +117,28 @@ class InternalError(RefusalError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a kind of refusal is in each protocol."""
+    """What a kind of refusal is in each protocol, and in our own counts."""
 
     grpc: str
     """The name of the `grpc.StatusCode`."""
     code: int
     """The same as `google.rpc.Code`."""
     http: int
+    reason: str
+    """The label of `refused_exports`."""
 
 
 ANSWERS: Final[tuple[tuple[type[RefusalError], Answer], ...]] = (
-    (UnauthenticatedError, Answer("UNAUTHENTICATED", 16, 401)),
-    (ForbiddenError, Answer("PERMISSION_DENIED", 7, 403)),
-    (BadRequestError, Answer("INVALID_ARGUMENT", 3, 400)),
-    (UnsupportedContentError, Answer("UNIMPLEMENTED", 12, 415)),
-    (TooLargeError, Answer("RESOURCE_EXHAUSTED", 8, 413)),
-    (TooSlowError, Answer("DEADLINE_EXCEEDED", 4, 408)),
-    (BusyError, Answer("RESOURCE_EXHAUSTED", 8, 429)),
-    (UnavailableError, Answer("UNAVAILABLE", 14, 503)),
-    (InternalError, Answer("INTERNAL", 13, 500)),
+    (UnauthenticatedError, Answer("UNAUTHENTICATED", 16, 401, "unauthenticated")),
+    (ForbiddenError, Answer("PERMISSION_DENIED", 7, 403, "forbidden")),
+    (BadRequestError, Answer("INVALID_ARGUMENT", 3, 400, "malformed")),
+    (UnsupportedContentError, Answer("UNIMPLEMENTED", 12, 415, "unsupported")),
+    (TooLargeError, Answer("RESOURCE_EXHAUSTED", 8, 413, "too_large")),
+    (TooSlowError, Answer("DEADLINE_EXCEEDED", 4, 408, "too_slow")),
+    (BusyError, Answer("RESOURCE_EXHAUSTED", 8, 429, "busy")),
+    (JournalError, Answer("UNAVAILABLE", 14, 503, "journal")),
+    (UnavailableError, Answer("UNAVAILABLE", 14, 503, "unavailable")),
+    (InternalError, Answer("INTERNAL", 13, 500, "internal")),
 )
 
 
@@ -142,7 +147,7 @@ def answer(refusal: RefusalError) -> Answer:
     for kind, row in ANSWERS:
         if isinstance(refusal, kind):
             return row
-    return Answer("INTERNAL", 13, 500)
+    return Answer("INTERNAL", 13, 500, "internal")
 
 
 def challenge(refusal: RefusalError) -> dict[str, str]:

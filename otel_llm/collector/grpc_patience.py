@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -17,13 +18,22 @@ CROWDED_S: Final = 1.0
 _LOOK_S: Final = 0.25
 
 
+@dataclass(slots=True)
+class Waiting:
+    """An RPC whose message has not come yet."""
+
+    context: grpc.ServicerContext
+    since_s: float
+    given_up: bool = False
+
+
 class MessagePatience:
     """Cancel RPCs whose message takes longer than `message_s`, or than a second while it is `crowded`."""
 
     def __init__(self, message_s: float, crowded: Callable[[], bool]) -> None:
         self._message_s = message_s
         self._crowded = crowded
-        self._waiting: dict[int, tuple[float, grpc.ServicerContext]] = {}
+        self._waiting: dict[int, Waiting] = {}
         """In the order in which they began; the keys only tell them apart."""
         self._lock = Lock()
         self._stop = Event()
@@ -40,13 +50,13 @@ class MessagePatience:
             self._thread.join()
 
     @contextmanager
-    def waiting(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Wait for the message of an RPC within the block."""
-        key = id(context)
+    def waiting(self, context: grpc.ServicerContext) -> Iterator[Waiting]:
+        """Wait for the message of an RPC within the block; what it gives says whether that was given up."""
+        key, waiting = id(context), Waiting(context, time.monotonic())
         with self._lock:
-            self._waiting[key] = (time.monotonic(), context)
+            self._waiting[key] = waiting
         try:
-            yield
+            yield waiting
         finally:
             with self._lock:
                 del self._waiting[key]
@@ -56,6 +66,7 @@ class MessagePatience:
             limit_s = min(CROWDED_S, self._message_s) if self._crowded() else self._message_s
             before = time.monotonic() - limit_s
             with self._lock:
-                overdue = [context for began, context in self._waiting.values() if began < before]
-            for context in overdue:
-                context.cancel()
+                overdue = [one for one in self._waiting.values() if one.since_s < before]
+            for one in overdue:
+                one.given_up = True
+                one.context.cancel()

@@ -18,17 +18,19 @@ import grpc
 
 from otel_llm.collector.address import Address, listen, refused_address
 from otel_llm.collector.config import Limits
+from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import (
     BadRequestError,
     BusyError,
     InternalError,
     RefusalError,
+    TooSlowError,
     UnsupportedContentError,
     answer,
     as_refusal,
     status,
 )
-from otel_llm.collector.grpc_patience import MessagePatience
+from otel_llm.collector.grpc_patience import MessagePatience, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,6 +60,7 @@ class GrpcReceiver:
         limits: of messages, connections, and exports at once.
         tokens: what exports must bring in their `authorization` metadata; None: nothing.
         certificates: of TLS; None: plain text.
+        refused: counts the exports that are refused here.
     """
 
     def __init__(
@@ -68,15 +71,17 @@ class GrpcReceiver:
         limits: Limits | None = None,
         tokens: Tokens | None = None,
         certificates: Certificates | None = None,
+        refused: Refused | None = None,
     ) -> None:
         limits = Limits() if limits is None else limits
         self._address = address
         self._accept = accept
         self._certificates = certificates
+        self._refused = Refused() if refused is None else refused
         self._exports = _Pool(limits.concurrent_exports, "otlp-grpc")
         self._patience = MessagePatience(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
         most = limits.concurrent_exports + limits.queued_exports
-        handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most)
+        handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most, self._refused)
         self._server: grpc.Server = grpc.server(
             self._exports,
             handlers=[handlers],
@@ -130,21 +135,32 @@ class GrpcReceiver:
 
     def _export(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         # gRPC counts an RPC against its connection until it is freed: no error may stay behind that holds this frame.
+        waiting = None
         try:
-            with self._patience.waiting(context):
+            with self._patience.waiting(context) as waiting:
                 raw = next(messages)
             return self._accept(raw)
-        except StopIteration:
+        except StopIteration:  # so it looks as well, at times, when gRPC has just refused the message
+            self._count_missed(waiting)
             refusal: RefusalError = BadRequestError("no message came")
+            refusal.counted = True
         except grpc.RpcError as gone:  # the client is, or gRPC refused its message
             gone.__traceback__ = None
+            self._count_missed(waiting)
             return b""
         except Exception as error:  # noqa: BLE001 - the client is always told something
             refusal = as_refusal(error).with_traceback(None)
             if isinstance(refusal, InternalError):
                 _log.exception("an export could not be accepted: this is a bug")
+        self._refused.count(refusal)
         _refuse(refusal, messages, context)
         return None
+
+    def _count_missed(self, waiting: Waiting | None) -> None:
+        if waiting is not None and waiting.given_up:
+            self._refused.count(TooSlowError())
+        else:
+            self._refused.count_not_received()
 
 
 class _Pool(ThreadPoolExecutor):
@@ -171,10 +187,11 @@ class _Pool(ThreadPoolExecutor):
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Find the handler of an RPC: ours, or one that says no; the headers have come, the message has not been read."""
 
-    def __init__(self, export: _Handler, tokens: Tokens | None, full: Callable[[], bool]) -> None:
+    def __init__(self, export: _Handler, tokens: Tokens | None, full: Callable[[], bool], refused: Refused) -> None:
         self._export = grpc.stream_unary_rpc_method_handler(export)
         self._tokens = tokens
         self._full = full
+        self._refused = refused
         self._refusals = ThreadPoolExecutor(1, thread_name_prefix="otlp-grpc-no")
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -188,6 +205,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             if self._full():
                 raise BusyError("too many exports at once")
         except RefusalError as refusal:
+            self._refused.count(refusal)
             return self._saying(refusal.with_traceback(None))
         return self._export
 

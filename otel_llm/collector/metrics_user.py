@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from otel_llm.collector.metrics_histogram import Histogram
+from otel_llm.collector.metrics_histogram import NS_PER_S, Histogram
 from otel_llm.slo.classes import OUTCOMES
 
 if TYPE_CHECKING:
@@ -131,11 +131,14 @@ class UserMetrics:
             series.tbt.observe_all(gaps_ns)
 
     def foreign(self, row: Row) -> None:
-        """Count a row that follows from another instrumentation's span."""
+        """Count a row that follows from another instrumentation's span, and the TTFT where the span states one."""
         slo_class, model, measured_at, instance = (
             str(row[name] or "") for name in ("slo_class", "model", "measured_at", "instance")
         )
-        self._of((slo_class, model, measured_at, instance)).ended(row)
+        series, ttft_s = self._of((slo_class, model, measured_at, instance)), row["ttft_s"]
+        series.ended(row)
+        if isinstance(ttft_s, int | float):
+            series.ttft.observe(round(ttft_s * NS_PER_S))
 
     def _of(self, key: Key) -> Series:
         """Return the series that a key counts in, made where it is new."""

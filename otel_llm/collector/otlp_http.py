@@ -25,6 +25,7 @@ from starlette.routing import Route
 from otel_llm.collector.config import Limits
 from otel_llm.collector.doors_admission import Admission
 from otel_llm.collector.doors_cors import Cors
+from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import (
     BadRequestError,
     ForbiddenError,
@@ -62,6 +63,7 @@ def otlp_app(
     limits: Limits | None = None,
     tokens: Tokens | None = None,
     origins: frozenset[str] = frozenset(),
+    refused: Refused | None = None,
 ) -> ASGIApp:
     """Return the ASGI application of the OTLP/HTTP door.
 
@@ -70,8 +72,10 @@ def otlp_app(
         limits: of bodies, as sent and once decompressed (413), of their time (408), of what is in hand at once (429).
         tokens: what exports must bring in their `Authorization` header (401); None: nothing.
         origins: of pages that a browser may post from; from others it may not (403).
+        refused: counts the exports that are refused here.
     """
     limits = Limits() if limits is None else limits
+    counted = Refused() if refused is None else refused
     admission = Admission(limits)
     # Many small values take a hundred times their bytes while they are objects: of one document at a time.
     one_document = Lock()
@@ -89,11 +93,13 @@ def otlp_app(
                     raise TooSlowError(f"the body did not come within {limits.body_s:g} s") from None
                 made = await admission.run(_accept, body, gzipped, encoding == JSON)
         except ClientDisconnect:
+            counted.count_not_received()
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
         except Exception as error:  # noqa: BLE001 - the client is always told something
             refusal = as_refusal(error)
             if isinstance(refusal, InternalError):
                 _log.exception("an export could not be accepted: this is a bug")
+            counted.count(refusal)
             return _refused(refusal, encoding)
         if encoding == PROTOBUF:
             return Response(made, media_type=PROTOBUF)
@@ -109,6 +115,8 @@ def otlp_app(
     async def elsewhere(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
         message = f"POST {PATH} is all there is" if error.status_code in _CODE_OF_HTTP else error.detail
+        if request.method == "POST":  # metrics, logs, or traces at another path
+            counted.count(UnsupportedContentError(message))
         code = _CODE_OF_HTTP.get(error.status_code, 2)
         made = _status_response(Status(code=code, message=message), error.status_code, _media_type(request))
         made.headers.update(error.headers or {})

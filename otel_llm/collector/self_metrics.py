@@ -39,7 +39,11 @@ PREFIX: Final = "otel_llm_collector_"
 OWN_METRICS: Final = (
     # What came.
     OwnMetric(
-        "received_exports", "counter", "{export}", "Export requests that came, refused ones too.", "received_exports"
+        "received_exports",
+        "counter",
+        "{export}",
+        "Export requests that could be read, also those refused then.",
+        "received_exports",
     ),
     OwnMetric("received_spans", "counter", "{span}", "Spans in export requests that could be read.", "received_spans"),
     OwnMetric("received_tokens", "counter", "{token}", "Token events in them, repeated ones too.", "received_tokens"),

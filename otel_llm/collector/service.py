@@ -102,7 +102,11 @@ class Service:
                 ready=lambda: "stopping" if self._stopping else pipeline.unready(),
             )
             reloading = self._reloading = Reloading(self._kinds(pipeline, doors))
-            pipeline.more_counts = lambda: {"reloads": reloading.reloads, "reload_errors": reloading.errors}
+            pipeline.more_counts = lambda: {
+                "reloads": reloading.reloads,
+                "reload_errors": reloading.errors,
+                **doors.refused.counts(),
+            }
             self._bring_back(pipeline, journal)
             doors.bind()
             refuse_own_doors(self.settings, [doors.grpc.address, doors.http.address])

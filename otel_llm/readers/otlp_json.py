@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from base64 import b64decode, urlsafe_b64decode
 from binascii import Error as Base64Error
+from functools import cache
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -153,10 +155,15 @@ def _integer(data: Any) -> int:
 
 def _double(data: Any) -> float:
     try:
-        # "NaN", "Infinity" and "-Infinity" are strings in the mapping.
-        return float(data) if type(data) in (int, float) else float(_text(data))
+        if type(data) in (int, float):
+            made = float(data)
+        else:
+            return float(_text(data))  # "NaN", "Infinity" and "-Infinity" are strings in the mapping
     except (ValueError, OverflowError):
         raise _Wrong("a number") from None
+    if not isfinite(made):  # 1e999
+        raise _Wrong("a number")
+    return made
 
 
 def _hex(data: Any) -> bytes:
@@ -184,15 +191,17 @@ def _enum(kind: Any) -> Convert:
     return convert
 
 
-def _any_value(data: Any, depth: int = 0) -> AnyValue:
+@cache
+def _any_value(depth: int) -> Convert:
+    """Return what makes a value that stands `depth` levels deep; its tables are made once."""
     if depth > MAX_DEPTH:
-        raise _Wrong(f"at most {MAX_DEPTH} levels of values")
+        return _too_deep
 
     def value(nested: Any) -> AnyValue:
-        return _any_value(nested, depth + 1)
+        return _value(nested, depth + 1)
 
     pair = _message(KeyValue, _both({"key": _text, "value": value}))
-    made = _message(
+    return _message(
         AnyValue,
         _both(
             {
@@ -205,9 +214,11 @@ def _any_value(data: Any, depth: int = 0) -> AnyValue:
                 "kvlistValue": _message(KeyValueList, _both({"values": _many(pair)})),
             }
         ),
-    )(data)
-    assert isinstance(made, AnyValue)  # noqa: S101 - for the type checker
-    return made
+    )
+
+
+def _too_deep(_: Any) -> NoReturn:
+    raise _Wrong(f"at most {MAX_DEPTH} levels of values")
 
 
 def _both(fields: Mapping[str, Convert]) -> dict[str, tuple[str, Convert]]:
@@ -219,16 +230,20 @@ def _both(fields: Mapping[str, Convert]) -> dict[str, tuple[str, Convert]]:
     return table
 
 
-def _value(data: Any) -> AnyValue:
-    """Make a value; the four plain kinds, nearly all there are, without the tables."""
-    if isinstance(data, dict) and len(data) == 1:
+def _value(data: Any, depth: int = 0) -> AnyValue:
+    """Make a value; the plain kinds, nearly all there are, without the tables."""
+    if isinstance(data, dict) and len(data) == 1 and depth <= MAX_DEPTH:
         ((name, inner),) = data.items()
         match name:
             case "stringValue" if type(inner) is str:
                 return AnyValue(string_value=inner)
             case "intValue" if inner is not None:
                 return AnyValue(int_value=_integer(inner))
-    return _any_value(data)
+            case "doubleValue" if type(inner) is float and isfinite(inner):
+                return AnyValue(double_value=inner)
+    made = _any_value(depth)(data)
+    assert isinstance(made, AnyValue)  # noqa: S101 - for the type checker
+    return made
 
 
 _ATTRIBUTES: Final = {

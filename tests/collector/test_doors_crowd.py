@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import re
 import resource
 import selectors
@@ -23,6 +24,10 @@ from otel_llm.collector.grpc_server import EXPORT
 
 CROWD = 10_000
 SPARE_FILES = 1000
+SOURCES = 8
+"""Addresses that a crowd comes from: each has ports of its own, some 28,000, also those that wait for their time."""
+NO_PORT_YET = 24
+"""Linux's IP_BIND_ADDRESS_NO_PORT: the port is chosen when it is known where to, not for all the world."""
 MIB = 2**20
 
 
@@ -37,15 +42,35 @@ def _files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[0], hard))
 
 
+def source(number: int) -> str:
+    """Return an address of this machine that is this process's alone, as far as its number tells it apart."""
+    process = os.getpid()
+    return f"127.{1 + number % SOURCES}.{process >> 8 & 255}.{1 + process % 254}"
+
+
+def connect(host: str, port: int, number: int) -> socket.socket:
+    """Connect from one of our addresses: other runs, and the ports that they listen at, are none of our business."""
+    connection = socket.socket()
+    try:
+        connection.settimeout(WAIT_S)
+        connection.setsockopt(socket.IPPROTO_IP, NO_PORT_YET, 1)
+        connection.bind((source(number), 0))
+        connection.connect((host, port))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
 @contextmanager
 def crowd(address: str, count: int = CROWD) -> Iterator[list[socket.socket]]:
     """Open connections that say nothing."""
     host, _, port = address.rpartition(":")
     opened: list[socket.socket] = []
     try:
-        for _ in range(count):
+        for number in range(count):
             try:
-                opened.append(socket.create_connection((host, int(port)), timeout=WAIT_S))
+                opened.append(connect(host, int(port), number))
             except ConnectionResetError:
                 continue  # turned away before we could see it
         yield opened

@@ -132,10 +132,22 @@ def test_the_counters_of_verdicts_begin_at_zero() -> None:
 def test_foreign_rows_are_counted_by_outcome_and_verdict() -> None:
     metrics = UserMetrics(by_instance=True)
     row: dict[str, Any] = {"slo_class": "chat", "model": None, "measured_at": "server", "instance": "pod-1"}
-    metrics.foreign({**row, "outcome": "error", "met": None})
+    metrics.foreign({**row, "outcome": "error", "met": None, "ttft_s": None})
     (labels,) = metrics.series
     assert labels == ("chat", "", "server", "pod-1")
     assert metrics.series[labels].requests["error", "null"] == 1
+
+
+def test_a_foreign_row_counts_the_ttft_that_its_span_states() -> None:
+    metrics = UserMetrics()
+    row: dict[str, Any] = {"slo_class": "chat", "model": "m", "measured_at": "client", "instance": None, "met": None}
+    for ttft_s, outcome in ((0.3, "completed"), (0.300000001, "completed"), (2, "error"), (None, "completed")):
+        metrics.foreign({**row, "outcome": outcome, "ttft_s": ttft_s})
+    assert value(metrics, "otel_llm_ttft_seconds_bucket", model="m", le="0.3") == 1  # on a bound: as of our own streams
+    assert value(metrics, "otel_llm_ttft_seconds_bucket", model="m", le="0.5") == 2
+    assert value(metrics, "otel_llm_ttft_seconds_count", model="m") == 3
+    assert value(metrics, "otel_llm_ttft_seconds_sum", model="m") == 2.600000001
+    assert value(metrics, "otel_llm_requests_total", model="m", outcome="completed", met="null") == 3
 
 
 def test_an_unlisted_value_counts_as_other_and_an_unknown_one_does_not() -> None:
@@ -158,7 +170,7 @@ def test_the_number_of_series_is_bounded_whatever_comes(by_instance: bool) -> No
     for number in range(total):
         metrics.charge(("chat", f"m{number}", "client", f"pod-{number}"), 1, 0, 0.0, 0.0)
         metrics.foreign({"slo_class": "chat", "model": f"n{number}", "measured_at": "relay", "instance": "",
-                         "outcome": "completed", "met": True})  # fmt: skip
+                         "outcome": "completed", "met": True, "ttft_s": None})  # fmt: skip
     assert len(metrics.series) == MAX_SERIES + 2
     assert len(metrics._known) <= metrics_user.REMEMBERED_KEYS
     assert sum(series.tokens_read for series in metrics.series.values()) == total

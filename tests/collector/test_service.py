@@ -161,6 +161,15 @@ def test_a_wrong_option_is_refused(tmp_path: Path, arguments: tuple[str, str]) -
     assert arguments[1] in refused.stderr
 
 
+@pytest.mark.parametrize(("length", "taken"), [("10ms", True), ("9ms", False), ("0.009999", False), ("1us", False)])
+def test_windows_too_short_to_close_in_time_are_refused(tmp_path: Path, length: str, taken: bool) -> None:
+    """A window each microsecond would be a million closings a second."""
+    tried = run("collect", "--window", length, "--config", tmp_path / "absent", "--journal", tmp_path / "journal")
+    assert tried.returncode == 2
+    assert ("absent" in tried.stderr) == taken  # all that was wrong then is the file
+    assert (f"'{length}' is shorter than 10ms" in " ".join(tried.stderr.split())) == (not taken)
+
+
 def test_decisions_are_written_as_they_are_made(tmp_path: Path) -> None:
     decisions = tmp_path / "decisions.jsonl"
     rules = tmp_path / "rules.yaml"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import T0_NS, Value, export, request_span, segment_span, span_id, token, trace_id
 
+from otel_llm.readers import otlp_json
 from otel_llm.readers.otlp import parse
 from otel_llm.readers.otlp_json import MAX_DEPTH, load_json, parse_json
 from otel_llm.readers.records import DecodeError
@@ -129,6 +131,7 @@ def test_bytes_are_base64_of_either_alphabet(text: str) -> None:
         (spans(attributes=[{"key": "k", "value": {"bytesValue": "%"}}]), "expected base64"),
         (spans(attributes=[{"key": "k", "value": {"doubleValue": "x"}}]), "expected a number"),
         (spans(attributes=[{"key": "k", "value": {"doubleValue": 10**400}}]), "expected a number"),
+        (spans(attributes=[{"key": "k", "value": {"doubleValue": 0.5}}]).replace("0.5", "1e999"), "expected a number"),
         (spans(attributes=[{"key": "k", "value": {"stringValue": "\udfff"}}]), "expected values in range"),
         ('{"resourceSpans": ' + "9" * 5000 + "}", "not JSON"),
     ],
@@ -186,6 +189,69 @@ def test_any_json_gives_a_message_or_a_decode_error(data: dict[str, Any]) -> Non
     except DecodeError:
         return
     assert parse(message.SerializeToString()) == message
+
+
+integers = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63) - 1, 2**63, 2**64, 10**30])
+doubles = st.floats(allow_nan=False, allow_infinity=False)
+raw_bytes = st.binary(max_size=9)
+one_value = st.one_of(
+    st.builds(lambda text: {"stringValue": text}, st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
+    st.builds(lambda flag: {"boolValue": flag}, st.booleans()),
+    st.builds(lambda whole: {"intValue": whole}, integers),
+    st.builds(lambda whole: {"intValue": str(whole)}, integers),
+    st.builds(lambda whole: {"intValue": float(whole)}, st.integers(-(2**53), 2**53)),
+    st.builds(lambda value: {"doubleValue": value}, doubles | st.integers(-(2**70), 2**70)),
+    st.builds(lambda value: {"doubleValue": str(value)}, doubles | st.integers(-(2**70), 2**70)),
+    st.sampled_from(["NaN", "Infinity", "-Infinity", "nonsense", ""]).map(lambda word: {"doubleValue": word}),
+    st.builds(lambda raw: {"bytesValue": b64encode(raw).decode()}, raw_bytes),
+    st.builds(lambda raw: {"bytesValue": urlsafe_b64encode(raw).decode().rstrip("=")}, raw_bytes),
+    st.sampled_from([1.5, "1.5", True, None, [], {}, "x"]).map(lambda wrong: {"intValue": wrong}),
+    st.sampled_from([{}, {"stringValue": None}, {"stringValue": 3}, {"boolValue": "true"}, {"double_value": 0.5}]),
+)
+values = st.recursive(
+    one_value,
+    lambda inner: st.one_of(
+        st.builds(lambda many: {"arrayValue": {"values": many}}, st.lists(inner, max_size=3)),
+        st.builds(
+            lambda many: {"kvlistValue": {"values": [{"key": f"k{at}", "value": one} for at, one in enumerate(many)]}},
+            st.lists(inner, max_size=3),
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@given(values)
+def test_a_value_is_what_protobuf_makes_of_it(value: dict[str, Any]) -> None:
+    try:
+        theirs: AnyValue | None = json_format.Parse(json.dumps(value), AnyValue())
+    except json_format.ParseError:
+        theirs = None
+    try:
+        ours: AnyValue | None = only(spans(attributes=[{"key": "k", "value": value}])).attributes[0].value
+    except DecodeError:
+        ours = None
+    assert (ours is None) == (theirs is None), (ours, theirs)
+    if ours is not None and theirs is not None:  # by their bytes: NaN is not itself
+        assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(deterministic=True)
+
+
+def test_a_value_makes_no_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an array takes ten times as long as what is in it."""
+    made = 0
+    both = otlp_json._both
+
+    def counted(fields: Any) -> Any:
+        nonlocal made
+        made += 1
+        return both(fields)
+
+    monkeypatch.setattr(otlp_json, "_both", counted)
+    each: list[dict[str, Any]] = [{"doubleValue": 0.5}, {"boolValue": True}, {"bytesValue": "AA"}, {"arrayValue": {}}]
+    for one in each:
+        value = only(spans(attributes=[{"key": "k", "value": {"arrayValue": {"values": [one] * 1000}}}])).attributes[0]
+        assert len(value.value.array_value.values) == 1000
+    assert made <= 2 * (MAX_DEPTH + 1)
 
 
 SAMPLE = json.dumps(as_json(full_message()))

@@ -1,0 +1,137 @@
+"""Ask a collector's web port, as it wants to be asked: over TLS, with a token.
+
+AskError                 nothing can be shown; what it says is for people
+|- UnreachableError      nobody answers
+|- UntrustedError        somebody answers whose certificate is not to be trusted
+|- UnauthenticatedError  a token is asked for, or another one than we have
+`- UnexpectedError       something else than a collector answers, or one that says no
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from otel_llm.collector.tokens import read_tokens
+from otel_llm.rules.yamlfile import UnreadableConfigError
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from pathlib import Path
+    from typing import IO
+
+TIMEOUT_S: Final = 3.0
+_WRONG_NAME: Final = frozenset({62, 64})
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_MOST_WORDS: Final = 200
+"""Of what says no, so many characters are repeated."""
+
+
+class AskError(Exception):
+    """Say why nothing can be shown; see the module for the tree."""
+
+
+class UnreachableError(AskError):
+    """Say that nobody answers."""
+
+
+class UntrustedError(AskError):
+    """Say that a certificate is not to be trusted."""
+
+
+class UnauthenticatedError(AskError):
+    """Say that a token is missing, or wrong."""
+
+
+class UnexpectedError(AskError):
+    """Say that the answer is none of a collector's, or no."""
+
+
+class Source:
+    """A collector's web port.
+
+    Args:
+        url: its address, `http://` or `https://`.
+        token_file: holds the bearer token that it asks for, as its own tokens file does; of several the first is sent.
+        ca: the authorities (PEM) that may have signed its certificate; None: those that this machine trusts.
+
+    Raises:
+        ConfigError: a file cannot be used.
+        ValueError: `url` is no such address, or has no certificate that `ca` could be for.
+    """
+
+    def __init__(self, url: str, *, token_file: Path | None = None, ca: Path | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no http:// or https:// address")
+        if ca is not None and not url.startswith("https://"):
+            raise ValueError(f"{url} has no certificate: --ca goes with an https:// address")
+        self.url = url.rstrip("/")
+        self._headers = {}
+        if token_file is not None:
+            self._headers["Authorization"] = f"Bearer {read_tokens(token_file)[0].decode('ascii')}"
+        context = urllib.request.HTTPSHandler(context=_trusting(ca))
+        self._opener = urllib.request.build_opener(_Stay, context)
+
+    def streams(self) -> dict[str, Any]:
+        """Return the snapshot of `/v1/streams`; raises AskError."""
+        request = urllib.request.Request(f"{self.url}/v1/streams", headers=self._headers)  # noqa: S310  http only
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                snapshot = json.load(answer)
+        except urllib.error.HTTPError as no:
+            with no:
+                self._refused(no)
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise UntrustedError(self._distrust(error.reason)) from None
+            raise UnreachableError(f"no collector answers at {self.url} ({error.reason})") from error
+        except OSError as error:
+            raise UnreachableError(f"no collector answers at {self.url} ({error})") from error
+        except (ValueError, http.client.HTTPException) as error:
+            raise UnexpectedError(f"what answers at {self.url} is no collector ({error})") from error
+        if not isinstance(snapshot, dict) or "streams" not in snapshot:
+            raise UnexpectedError(f"what answers at {self.url} is no collector (no streams in its answer)")
+        return snapshot
+
+    def _refused(self, no: urllib.error.HTTPError) -> NoReturn:
+        if no.code == HTTPStatus.UNAUTHORIZED:
+            says = "does not know this token" if self._headers else "asks for a token: --token-file FILE"
+            raise UnauthenticatedError(f"the collector at {self.url} {says}")
+        try:
+            words = no.read(_MOST_WORDS).decode("utf-8", "replace").partition("\n")[0].strip()
+        except (OSError, http.client.HTTPException):
+            words = ""
+        # From whoever answers: nothing that a terminal would obey.
+        words = "".join(letter for letter in words if letter.isprintable()) or no.reason
+        raise UnexpectedError(f"{self.url} answers {no.code}: {words}")
+
+    def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
+        if error.verify_code in _WRONG_NAME:
+            advice = "ask under a name that is in it"
+        else:
+            advice = "--ca FILE names the authority that signed it"
+        return f"the certificate at {self.url} cannot be trusted ({error.verify_message}): {advice}"
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follow nobody elsewhere: urllib would take the token along."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> None:
+        """Make the redirection an answer like any other."""
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except ssl.SSLError:
+        raise UnreadableConfigError(str(ca), None, None, "", "no certificate in this file", "name a PEM file") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreadableConfigError(str(ca), None, None, "", reason, "name a PEM file that can be read") from None

@@ -1,0 +1,193 @@
+"""`otel-llm top` at doors of every kind: open, with a token, with TLS, and at what is no collector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner, Result
+from support.commands import Collector, collector
+from support.commands import run as run_command
+from support.doors_tls import authority, signed
+
+from otel_llm.cli.asking import (
+    AskError,
+    Source,
+    UnauthenticatedError,
+    UnexpectedError,
+    UnreachableError,
+    UntrustedError,
+)
+from otel_llm.cli.top_command import top
+
+TOKEN = "a-token-of-enough-characters"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(top, [str(argument) for argument in (*arguments, "--once")], catch_exceptions=False)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token.txt"
+    path.write_text(f"# of the dashboard\n{TOKEN}\n")
+    path.chmod(0o600)
+    return path
+
+
+@contextmanager
+def guarded(folder: Path, token_file: Path) -> Iterator[Collector]:
+    """Run a collector with TLS and tokens."""
+    pair, settings = signed(), folder / "collector.yaml"
+    settings.write_text(
+        f"version: 1\ntls: {{certificate: {pair.certificate}, key: {pair.key}}}\nauth: {{tokens_file: {token_file}}}\n"
+    )
+    with collector(folder, "--config", settings) as door:
+        yield door
+
+
+def test_help_names_the_files_with_an_example() -> None:
+    text = run("--help").output
+    for word in ("--token-file", "--ca", "otel-llm top https://collector.example:9464 --token-file token.txt --ca ca"):
+        assert word in text
+
+
+def test_it_looks_through_tls_with_a_token(tmp_path: Path, token_file: Path) -> None:
+    ca, other = authority().certificate, authority("two").certificate
+    unknown = tmp_path / "unknown.txt"
+    unknown.write_text(f"{TOKEN}-of-another\n")
+    with guarded(tmp_path, token_file) as door:
+        shown = run_command("top", door.web, "--once", "--token-file", token_file, "--ca", ca)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert "0 in flight, 0 waiting, 0 judged" in shown.stdout
+        refused: list[tuple[tuple[str | Path, ...], type[AskError], str]] = [
+            ((door.web, "--ca", ca), UnauthenticatedError, "asks for a token: --token-file FILE"),
+            ((door.web, "--ca", ca, "--token-file", unknown), UnauthenticatedError, "does not know this token"),
+            ((door.web, "--token-file", token_file), UntrustedError, "--ca FILE names the authority that signed it"),
+            ((door.web, "--ca", other), UntrustedError, "--ca FILE names the authority that signed it"),
+            ((door.web.replace("https", "http"),), UnreachableError, "start one: otel-llm collect"),
+        ]
+        for arguments, kind, says in refused:
+            wrong = run(*arguments)
+            assert (wrong.exit_code, says in " ".join(wrong.output.split())) == (2, True), wrong.output
+            assert TOKEN not in wrong.output
+            options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+            found = {str(name).strip("-").replace("-", "_"): Path(path) for name, path in options.items()}
+            with pytest.raises(kind):
+                Source(str(arguments[0]), **found).streams()
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """Be a web server that is no collector; give its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        for name, value in headers.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(content)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (saying(200, b"<html>"), "is no collector"),
+        (saying(200, b"[]"), "is no collector (no streams in its answer)"),
+        (saying(200, b"\xff"), "is no collector"),
+        (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is no collector"),
+        (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name[2J"),
+        (saying(404, b""), "answers 404: Not Found"),
+    ],
+)
+def test_what_is_no_collector_is_said(answer: Callable[[BaseHTTPRequestHandler], None], says: str) -> None:
+    with answering(answer) as url:
+        with pytest.raises(UnexpectedError) as found:
+            Source(url).streams()
+        assert says in str(found.value)
+        assert run(url).exit_code == 2
+
+
+def test_a_token_is_taken_nowhere_else(token_file: Path) -> None:
+    asked: list[str | None] = []
+
+    def thief(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.headers["authorization"])
+        saying(200, b'{"streams": []}')(request)
+
+    with answering(thief) as elsewhere, answering(saying(302, b"", Location=elsewhere)) as url:
+        with pytest.raises(UnexpectedError, match="answers 302"):
+            Source(url, token_file=token_file).streams()
+        assert asked == []
+        assert Source(elsewhere, token_file=token_file).streams() == {"streams": []}
+        assert asked == [f"Bearer {TOKEN}"]
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(UnreachableError):
+        Source("http://127.0.0.1:9").streams()
+    wrong = run("http://127.0.0.1:9")
+    assert wrong.exit_code == 2
+    assert "no collector answers at http://127.0.0.1:9" in wrong.output
+    assert "start one: otel-llm collect" in " ".join(wrong.output.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("token-file", None, "No such file"),
+        ("token-file", b"", "no token in this file"),
+        ("token-file", b"two words", "not a bearer token"),
+        ("token-file", b"short", "a token has 16 to 1024 characters"),
+        ("ca", None, "No such file"),
+        ("ca", b"", "no certificate in this file"),
+        ("ca", b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n", "no certificate in this file"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    wrong = run("https://127.0.0.1:9", f"--{name}", path)
+    assert wrong.exit_code == 2
+    text = " ".join(wrong.output.split())
+    assert says in text
+    assert "file" in text
+    assert "two words" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("ftp://127.0.0.1:9",), "no http:// or https:// address"),
+        (("http://127.0.0.1:9", "--ca", os.devnull), "--ca goes with an https:// address"),
+    ],
+)
+def test_addresses_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
+    wrong = run(*arguments)
+    assert (wrong.exit_code, says in " ".join(wrong.output.split())) == (2, True)
