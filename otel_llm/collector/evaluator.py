@@ -121,12 +121,18 @@ class Evaluator:
 
     # Input.
 
+    def apply(self, batch: Batch, now_ns: int) -> None:
+        """Take what one export request held, received at `now_ns`; then look at the rules of what it touched."""
+        self.apply_all(((batch, now_ns),))
+
     def apply_all(self, received: Sequence[Received]) -> None:
         """Take several export requests, in order of receipt: what `apply` on each would find, only sooner."""
         shortest_ns = min(self.windowing.window_ns, self.patience.lateness_ns)
         for group in groups(received, shortest_ns):
             for (batch, now_ns), ahead in zip(group, self._ahead(group), strict=True):
-                self.apply(batch, now_ns, ahead)
+                self._apply(batch, now_ns, ahead)
+            # Not before: of streams that were moved ahead nobody may look at what they were when it was another's turn.
+            self.watching.take_back(group[-1][1], self.live)
 
     def _ahead(self, group: Sequence[Received]) -> Sequence[Ahead | None]:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
@@ -149,11 +155,8 @@ class Evaluator:
         self.watching.moved_ahead(slots, now_ns)
         return found
 
-    def apply(self, batch: Batch, now_ns: int, ahead: Ahead | None = None) -> None:
-        """Take what one export request held, received at `now_ns`; then look at the rules of what it touched.
-
-        `ahead`: what was applied of it before.
-        """
+    def _apply(self, batch: Batch, now_ns: int, ahead: Ahead | None) -> None:
+        """Take one export request, of which `ahead` was applied before; look at the rules of what it touched."""
         self.windowing.begin(now_ns)
         segments = batch.plain if ahead is None else ahead.rest
         plain = None if segments is None else self.table.find(segments.keys)
@@ -201,7 +204,6 @@ class Evaluator:
         if (due_ns := self.watching.next_look()) is not None and due_ns <= now_ns - LONGEST_LOOK_NS:
             self.watching.wake(now_ns)
         self._decide(self.watching.advance(now_ns, self.live))
-        self.watching.take_back(now_ns, self.live)
 
     def _take(self, segment: Segment, now_ns: int, touched: dict[StreamKey, bool | None]) -> None:
         stream = self._take_segment(segment, now_ns)
@@ -250,6 +252,7 @@ class Evaluator:
         """Let time pass up to `now_ns`: everything that falls due happens at its own instant, in order."""
         self.watching.wake(now_ns)
         self._pass_time(now_ns)
+        self.watching.take_back(now_ns, self.live)
 
     def _pass_time(self, now_ns: int) -> None:
         """Let everything happen that falls due, but for looks by columns that nothing depends on."""
@@ -267,7 +270,6 @@ class Evaluator:
                 _, _, what, key = heapq.heappop(self._due)
                 self._fall_due(what, key, event_ns)
             self.windowing.close_until(event_ns, self.table, self._judge_before)
-        self.watching.take_back(now_ns, self.live)
 
     def next_timer(self) -> int | None:
         """Return the next instant at which something happens without any input, None if nothing will."""
