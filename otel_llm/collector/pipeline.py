@@ -108,6 +108,8 @@ class Pipeline:
             self._inbox.put(export)
         batch, written = export.taken(lambda: self.unwell() is None)
         self.journal.wait_durable(written)
+        with self._order:
+            self._received["exports"] += 1
         if self.outgoing.forward is not None:
             self.outgoing.forward.offer(raw)
         answer = ExportTraceServiceResponse()
@@ -235,7 +237,6 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001  the sender is told
             export.refuse(error)
             return None
-        self._received["exports"] += 1
         return batch, export.receipt_ns
 
     def _next(self) -> _Item:

@@ -1,0 +1,151 @@
+"""What waits is taken in together: every sender gets its own answer, and the journal has what was acknowledged."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.core_spans import sent_segment
+from support.journal_states import SlowDisk, wait_until
+from support.otlp import export
+
+from otel_llm.collector import pipeline as module
+from otel_llm.collector.clock import FakeClock
+from otel_llm.collector.config import Limits, Settings
+from otel_llm.collector.console import Console
+from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
+from otel_llm.collector.evaluator import Patience
+from otel_llm.collector.journal import FsyncPolicy, Journal
+from otel_llm.collector.metrics_user import UserMetrics
+from otel_llm.collector.outgoing import Outgoing
+from otel_llm.collector.outlets import Outlets
+from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.readers import otlp
+from otel_llm.readers.journal_format import split
+from otel_llm.readers.records import DecodeError
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.slo_file import load_slo
+
+SENDERS = 12
+
+
+@contextmanager
+def pipeline(
+    folder: Path, disk: SlowDisk | None = None, fsync: FsyncPolicy = "never", limits: Limits | None = None
+) -> Iterator[Pipeline]:
+    clock, limits = FakeClock(), limits or Limits()
+    calls = {} if disk is None else {"fsync_call": disk}
+    with Journal(folder, fsync=fsync, compress=False, **calls) as journal:  # type: ignore[arg-type]
+        flow = build(
+            clock=clock,
+            journal=journal,
+            classes=load_slo(),
+            rules=RuleEngine(RuleSet(())),
+            outlets=Outlets(clock, Console(lambda line: None), UserMetrics(), None),
+            limits=limits,
+            window_ns=10**10,
+            patience=Patience(),
+            outgoing=Outgoing(Settings(limits=limits), clock),
+        )
+        flow.start()
+        try:
+            yield flow
+        finally:
+            flow.stop()
+
+
+def raw_of(sender: int) -> bytes:
+    """Return an export of a few plain segments of a stream of the sender's own."""
+    return export(*[sent_segment(seq, 0, request=sender + 1) for seq in range(1, 6)]).SerializeToString()
+
+
+@contextmanager
+def busy(flow: Pipeline) -> Iterator[None]:
+    """Keep the evaluator's thread busy, so that exports wait."""
+    go = threading.Event()
+    asked = ThreadPoolExecutor(1).submit(flow.ask, lambda: go.wait(60), 60.0)
+    wait_until(lambda: flow._inbox.empty(), "the evaluator is busy")
+    try:
+        yield
+    finally:
+        go.set()
+        asked.result()
+
+
+def waiting(flow: Pipeline, senders: ThreadPoolExecutor, raws: list[bytes]) -> list[Future[bytes]]:
+    """Send them all; return once all of them wait."""
+    answers = [senders.submit(flow.accept, raw) for raw in raws]
+    wait_until(lambda: flow._inbox.qsize() == len(raws), "all wait")
+    return answers
+
+
+@pytest.mark.parametrize("apart_bytes", [2**20, 0])
+def test_a_broken_one_among_many_is_told_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_bytes: int
+) -> None:
+    monkeypatch.setattr(module, "READ_APART_BYTES", apart_bytes)
+    with pipeline(tmp_path) as flow, ThreadPoolExecutor(SENDERS + 1) as senders:
+        with busy(flow):
+            answers = waiting(flow, senders, [raw_of(sender) for sender in range(SENDERS)])
+            broken = senders.submit(flow.accept, raw_of(99)[:-3])
+            wait_until(lambda: broken.done() or flow._inbox.qsize() == SENDERS + 1, "the broken one was sent")
+        assert [answer.result(60) for answer in answers] == [b""] * SENDERS
+        with pytest.raises(DecodeError):
+            broken.result(60)
+        counts = flow.ask(flow.counts)
+        assert counts["exports"] == counts["received_exports"] == SENDERS
+        assert counts["segments"] == counts["received_spans"] == 5 * SENDERS
+        assert counts.get("internal_errors", 0) == 0
+    records = [record for path in sorted(tmp_path.glob("*.otlp")) for record in split(path.read_bytes())[0]]
+    assert len(records) == SENDERS
+
+
+def test_what_did_not_last_is_not_counted_as_acknowledged(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    with pipeline(tmp_path, disk, "always") as flow:
+        flow.accept(raw_of(0))
+        disk.error = OSError(5, "Input/output error")
+        with pytest.raises(JournalError):
+            flow.accept(raw_of(1))
+        assert flow.ask(flow.counts)["exports"] == 1
+        disk.error = None
+
+
+def test_beyond_the_limit_of_those_that_wait_senders_come_back(tmp_path: Path) -> None:
+    with pipeline(tmp_path, limits=Limits(queued_exports=3)) as flow, ThreadPoolExecutor(4) as senders:
+        with busy(flow):
+            answers = waiting(flow, senders, [raw_of(sender) for sender in range(3)])
+            with pytest.raises(BusyError, match="behind"):
+                flow.accept(raw_of(3))
+        assert [answer.result(60) for answer in answers] == [b""] * 3
+        assert flow.accept(raw_of(3)) == b""
+        assert flow.ask(flow.counts)["refused_export.behind"] == 1
+
+
+def test_a_bug_in_decoding_is_told_to_the_senders_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*_: object, **__: object) -> object:
+        raise ZeroDivisionError
+
+    with pipeline(tmp_path) as flow:
+        with monkeypatch.context() as patch:
+            patch.setattr(otlp, "read_all", bug)
+            with pytest.raises(ZeroDivisionError):
+                flow.accept(raw_of(0))
+        assert flow.accept(raw_of(1)) == b""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipeline(tmp_path) as flow:
+        monkeypatch.setattr(Pipeline, "_take_in", lambda *_: sys.exit())
+        with pytest.raises(UnavailableError, match="has stopped"):
+            flow.accept(raw_of(0))
+        wait_until(lambda: flow.unwell() is not None, "it is seen")
