@@ -54,6 +54,10 @@ SETTLED_S = 120
 """Shorter runs say nothing of the memory: tables, caches and threads are still being made."""
 
 
+AUDIT_S = 3600.0
+"""The longest that the audit of one sender's records may take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The collector at one moment; CPU and tokens since its start."""
@@ -177,7 +181,7 @@ def comparison_problems(folder: Path, window: str) -> list[str]:
     windows: list[Row] = []
     late: set[tuple[str | None, ...]] = set()
     for part in split_by_sender(folder / "journal", folder / "parts"):
-        found = audited(part, folder, window)
+        found = audited(part, folder, window, AUDIT_S)
         late |= late_groups(part, found[0], LATENESS_NS)
         rows += found[0]
         windows += found[1]

@@ -38,11 +38,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, cwd: Path | None = None, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
     """Run `otel-llm` to its end."""
     command = [sys.executable, "-m", "otel_llm.cli.main", *map(str, arguments)]
     return subprocess.run(
-        command, env=environment(), cwd=cwd, capture_output=True, text=True, timeout=WAIT_S, check=False
+        command, env=environment(), cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.commands import run
+from support.commands import WAIT_S, run
 from support.interop_journal import received_spans
 
 Row = dict[str, Any]
@@ -26,10 +26,10 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def audited(journal: Path, folder: Path, window: str) -> tuple[list[Row], list[Row]]:
+def audited(journal: Path, folder: Path, window: str, timeout_s: float = WAIT_S) -> tuple[list[Row], list[Row]]:
     """Run `otel-llm audit` on a journal, writing into `folder`; return its rows and its windows."""
     requests, windows = folder / "audited-requests.jsonl", folder / "audited-windows.jsonl"
-    done = run("audit", journal, "--requests", requests, "--windows", windows, "--window", window)
+    done = run("audit", journal, "--requests", requests, "--windows", windows, "--window", window, timeout_s=timeout_s)
     assert done.returncode == 0, done.stdout + done.stderr
     return read_rows(requests), read_rows(windows)
 
