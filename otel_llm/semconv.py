@@ -50,6 +50,18 @@ GEN_AI_USAGE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
 GEN_AI_USAGE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
 GEN_AI_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 
+# Histograms, seconds. The names of the conventions' own repository; `names.RENAMED_METRICS` has those before.
+CLIENT_DURATION: Final = "gen_ai.client.inference.duration"
+CLIENT_FIRST_CHUNK: Final = "gen_ai.client.inference.time_to_first_chunk"
+CLIENT_OUTPUT_CHUNK: Final = "gen_ai.client.inference.time_per_output_chunk"
+SERVER_DURATION: Final = "gen_ai.server.request.duration"
+SERVER_FIRST_TOKEN: Final = "gen_ai.server.time_to_first_token"  # noqa: S105
+SERVER_OUTPUT_TOKEN: Final = "gen_ai.server.time_per_output_token"  # noqa: S105
+FIRST_TOKEN: Final = "otel_llm.time_to_first_token"  # noqa: S105
+"""To the first token of any kind; a histogram, and an attribute of the request span."""
+FIRST_VISIBLE: Final = "otel_llm.time_to_first_visible_token"
+"""To the first token of content: what the user sees is no reasoning and no tool call."""
+
 # What engines' own summary spans carry (vLLM, SGLang; legacy names), seconds.
 GEN_AI_LATENCY_TTFT: Final = "gen_ai.latency.time_to_first_token"
 GEN_AI_LATENCY_E2E: Final = "gen_ai.latency.e2e"

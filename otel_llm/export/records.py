@@ -7,6 +7,8 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry.trace import SpanKind
+
 from otel_llm import semconv
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class RequestRecord:
     end_ns: int
     attributes: Mapping[str, AttributeValue]
     failure: str | None
+    kind: SpanKind = SpanKind.CLIENT
 
 
 Record = Segment | RequestRecord

@@ -74,7 +74,7 @@ def _request(record: RequestRecord) -> ReadableSpan:
         parent=record.parent,
         resource=record.resource,
         attributes=dict(record.attributes),
-        kind=SpanKind.CLIENT,
+        kind=record.kind,
         status=Status(StatusCode.UNSET) if record.failure is None else Status(StatusCode.ERROR, record.failure),
         start_time=record.start_ns,
         end_time=record.end_ns,

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry.trace import SpanKind
+
 from otel_llm import semconv
 from otel_llm.export.records import Segment, mark_attributes, version
 
@@ -30,7 +32,7 @@ _TWO_FIXED64: Final = struct.Struct("<BQBQ")
 # Span: trace_id 1, span_id 2, trace_state 3, parent_span_id 4, name 5, kind 6, start 7, end 8, attributes 9, events 11,
 # status 15, flags 16. The tag of a field is its number times 8 plus its wire type (2 with a length, 1 fixed64).
 _KIND_INTERNAL: Final = b"\x30\x01"
-_KIND_CLIENT: Final = b"\x30\x03"
+_KINDS: Final = {SpanKind.INTERNAL: _KIND_INTERNAL, SpanKind.SERVER: b"\x30\x02", SpanKind.CLIENT: b"\x30\x03"}
 _FLAGS_LOCAL: Final = b"\x85\x01\x00\x01\x00\x00"
 _FLAGS_REMOTE: Final = b"\x85\x01\x00\x03\x00\x00"
 """Flags as fixed32: it is known whether the parent is remote (0x100), and it is (0x200)."""
@@ -108,7 +110,7 @@ def _request(record: RequestRecord) -> bytes:
             _trace_state(context.trace_state),
             b"" if parent is None else b"\x22\x08" + parent.span_id.to_bytes(8, "big"),
             _text(b"\x2a", record.name),
-            _KIND_CLIENT,
+            _KINDS[record.kind],
             _TWO_FIXED64.pack(0x39, record.start_ns, 0x41, record.end_ns),
             _attributes(b"\x4a", record.attributes),
             status,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Protocol
 
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.outcomes import COMPLETED
 from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, Timeline
 
@@ -28,7 +31,7 @@ class Reader(Protocol):
     def is_plain(self, chunk: object, /) -> bool:
         """Return whether a chunk is the common one."""
 
-    def __call__(self, chunk: object) -> Reading:
+    def __call__(self, chunk: object, /) -> Reading:
         """Return what a chunk carries."""
 
     def basis(self, choice: int) -> str:
@@ -49,6 +52,7 @@ class Choices:
     """
 
     __slots__ = (
+        "_chunk_ns",
         "_commit_ns",
         "_getrandbits",
         "_identity",
@@ -57,6 +61,10 @@ class Choices:
         "_reader",
         "_timelines",
         "failed",
+        "first_chunk_ns",
+        "first_token_ns",
+        "first_visible_ns",
+        "gaps_ns",
         "newest_ns",
     )
 
@@ -78,6 +86,11 @@ class Choices:
         self._reader = reader
         self._timelines = {choice: self._timeline(choice) for choice in range(count)}
         self.newest_ns: int | None = None  # unix ns of the newest chunk, framing included
+        self.first_chunk_ns: int | None = None  # unix ns of the first chunk, framing included
+        self.first_token_ns: int | None = None  # of the first token of any kind
+        self.first_visible_ns: int | None = None  # of the first token of content
+        self.gaps_ns: list[int] | None = None  # between chunks, since somebody last took them; None: nobody asks
+        self._chunk_ns: int | None = None
         self.failed = False  # whether a choice ended otherwise than completed
 
     def _timeline(self, choice: int) -> Timeline:
@@ -92,12 +105,18 @@ class Choices:
         if not items:
             return []
         newest = items[-1]
-        self.newest_ns = (newest if isinstance(newest, int) else newest[0]) + self._offset_ns
+        self.newest_ns = _time_ns(newest) + self._offset_ns
         offset_ns = self._offset_ns
+        if self.first_chunk_ns is None:
+            self.first_chunk_ns = _time_ns(items[0]) + offset_ns
+        if self.gaps_ns is not None:
+            self._measure(self.gaps_ns, [_time_ns(item) for item in items])
         try:
             times = [item + offset_ns for item in items]  # type: ignore[operator]
         except TypeError:  # something else than plain tokens among them
             return self._take_marked(items)
+        if self.first_visible_ns is None:
+            self._first(times[0], CONTENT)
         if not self._timelines[0].closed:
             self._timelines[0].take(times)
         return []
@@ -115,10 +134,31 @@ class Choices:
                 if timeline.closed:
                     continue
                 if count:
+                    if self.first_visible_ns is None:
+                        self._first(time_ns + self._offset_ns, kind)
                     timeline.take_marked(time_ns + self._offset_ns, kind, count)
                 if finished:
                     timeline.ended_ns = time_ns + self._offset_ns
         return commits
+
+    def _first(self, time_ns: int, kind: int) -> None:
+        if self.first_token_ns is None:
+            self.first_token_ns = time_ns
+        if kind == CONTENT:
+            self.first_visible_ns = time_ns
+
+    def _measure(self, gaps_ns: list[int], times_ns: list[int]) -> None:
+        if self._chunk_ns is not None:
+            times_ns.insert(0, self._chunk_ns)
+        gaps_ns += [after - before for before, after in itertools.pairwise(times_ns)]
+        self._chunk_ns = times_ns[-1]
+
+    def take_gaps(self) -> list[int]:
+        """Return the times between chunks that nobody took yet, ns."""
+        gaps_ns = self.gaps_ns or []
+        if gaps_ns:
+            self.gaps_ns = []
+        return gaps_ns
 
     def cut(self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]]) -> list[Segment]:
         """Return what all choices have to say at `now_ns`.
@@ -176,6 +216,17 @@ class Choices:
         return min((due for due in dues if due is not None), default=None)
 
     @property
+    def first_times_s(self) -> dict[str, AttributeValue]:
+        """Return the times from the commit to the first token, of any kind and of content, s; those there are."""
+        firsts = {semconv.FIRST_TOKEN: self.first_token_ns, semconv.FIRST_VISIBLE: self.first_visible_ns}
+        return {name: max(at - self._commit_ns, 0) / 1e9 for name, at in firsts.items() if at is not None}
+
+    @property
+    def count(self) -> int:
+        """Return how many choices there are."""
+        return len(self._timelines)
+
+    @property
     def tokens(self) -> int:
         """Return the tokens of all choices."""
         return sum(timeline.tokens for timeline in self._timelines.values())
@@ -190,3 +241,7 @@ class Choices:
         """Return where the token counts come from, `estimated` where the choices differ."""
         bases = {self._reader.basis(choice) for choice in self._timelines}
         return bases.pop() if len(bases) == 1 else "estimated"
+
+
+def _time_ns(item: Item) -> int:
+    return item if isinstance(item, int) else item[0]

@@ -26,6 +26,7 @@ FRAMING: Final[Reading] = ()
 PLAIN: Final[Reading] = ((0, CONTENT, 1, False),)
 """What nearly every chunk is: one token of content of choice 0, and no more."""
 
+_REASONING: Final = ("reasoning_content", "reasoning")
 MAX_CHOICES: Final = 128
 """The most that the API allows; what claims to be a later choice is ignored."""
 
@@ -113,11 +114,11 @@ class ChunkReader:
     def __call__(self, chunk: Any) -> Reading:
         """Return what a chunk carries; anything that is no chunk carries no token."""
         if self.response_id is None:
-            self.response_id = _text(getattr(chunk, "id", None)) or ""
-            self.response_model = _text(getattr(chunk, "model", None))
+            self.response_id = text_of(getattr(chunk, "id", None)) or ""
+            self.response_model = text_of(getattr(chunk, "model", None))
         usage = getattr(chunk, "usage", None)
-        running = _count(getattr(usage, "completion_tokens", None))
-        prompt = _count(getattr(usage, "prompt_tokens", None))
+        running = count_of(getattr(usage, "completion_tokens", None))
+        prompt = count_of(getattr(usage, "prompt_tokens", None))
         if prompt is not None:
             self.input_tokens = prompt
         choices = getattr(chunk, "choices", None)
@@ -127,7 +128,7 @@ class ChunkReader:
             return FRAMING
         marks = []
         for choice in choices:
-            index = _count(getattr(choice, "index", None)) or 0
+            index = count_of(getattr(choice, "index", None)) or 0
             if index < MAX_CHOICES:
                 marks.append(self._mark(index, choice, running if len(choices) == 1 else None))
         return PLAIN if marks == [PLAIN[0]] else tuple(m for m in marks if m[2] or m[3])
@@ -174,20 +175,32 @@ def _kind(delta: Any) -> int | None:
     if getattr(delta, "content", None) or getattr(delta, "refusal", None):
         return CONTENT
     extra = getattr(delta, "__pydantic_extra__", None) or {}
-    if extra.get("reasoning_content") or extra.get("reasoning"):
+    fields = getattr(delta, "__dict__", extra)  # an extra today may be a field of the next version
+    if any(extra.get(name) or fields.get(name) for name in _REASONING):
         return REASONING
     calls = getattr(delta, "tool_calls", None) or ()
     functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
     if any(getattr(function, "name", None) or getattr(function, "arguments", None) for function in functions):
+        return TOOL
+    if any(_custom(call) for call in calls):
         return TOOL
     audio = getattr(delta, "audio", None) or extra.get("audio")  # a field of its own only in later versions of the SDK
     spoken = audio if isinstance(audio, dict) else getattr(audio, "__dict__", {})
     return CONTENT if spoken.get("transcript") or spoken.get("data") else None
 
 
-def _count(value: object) -> int | None:
+def _custom(call: Any) -> bool:
+    """Return whether a delta of a tool call is one of a custom tool, whose input is no JSON; the SDK has no field."""
+    custom = getattr(call, "custom", None)
+    said = custom if isinstance(custom, dict) else getattr(custom, "__dict__", {})
+    return bool(said.get("name") or said.get("input"))
+
+
+def count_of(value: object) -> int | None:
+    """Return a number of tokens as a server stated it, None where it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
+    """Return a text that says something, else None."""
     return value if isinstance(value, str) and value else None

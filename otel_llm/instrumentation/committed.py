@@ -9,6 +9,7 @@ from opentelemetry import baggage
 
 from otel_llm import semconv
 from otel_llm.instrumentation.host import Request
+from otel_llm.instrumentation.propagation import admitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,15 +33,21 @@ def request(
     commit_ns: int | None = None,
     choices: int = 1,
     says_complete: bool = False,
+    server: bool = False,
 ) -> Request:
     """Return a request committed now, or at `commit_ns` (monotonic); what is None is not said.
 
-    Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class`, else the runtime's.
+    Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
+    `server`: it is measured where it is served, and `context` is that of the headers it came with.
     """
     monotonic_ns = runtime.clock_ns()
-    stated = slo_class or baggage.get_baggage(semconv.SLO_CLASS, context) or runtime.slo_class
+    stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
     identity = {semconv.GEN_AI_OPERATION_NAME: operation, semconv.GEN_AI_REQUEST_MODEL: model, **gen_ai}
-    private = {semconv.SLO_CLASS: str(stated) if stated else None, **ours}
+    private = {
+        semconv.SLO_CLASS: str(stated) if stated else None,
+        semconv.MEASURED_AT: "server" if server else None,
+        **ours,
+    }
     return Request(
         name=operation if model is None else f"{operation} {model}",
         commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
@@ -50,4 +57,5 @@ def request(
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
         span_only=span_only or {},
         says_complete=says_complete,
+        server=server,
     )

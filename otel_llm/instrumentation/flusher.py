@@ -28,11 +28,12 @@ class Flusher:
     """Keeps the streams in flight and decides when to look at them; `step` does one look and can be driven by a test.
 
     The thread is started by the first stream, sleeps without a time limit while none is in flight, and is a daemon: the
-    process's end is the runtime's affair.
+    process's end is the runtime's affair. `after` is called after each look, for what can wait until then.
     """
 
-    def __init__(self, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, clock_ns: Callable[[], int], after: Callable[[], None] | None = None) -> None:
         self._clock_ns = clock_ns
+        self._after = after
         self._reset()
 
     def _reset(self) -> None:
@@ -70,6 +71,13 @@ class Flusher:
 
         `settle`: look at all, and end those that were left; `leaving`: end every stream, the process ends.
         """
+        try:
+            return self._look(now_ns, settle=settle, leaving=leaving)
+        finally:
+            if self._after is not None:
+                self._after()
+
+    def _look(self, now_ns: int, *, settle: bool, leaving: bool) -> int | None:
         with self._stepping:
             urgent = _drained(self._urgent)
             self._active += _drained(self._new)

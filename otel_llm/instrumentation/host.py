@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.instrumentation.metrics import Metrics
     from otel_llm.instrumentation.recording import Recording
 
 
@@ -22,7 +23,7 @@ class Request:
     `commit_ns` is monotonic; `offset_ns` added to a monotonic time makes unix ns, the one anchor that the request
     keeps. `ours` are attributes under `otel_llm.` and `gen_ai` all others, both for segment 0 and the request span;
     `span_only` those for the request span alone. `says_complete`: the server declares each choice complete, so a body
-    that ends before it did not end as the server meant it.
+    that ends before it did not end as the server meant it. `server`: measured where it is served, not where it is read.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Request:
     gen_ai: Mapping[str, AttributeValue] = field(default_factory=dict)
     span_only: Mapping[str, AttributeValue] = field(default_factory=dict)
     says_complete: bool = False
+    server: bool = False
 
 
 class Host(Protocol):
@@ -49,6 +51,10 @@ class Host(Protocol):
     @property
     def dropped(self) -> int:
         """How many segments were dropped so far."""
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """Where histograms get their values, None where there are none."""
 
     def getrandbits(self, bits: int, /) -> int:
         """Return a random number for an id."""

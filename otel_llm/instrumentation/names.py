@@ -1,4 +1,4 @@
-"""Old and new names of the GenAI attributes that were renamed."""
+"""Old and new names of the GenAI attributes and histograms that were renamed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ RENAMED: Final[Mapping[str, str]] = {
     semconv.GEN_AI_USAGE_OUTPUT_TOKENS: semconv.GEN_AI_USAGE_COMPLETION_TOKENS,
 }
 """New name to old: the GenAI attributes that were renamed (conventions up to 1.36 have the old ones)."""
+RENAMED_METRICS: Final[Mapping[str, str]] = {
+    semconv.CLIENT_DURATION: "gen_ai.client.operation.duration",
+    semconv.CLIENT_FIRST_CHUNK: "gen_ai.client.operation.time_to_first_chunk",
+    semconv.CLIENT_OUTPUT_CHUNK: "gen_ai.client.operation.time_per_output_chunk",
+}
+"""New name to old: the histograms that were renamed (conventions up to 1.41 have the old ones)."""
+
+
+def renamed_metric(name: str, names: Names) -> tuple[str, ...]:
+    """Return the names that a histogram goes by."""
+    old = RENAMED_METRICS.get(name)
+    if old is None or names == "new":
+        return (name,)
+    return (old,) if names == "old" else (name, old)
 
 
 def named(attributes: Mapping[str, AttributeValue], names: Names) -> dict[str, AttributeValue]:

@@ -18,9 +18,17 @@ class Patches:
         self._made: list[tuple[type, str, object, object]] = []
 
     def replace(self, owner: type, name: str, replacement: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put `replacement(original)` in the place of a class's method, looking like the original."""
+        """Put `replacement(original)` in the place of a class's method, looking like the original.
+
+        Raises AttributeError where there is no such method, and takes back what was replaced before: half of an
+        instrumentation is none.
+        """
         own = owner.__dict__.get(name, _ABSENT)
-        original = getattr(owner, name)
+        try:
+            original = getattr(owner, name)
+        except AttributeError:
+            self.undo()
+            raise
         ours = functools.wraps(original)(replacement(original))
         setattr(owner, name, ours)
         self._made.append((owner, name, own, ours))

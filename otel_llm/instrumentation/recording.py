@@ -10,9 +10,10 @@ from opentelemetry.trace import TraceFlags
 
 from otel_llm import semconv
 from otel_llm.export.records import Origin
-from otel_llm.instrumentation import request_span
+from otel_llm.instrumentation import gpu, request_span
 from otel_llm.instrumentation.choices import Choices
 from otel_llm.instrumentation.guard import inert_on_bug
+from otel_llm.instrumentation.metrics import of_chunks, of_request
 from otel_llm.instrumentation.outcomes import (
     ABANDONED,
     CANCELLED,
@@ -23,13 +24,15 @@ from otel_llm.instrumentation.outcomes import (
     outcome_of,
 )
 from otel_llm.instrumentation.presence import Presence
+from otel_llm.instrumentation.request_span import AttachedSpan
 from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import FrameType
 
     from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext
 
     from otel_llm.export.records import AttributeValue, Segment
     from otel_llm.instrumentation.choices import Item, Reader
@@ -62,6 +65,8 @@ class Recording:
         self._span: RequestSpan | None = None
         self._done = False
         self._presence = Presence(host.clock_ns, request.commit_ns)
+        self._facts: dict[str, AttributeValue] = {}
+        self._gpu: gpu.Mark | None = None
 
     @property
     def done(self) -> bool:
@@ -72,6 +77,17 @@ class Recording:
     def announced(self) -> bool:
         """Return whether segment 0 was sent."""
         return self._span is not None
+
+    @property
+    def context(self) -> SpanContext | None:
+        """Return the request span's context, None before the request was announced."""
+        return None if self._span is None else self._span.context
+
+    @property
+    def slo_class(self) -> str | None:
+        """Return the request's SLO class, None where it has none."""
+        stated = self._request.ours.get(semconv.SLO_CLASS)
+        return None if stated is None else str(stated)
 
     @property
     def due_ns(self) -> int | None:
@@ -97,7 +113,10 @@ class Recording:
             {**request.gen_ai, **request.span_only},
             host.getrandbits,
             lambda record: host.send([record]),
+            server=request.server,
         )
+        if request.server:
+            self._gpu = gpu.mark()
         if host.sampling == "parent" and not self._span.context.trace_flags & TraceFlags.SAMPLED:
             self.append = _discard
         else:
@@ -106,6 +125,8 @@ class Recording:
             self._choices = Choices(
                 request.choices, commit_ns, request.offset_ns, origin, host.getrandbits, identity, self.reader
             )
+            if self._measures_chunks():
+                self._choices.gaps_ns = []
             host.send(self._choices.commit())
         host.watch(self)
 
@@ -139,6 +160,11 @@ class Recording:
         self._finish(CANCELLED, self.clock_ns() if left_ns is None else left_ns)
 
     @inert_on_bug
+    def ended(self, outcome: str, error: str | None = None) -> None:
+        """Take note that whoever serves the stream knows how it ended; `error` is an `error.type`."""
+        self._finish(outcome, self.clock_ns(), error)
+
+    @inert_on_bug
     def closing(self, frame: FrameType | None) -> None:
         """Take note that the stream's response is being closed, by whoever `frame` says.
 
@@ -146,6 +172,10 @@ class Recording:
         """
         if not self._presence.closed_by_reader(frame) and not self._presence.collected:
             self.closed()
+
+    def attributes(self, more: Mapping[str, AttributeValue]) -> None:
+        """Say more on the request span when it ends; from any thread, the newest value of a name wins."""
+        self._facts.update(more)  # one operation of a dict: no other thread sees half of it
 
     @inert_on_bug
     def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, leaving: bool = False) -> None:
@@ -177,7 +207,20 @@ class Recording:
                 self.append = self._append_waking
                 if self._buffer:  # appended before the line above took effect
                     self._host.urge(self)
+            gaps_ns = self._choices.take_gaps()
         self._host.send(segments, urgent=urgent)
+        self._put_gaps(gaps_ns)
+
+    def _measures_chunks(self) -> bool:
+        # The histogram is the client's, and of a request whose span is somebody else's it is theirs to make.
+        metrics = self._host.metrics
+        attached = isinstance(self._span, AttachedSpan)
+        return metrics is not None and not attached and not self._request.server and metrics.chunks_wanted
+
+    def _put_gaps(self, gaps_ns: list[int]) -> None:
+        if gaps_ns and self._span is not None and self._host.metrics is not None:
+            said = self.reader.span_attributes()
+            self._host.metrics.put(of_chunks(self._request, gaps_ns, self._span.context, said))
 
     def _closing_attributes(self) -> dict[str, AttributeValue]:
         attributes = self._host.named(self.reader.segment_attributes())
@@ -216,6 +259,8 @@ class Recording:
             if choices is not None:
                 segments += choices.last(at_ns + offset_ns, outcome, self._closing_attributes())
         self._host.send(segments)
+        if choices is not None:
+            self._put_gaps(choices.take_gaps())
         self._end_span(outcome, at_ns + offset_ns, error)
 
     def _end_span(self, outcome: str, end_ns: int, error: str | None) -> None:
@@ -229,12 +274,23 @@ class Recording:
                 semconv.TOKENS: choices.tokens,
                 semconv.TOKEN_BASIS: choices.basis,
                 semconv.SEGMENTS: choices.segments,
+                **choices.first_times_s,
             }
         gen_ai = self._host.named(self.reader.span_attributes())
-        if error is not None and ours[semconv.OUTCOME] in FAILURES:
+        if choices is not None and choices.first_chunk_ns is not None and not self._request.server:
+            waited_ns = choices.first_chunk_ns - self._request.commit_ns - self._request.offset_ns
+            gen_ai[semconv.GEN_AI_TIME_TO_FIRST_CHUNK] = max(waited_ns, 0) / 1e9
+        ended = str(ours[semconv.OUTCOME])
+        failure = (error or ended) if ended in FAILURES else None
+        if failure is not None and error is not None:
             gen_ai[semconv.ERROR_TYPE] = error
-        failure = (error or outcome) if ours[semconv.OUTCOME] in FAILURES else None
-        self._span.end(end_ns, ours, gen_ai, failure)
+        # Facts that only we know: an attached span gets them too.
+        facts = self._facts if self._gpu is None else {**gpu.attributes(self._gpu), **self._facts}
+        self._span.end(end_ns, {**facts, **ours}, gen_ai, failure)
+        if (metrics := self._host.metrics) is not None and metrics.wanted:
+            attached = isinstance(self._span, AttachedSpan)
+            context = self._span.context
+            metrics.put(of_request(self._request, choices, context, end_ns, ended, gen_ai, failure, attached=attached))
 
     def detach(self) -> None:
         """Stop recording without a word: the stream goes on, unobserved."""

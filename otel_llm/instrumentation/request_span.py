@@ -83,8 +83,10 @@ class OwnSpan:
         resource: Resource,
         getrandbits: Callable[[int], int],
         send: Callable[[RequestRecord], None],
+        kind: SpanKind,
     ) -> None:
         self._name = name
+        self._kind = kind
         self._start_ns = start_ns
         self._attributes = attributes
         self._parent = parent
@@ -105,7 +107,15 @@ class OwnSpan:
         attributes = {**self._attributes, **gen_ai, **ours}
         self._send(
             RequestRecord(
-                self.context, self._parent, self._resource, self._name, self._start_ns, end_ns, attributes, failure
+                self.context,
+                self._parent,
+                self._resource,
+                self._name,
+                self._start_ns,
+                end_ns,
+                attributes,
+                failure,
+                self._kind,
             )
         )
 
@@ -125,22 +135,28 @@ def begin(
     gen_ai: Mapping[str, AttributeValue],
     getrandbits: Callable[[int], int],
     send: Callable[[RequestRecord], None],
+    *,
+    server: bool = False,
 ) -> RequestSpan:
     """Return the request span of a request that was committed at `start_ns` (unix ns) in `context`.
 
-    `ours` are the attributes under `otel_llm.`, which an attached span gets too; `gen_ai` the others.
+    `ours` are the attributes under `otel_llm.`, which an attached span gets too; `gen_ai` the others. In a `server` its
+    parent is the client's span, or the server span that somebody already opened for it.
     """
     current = trace.get_current_span(context)
+    parent = current.get_span_context()
+    kind = SpanKind.CLIENT
+    if server:
+        kind = SpanKind.INTERNAL if parent.is_valid and not parent.is_remote else SpanKind.SERVER
     if is_inference(current):
         return AttachedSpan(current, ours)
     attributes = {**gen_ai, **ours}
     if has_provider(provider):
         tracer = provider.get_tracer(semconv.SCOPE_NAME, version())
-        span = tracer.start_span(name, context, SpanKind.CLIENT, attributes, start_time=start_ns)
+        span = tracer.start_span(name, context, kind, attributes, start_time=start_ns)
         if span.get_span_context().is_valid:
             return StartedSpan(span)
-    parent = current.get_span_context()
-    return OwnSpan(name, start_ns, attributes, parent if parent.is_valid else None, resource, getrandbits, send)
+    return OwnSpan(name, start_ns, attributes, parent if parent.is_valid else None, resource, getrandbits, send, kind)
 
 
 def is_inference(span: Span) -> bool:

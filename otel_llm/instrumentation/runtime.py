@@ -20,11 +20,13 @@ from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.flusher import Flusher
+from otel_llm.instrumentation.metrics import Metrics
 from otel_llm.instrumentation.names import NAMES, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import TracerProvider
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.recording import Recording
 
 Sampling = Literal["always", "parent"]
+Measures = Literal["off", "requests", "chunks"]
 
 SAMPLING: Final[tuple[Sampling, ...]] = ("always", "parent")
+MEASURES: Final[tuple[Measures, ...]] = ("off", "requests", "chunks")
 EXIT_S: Final = 5.0
 """The longest that the end of a process waits for what is queued."""
 
@@ -54,14 +58,23 @@ class Runtime:
         names: Names = "new",
         queue_segments: int = CAPACITY,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        meter_provider: MeterProvider | None = None,
+        metrics: Measures = "requests",
+        slo_classes: Collection[str] | None = None,
+        propagate: bool = True,
     ) -> None:
         delivery = otlp_delivery(from_environment()) if exporter is None else SpanExporterDelivery(exporter)
         self.clock_ns = clock_ns
         self.slo_class = slo_class
         self.sampling = sampling
+        self.slo_classes = None if slo_classes is None else frozenset(slo_classes)
+        self.propagate = propagate
+        self.refused_classes = 0  # SLO classes that came with requests and are not known here
+        self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
         self._names = names
         self.outbox = Outbox(delivery, queue_segments)
-        self.flusher = Flusher(clock_ns)
+        self.flusher = Flusher(clock_ns, self._measure)
         # Not the random module's own generator, which an application may seed: ids would repeat in every process.
         # Asking the system each time costs up to 80 us and lets go of the interpreter's lock.
         self._random = random.Random()  # noqa: S311
@@ -69,7 +82,7 @@ class Runtime:
         self._tracer_provider = tracer_provider
         self._resource: tuple[object, Resource] | None = None
         self._instance_id = str(uuid.uuid4())
-        self._leaves_after: object = None
+        self._leaves_after: tuple[object, ...] = (self, self)
         self._warned = False
 
     @property
@@ -103,7 +116,7 @@ class Runtime:
 
     def watch(self, recording: Recording) -> None:
         """Cut the recording from now on."""
-        self._leave_before(self.provider())
+        self._leave_before(self.provider(), None if self.metrics is None else self.metrics.provider())
         self.flusher.add(recording)
 
     def urge(self, recording: Recording) -> None:
@@ -118,6 +131,19 @@ class Runtime:
             _log.log(
                 level, "otel_llm failed and records this stream no further; the stream itself is unharmed", exc_info=bug
             )
+
+    def _measure(self) -> None:
+        if self.metrics is not None:
+            try:
+                self.metrics.step()
+            except Exception as bug:  # noqa: BLE001
+                self.warn(bug)
+
+    def refuse_class(self) -> None:
+        """Take note that a request came with an SLO class that is not known here; say so, once."""
+        self.refused_classes += 1
+        if self.refused_classes == 1:  # the name is not repeated: it may be anything
+            _log.warning("otel_llm: a request named an SLO class that is not among slo_classes; it gets the default")
 
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""
@@ -141,17 +167,19 @@ class Runtime:
         """Start clean in a forked child, as a sender of its own."""
         self._instance_id = str(uuid.uuid4())
         self._resource = None
-        self._leaves_after = None
+        self._leaves_after = (self, self)
         self._random.seed()
         self.flusher.after_fork()
+        if self.metrics is not None:
+            self.metrics.after_fork()
         self.outbox.after_fork()
 
-    def _leave_before(self, provider: TracerProvider) -> None:
-        # Handlers run last in, first out: ours is registered once the provider exists, so that request spans that end
-        # with the process are ended before it shuts down.
-        if self._leaves_after is provider:
+    def _leave_before(self, *providers: object) -> None:
+        # Handlers run last in, first out: ours is registered once the providers exist, so that request spans that end
+        # with the process are ended, and their values recorded, before they shut down.
+        if all(ours is theirs for ours, theirs in zip(self._leaves_after, providers, strict=False)):
             return
-        self._leaves_after = provider
+        self._leaves_after = providers
         atexit.unregister(self.leave)
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without running those handlers, but with its own.
@@ -161,6 +189,7 @@ class Runtime:
 
 _lock: Final = threading.Lock()
 _running: list[Runtime] = []
+_users: Final[set[str]] = set()
 
 
 def configured(
@@ -170,7 +199,11 @@ def configured(
     sampling: Sampling = "always",
     semconv: Names = "new",
     queue_segments: int = CAPACITY,
-    **_: object,  # what OpenTelemetry's instrumentors are also given: a meter provider, a logger provider
+    meter_provider: MeterProvider | None = None,
+    metrics: Measures = "requests",
+    slo_classes: Collection[str] | None = None,
+    propagate: bool = True,
+    **_: object,  # what OpenTelemetry's instrumentors are also given: a logger provider
 ) -> Runtime:
     """Return a runtime with these settings, ready to record.
 
@@ -180,9 +213,26 @@ def configured(
         raise ValueError(f"sampling={sampling!r} is none of {', '.join(SAMPLING)}")
     if semconv not in NAMES:
         raise ValueError(f"semconv={semconv!r} is none of {', '.join(NAMES)}")
+    if metrics not in MEASURES:
+        raise ValueError(f"metrics={metrics!r} is none of {', '.join(MEASURES)}")
     if queue_segments < 1:
         raise ValueError(f"queue_segments={queue_segments!r}: the queue must hold at least one segment")
-    runtime = Runtime(exporter, tracer_provider, slo_class, sampling, semconv, queue_segments)
+    if isinstance(slo_classes, str):
+        raise ValueError(f"slo_classes={slo_classes!r} is one text, not the names of classes")  # noqa: TRY004
+    if slo_class is not None and slo_classes is not None and slo_class not in slo_classes:
+        raise ValueError(f"slo_class={slo_class!r} is none of slo_classes")
+    runtime = Runtime(
+        exporter,
+        tracer_provider,
+        slo_class,
+        sampling,
+        semconv,
+        queue_segments,
+        meter_provider=meter_provider,
+        metrics=metrics,
+        slo_classes=slo_classes,
+        propagate=propagate,
+    )
     runtime.resource()  # detecting it and importing the SDK takes longer than a first request should
     return runtime
 
@@ -206,9 +256,24 @@ def start(runtime: Callable[[], Runtime]) -> Runtime:
         return _running[0]
 
 
+def join(user: str, runtime: Callable[[], Runtime]) -> Runtime:
+    """Return the runtime that runs, or make it; it is not stopped before `user` leaves."""
+    running = start(runtime)
+    _users.add(user)
+    return running
+
+
+def leave(user: str) -> None:
+    """Stop the runtime if `user` was the last who joined it."""
+    _users.discard(user)
+    if not _users:
+        stop()
+
+
 def stop(timeout_s: float = EXIT_S) -> bool:
     """Stop the runtime, if one runs; return whether all it had recorded was settled in time."""
     with _lock:
+        _users.clear()
         stopped = _running.pop() if _running else None
     return stopped is None or stopped.stop(timeout_s)
 

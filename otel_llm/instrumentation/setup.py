@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.instrumentation import runtime
 
 if TYPE_CHECKING:
-    from otel_llm.instrumentation.openai import OpenAIInstrumentor
+    from collections.abc import Callable
+
+    from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
+STACKS: Final[dict[str, tuple[str, str, str]]] = {
+    "openai": ("openai", "otel_llm.instrumentation.openai", "OpenAIInstrumentor"),
+    "anthropic": ("anthropic", "otel_llm.instrumentation.anthropic", "AnthropicInstrumentor"),
+    "litellm": ("litellm", "otel_llm.instrumentation.litellm", "LiteLLMInstrumentor"),
+    "httpx": ("httpx", "otel_llm.instrumentation.httpx", "HttpxInstrumentor"),
+    "httpx2": ("httpx2", "otel_llm.instrumentation.httpx", "Httpx2Instrumentor"),
+    "aiohttp": ("aiohttp", "otel_llm.instrumentation.aiohttp", "AiohttpInstrumentor"),
+    "transformers": ("transformers", "otel_llm.instrumentation.transformers", "TransformersInstrumentor"),
+}
+"""Name to (package that must be installed, module of ours, its instrumentor); servers' plugins are loaded by servers.
+
+The instrumentation's name, for `OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`, is `otel-llm-` and the stack's.
+"""
+USER: Final = "otel_llm.instrument"
+_ALL: Final = "*"
+_OFF: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
 _log: Final = logging.getLogger("otel_llm")
 
@@ -22,17 +43,19 @@ def instrument(**settings: Any) -> None:
         return
     if runtime.running() is not None:
         _log.warning("otel_llm is instrumented already; call uninstrument() first to change its settings")
-    runtime.start(functools.partial(runtime.configured, **settings))
-    if (instrumentor := _openai()) is not None and not instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.instrument()
+    runtime.join(USER, functools.partial(runtime.configured, **settings))
+    for instrumentor in _instrumentors(_off()):
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            _quietly(instrumentor.instrument)
 
 
 def uninstrument() -> None:
     """Unhook and stop, see `otel_llm.uninstrument`."""
     if runtime.running() is None:
         return
-    if (instrumentor := _openai()) is not None and instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.uninstrument()
+    for instrumentor in _instrumentors(frozenset()):
+        if instrumentor.is_instrumented_by_opentelemetry:
+            _quietly(instrumentor.uninstrument)
     runtime.stop()
 
 
@@ -42,9 +65,26 @@ def flush(timeout_s: float) -> bool:
     return True if running is None else running.flush(timeout_s)
 
 
-def _openai() -> OpenAIInstrumentor | None:
-    if find_spec("openai") is None:
-        return None
-    from otel_llm.instrumentation.openai import OpenAIInstrumentor
+def _quietly(switch: Callable[[], object]) -> None:
+    try:
+        switch()
+    except Exception:  # noqa: BLE001  one stack that fails must not cost the application or the other stacks
+        _log.warning("otel_llm could not switch one of its stacks", exc_info=True)
 
-    return OpenAIInstrumentor()
+
+def _off() -> frozenset[str]:
+    """Return the names that the environment switches off."""
+    return frozenset(name.strip() for name in os.environ.get(_OFF, "").split(","))
+
+
+def _instrumentors(off: frozenset[str]) -> list[BaseInstrumentor]:
+    """Return the instrumentors of the stacks that are installed and not off; imports no package of a host's."""
+    found = []
+    for stack, (package, module, name) in STACKS.items():
+        if _ALL in off or f"otel-llm-{stack}" in off or find_spec(package) is None:
+            continue
+        try:
+            found.append(getattr(import_module(module), name)())
+        except Exception:  # noqa: BLE001  one stack that fails must not cost the others
+            _log.warning("otel_llm cannot record %s", stack, exc_info=True)
+    return found

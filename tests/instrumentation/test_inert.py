@@ -190,6 +190,7 @@ def test_hundreds_of_sdk_streams_leave_nothing_behind(client: Any, server: SseSe
                 stream.close()
             assert otel_llm.flush(20)
             server.requests.clear()
+            server.headers.clear()
 
         many(30)
         before = census()

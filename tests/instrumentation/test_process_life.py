@@ -228,6 +228,7 @@ def test_the_opentelemetry_instrument_command() -> None:
             **otlp("http/protobuf", receiver),
             "OTEL_METRICS_EXPORTER": "none",
             "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "openai",  # the peers of the tests beside us
         }
         code = PRELUDE + "list(ask('whole'))\n"
         python(code, server.url, environment=environment, command=(str(agent),))

@@ -2,72 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.spans import records_of
+from support.vllm_server import VllmServer
 
 import otel_llm
 from otel_llm.readers.assemble import Assembled, Assembler
-
-VENV = Path(__file__).parents[2] / ".venv-vllm"
-START_S = 240.0
 
 pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if not (VENV / "ready").exists():
-        pytest.skip("no vLLM environment: run `make vllm-env`")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    log = (tmp_path_factory.mktemp("vllm") / "log").open("w+")
-    command = [
-        *(str(VENV / "bin" / "vllm"), "serve", str(VENV / "tiny"), "--served-model-name", "tiny"),
-        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"),
-        *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
-        *("--stream-interval", "3"),  # several tokens in one chunk, as a busy engine or speculative decoding sends them
-    ]
-    offline = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-    }
-    server = subprocess.Popen(command, env=os.environ | offline, stdout=log, stderr=log, start_new_session=True)
-    try:
-        limit = time.monotonic() + START_S
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
-                break
-            except (urllib.error.URLError, OSError):
-                log.seek(0)
-                assert server.poll() is None, log.read()[-3000:]
-                assert time.monotonic() < limit, log.read()[-3000:]
-                time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-        log.close()
+    # Several tokens in one chunk, as a busy engine or speculative decoding sends them.
+    with VllmServer(tmp_path_factory.mktemp("vllm") / "log", "--stream-interval", "3") as server:
+        yield server.url
 
 
 def streamed(url: str, **asked: Any) -> tuple[int, Assembled]:

@@ -14,6 +14,7 @@ from otel_llm.export.records import AttributeValue, Record, RequestRecord, Segme
 from otel_llm.instrumentation.chunks import FRAMING, Reading
 from otel_llm.instrumentation.flusher import Flusher
 from otel_llm.instrumentation.host import Request
+from otel_llm.instrumentation.metrics import Metrics
 from otel_llm.instrumentation.recording import Recording
 
 COMMIT_NS = 5_000_000_000
@@ -47,6 +48,7 @@ class FakeHost:
 
     sampling = "always"
     dropped = 0
+    metrics: Metrics | None = None
 
     def __init__(self) -> None:
         self.now_ns = COMMIT_NS

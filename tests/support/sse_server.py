@@ -105,11 +105,12 @@ class _Server(ThreadingHTTPServer):
 
 
 class SseServer:
-    """Serves `replies`, chosen by the request's model; a context manager. `requests` are the bodies it got."""
+    """Serves `replies`, chosen by the request's model; a context manager. `requests` and `headers` are what it got."""
 
     def __init__(self, replies: Mapping[str, Reply | Callable[[Json], Reply]] | None = None) -> None:
         self.replies: dict[str, Reply | Callable[[Json], Reply]] = dict(replies or {})
         self.requests: list[Json] = []
+        self.headers: list[list[tuple[str, str]]] = []
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
@@ -141,6 +142,7 @@ def _handler(owner: SseServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            owner.headers.append([(name.lower(), value) for name, value in self.headers.items()])
             reply = owner.reply_to(body)
             # The client may be gone at any step: that is what half of the tests are about.
             with contextlib.suppress(ConnectionError, TimeoutError):

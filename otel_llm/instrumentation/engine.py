@@ -1,0 +1,213 @@
+"""A request as the engine that serves it sees it: every token counted, at the engine's own times.
+
+An engine's plugin begins one `Generation` per request. Where our ASGI middleware records the same request already, the
+tokens go to its recording and the middleware says how the request ended, for it alone sees the client go: one request
+is one row.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import context as otel_context
+
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT, REASONING
+from otel_llm.instrumentation import committed, propagation, runtime, served
+from otel_llm.instrumentation.outcomes import ERROR
+from otel_llm.instrumentation.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.context import Context
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.chunks import Reading
+    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.served import Served
+
+PREEMPTIONS: Final = "otel_llm.engine.preemptions"
+"""How often the engine took a running request back into its queue."""
+REQUEST_ID: Final = "gen_ai.request.id"
+"""The engine's own id of a request, under the name that vLLM and SGLang use."""
+
+
+INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
+"""Which replica this is, for `otel_llm.instance`."""
+
+
+class EngineReader:
+    """Says what an engine knows of a reply: counts are exact, for each of its tokens was counted where it was made."""
+
+    plain = False
+
+    def __init__(self) -> None:
+        self.input_tokens: int | None = None
+        self.output_tokens = 0
+        self.finish_reasons: list[str] = []
+
+    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
+        """Return that nothing can be taken for granted: an engine may make several tokens in a step."""
+        return False
+
+    def __call__(self, chunk: object) -> Reading:
+        """Refuse: engines do not hand over chunks."""
+        raise NotImplementedError
+
+    def basis(self, choice: int) -> str:  # noqa: ARG002
+        """Return where the token counts come from."""
+        return "exact"
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return the usage and the finish reasons."""
+        more = self.segment_attributes()
+        more[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self.output_tokens
+        if self.finish_reasons:
+            more[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = tuple(self.finish_reasons)
+        return more
+
+
+class Generation:
+    """One request in an engine; it is ended once, and everything that is said after that is nothing.
+
+    Its methods may be called from any thread, one at a time. They do not raise: what fails costs the recording, once
+    with a warning, never the engine.
+    """
+
+    __slots__ = ("_reader", "_recording", "_unfinished", "_upstream")
+
+    def __init__(
+        self, recording: Recording, reader: EngineReader | None, choices: int = 1, upstream: Served | None = None
+    ) -> None:
+        self._recording = recording
+        self._reader = reader
+        self._unfinished = choices
+        self._upstream = upstream
+
+    @property
+    def done(self) -> bool:
+        """Return whether nothing is recorded any more."""
+        return self._recording.done
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all choices are complete."""
+        return self._unfinished <= 0
+
+    def tokens(self, now_ns: int, count: int, choice: int = 0, reasoning: int = 0) -> None:
+        """Take note that `count` tokens were made by `now_ns` (monotonic), the first `reasoning` of them thoughts."""
+        recording = self._recording
+        try:
+            kind = CONTENT
+            if self._reader is not None:
+                self._reader.output_tokens += count
+            elif self._upstream is not None:
+                kind = self._upstream.kind
+            if count == 1 and kind == CONTENT and not (reasoning or choice):
+                recording.append(now_ns)
+                return
+            marks: Reading = ((choice, REASONING, reasoning, False),) if reasoning else ()
+            if count > reasoning:
+                marks += ((choice, kind, count - reasoning, False),)
+            if marks:
+                recording.append((now_ns, marks))
+        except Exception as bug:  # noqa: BLE001
+            recording.broken(bug)
+
+    def prompt(self, tokens: int) -> None:
+        """Take note of how many tokens the prompt had, as far as it was not known at the commit."""
+        if self._reader is not None:
+            self._reader.input_tokens = tokens
+        elif self._upstream is not None:
+            self._upstream.reader.input_tokens = tokens
+
+    def facts(self, more: Mapping[str, AttributeValue]) -> None:
+        """Say more on the request span."""
+        self._recording.attributes(more)
+
+    def finished(self, now_ns: int, choice: int = 0, reason: str | None = None) -> None:
+        """Take note that a choice is complete; the request is once all of them are."""
+        self._unfinished -= 1
+        if self._reader is None:  # the middleware's to say
+            return
+        if reason is not None:
+            self._reader.finish_reasons.append(reason)
+        if self._unfinished <= 0:
+            self._recording.exhausted()
+        elif not self.done:
+            self._recording.append((now_ns, ((choice, CONTENT, 0, True),)))
+
+    def cancelled(self) -> None:
+        """Take note that whoever asked for the reply does not want it any more."""
+        if self._reader is not None:
+            self._recording.closed()
+
+    def failed(self, error: str | BaseException) -> None:
+        """Take note of a failure: an exception, or an `error.type`."""
+        if self._reader is None:
+            return
+        if isinstance(error, BaseException):
+            self._recording.failed(error)
+        else:
+            self._recording.ended(ERROR, error)
+
+
+def begin(
+    running: Runtime,
+    *,
+    operation: str,
+    model: str | None,
+    request_id: str | None,
+    stream: bool,
+    context: Context | None = None,
+    commit_ns: int | None = None,
+    choices: int = 1,
+    input_tokens: int | None = None,
+    shared: bool = False,
+) -> Generation | None:
+    """Return the generation of a request that reached an engine now, None where somebody else records it.
+
+    `shared`: it is one of several that came with one call, so its tokens cannot be told to be a choice of that call's.
+    Raises nothing.
+    """
+    try:
+        upstream = served.current.get()
+        if upstream is not None:
+            if upstream.recording is None or upstream.recording.done or shared or choices > 1:
+                return None
+            upstream.adopt()
+            upstream.reader.input_tokens = input_tokens
+            if request_id is not None:
+                upstream.recording.attributes({REQUEST_ID: request_id})
+            return Generation(upstream.recording, None, upstream=upstream)
+        if propagation.covered.get():
+            return None
+        own = otel_context.get_current() if context is None else context
+        span_only: dict[str, AttributeValue] = {} if request_id is None else {REQUEST_ID: request_id}
+        if choices > 1:
+            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
+        request = committed.request(
+            running,
+            own,
+            operation=operation,
+            model=model,
+            gen_ai={semconv.GEN_AI_REQUEST_STREAM: stream, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
+            ours={semconv.INSTANCE: os.environ.get(INSTANCE_VARIABLE) or None},
+            span_only=span_only,
+            commit_ns=commit_ns,
+            choices=choices,
+            server=True,
+        )
+        reader = EngineReader()
+        recording = Recording(running, request, reader)
+        recording.announce(own)
+        return Generation(recording, reader, choices)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None

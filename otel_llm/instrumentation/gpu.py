@@ -1,0 +1,187 @@
+"""What the GPUs did while a server worked on a request, where NVML can tell; nothing at all where it cannot.
+
+NVML (`nvidia-ml-py`, imported as `pynvml`) is asked once a second by a thread that the first request starts and that
+ends after a minute without one. A request only reads running totals: at its commit and at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from otel_llm.export.records import AttributeValue
+
+NAME: Final = "otel_llm.gpu.name"
+COUNT: Final = "otel_llm.gpu.count"
+UTILISATION: Final = "otel_llm.gpu.utilisation_ratio"
+"""The share of time in which a kernel ran: the mean over the request's seconds and the devices, 0..1."""
+MEMORY_USED: Final = "otel_llm.gpu.memory_used_bytes"
+MEMORY_TOTAL: Final = "otel_llm.gpu.memory_total_bytes"
+"""Of all devices together, at the newest sample."""
+
+PERIOD_S: Final = 1.0
+LINGER: Final = 60
+"""Samples without a request after which the thread ends."""
+DEVICES: Final = 16
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class Mark(NamedTuple):
+    """The running totals at a request's commit: samples so far, and the utilisation summed over them."""
+
+    samples: int = 0
+    busy: float = 0.0
+
+
+class Sample(NamedTuple):
+    """The newest look at all devices; `busy` is summed over the `samples` that had a utilisation."""
+
+    samples: int
+    busy: float
+    name: str
+    devices: int
+    used: int | None
+    total: int | None
+
+
+class Sampler:
+    """Asks NVML once a second while requests come; the thread is a daemon, and ends by itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self.newest: Sample | None = None
+        self.thread: threading.Thread | None = None
+        self.hopeless = False
+        self._stopping = threading.Event()
+
+    def want(self) -> Sample | None:
+        """Return the newest sample; see to it that there will be newer ones."""
+        self._wanted = LINGER
+        if self.thread is None and not self.hopeless:
+            with self._lock:
+                if self.thread is None and not self.hopeless:
+                    self._start()
+        return self.newest
+
+    def stop(self) -> None:
+        """Let the thread end, and wait for it."""
+        self._stopping.set()
+        if (thread := self.thread) is not None:
+            thread.join(2 * PERIOD_S)
+
+    def _start(self) -> None:
+        if find_spec("pynvml") is None:
+            self.hopeless = True
+            return
+        self._stopping.clear()
+        self.thread = threading.Thread(target=self._run, name="otel-llm-gpu", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        # Any failure, of the driver or of its bindings, means that there is nothing to tell.
+        try:
+            nvml = import_module("pynvml")
+            nvml.nvmlInit()
+        except Exception:  # noqa: BLE001
+            self.hopeless = True
+            self.thread = None
+            return
+        try:
+            devices = _visible(nvml)
+            name = _names(nvml, devices)
+            while devices and self._wanted > 0:
+                self._wanted -= 1
+                self.newest = _look(nvml, devices, name, self.newest)
+                if self._stopping.wait(PERIOD_S):
+                    break
+            self.hopeless = not devices
+        except Exception:  # noqa: BLE001
+            self.hopeless = True
+        finally:
+            with contextlib.suppress(Exception):
+                nvml.nvmlShutdown()
+            self.thread = None
+
+
+def _visible(nvml: Any) -> list[Any]:
+    """Return the handles of the devices that this process may use."""
+    stated = os.environ.get(VISIBLE)
+    if stated is None:
+        names: list[str] = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+    else:
+        names = [name.strip() for name in stated.split(",") if name.strip()]
+    handles = []
+    for name in names[:DEVICES]:
+        if name.isdigit():
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
+        elif name.startswith(("GPU-", "MIG-")):
+            handles.append(nvml.nvmlDeviceGetHandleByUUID(name))
+        else:  # CUDA stops at the first that is none, -1 for example
+            break
+    return handles
+
+
+def _names(nvml: Any, devices: list[Any]) -> str:
+    names = [nvml.nvmlDeviceGetName(device) for device in devices]
+    return ", ".join(sorted({name.decode() if isinstance(name, bytes) else str(name) for name in names}))
+
+
+def _look(nvml: Any, devices: list[Any], name: str, before: Sample | None) -> Sample:
+    samples, busy = (before.samples, before.busy) if before is not None else (0, 0.0)
+    used = total = None
+    with contextlib.suppress(nvml.NVMLError):  # a MIG slice has no utilisation
+        busy += sum(nvml.nvmlDeviceGetUtilizationRates(device).gpu for device in devices) / (100.0 * len(devices))
+        samples += 1
+    with contextlib.suppress(nvml.NVMLError):
+        memory = [nvml.nvmlDeviceGetMemoryInfo(device) for device in devices]
+        used, total = sum(one.used for one in memory), sum(one.total for one in memory)
+    return Sample(samples, busy, name, len(devices), used, total)
+
+
+_sampler: Final = [Sampler()]
+
+
+def _after_fork() -> None:
+    _sampler[0] = Sampler()
+
+
+_registered: Final[list[bool]] = []
+
+
+def mark() -> Mark | None:
+    """Return where the totals stand as a request begins, None where there is no NVML; never raises, never waits."""
+    sampler = _sampler[0]
+    try:
+        if sampler.hopeless:
+            return None
+        if not _registered and hasattr(os, "register_at_fork"):
+            _registered.append(True)
+            os.register_at_fork(after_in_child=_after_fork)
+        newest = sampler.want()
+    except Exception:  # noqa: BLE001
+        return None
+    return Mark() if newest is None else Mark(newest.samples, newest.busy)
+
+
+def attributes(began: Mark) -> dict[str, AttributeValue]:
+    """Return what the devices did since `began`; what is not known is not said. Never raises, never waits."""
+    newest = _sampler[0].newest
+    if newest is None:
+        return {}
+    said: dict[str, AttributeValue] = {NAME: newest.name, COUNT: newest.devices}
+    if newest.samples > began.samples:
+        said[UTILISATION] = (newest.busy - began.busy) / (newest.samples - began.samples)
+    if newest.used is not None and newest.total is not None:
+        said[MEMORY_USED], said[MEMORY_TOTAL] = newest.used, newest.total
+    return said
+
+
+def stop() -> None:
+    """Stop asking, until the next request."""
+    _sampler[0].stop()

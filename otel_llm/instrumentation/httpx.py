@@ -1,0 +1,309 @@
+"""Streamed replies read over httpx or httpx2 as server-sent events, sync and async, in whatever way they are read.
+
+Two places are hooked, both public. `send` is the commit, and gets a response whose body was not read yet: a body that
+`send` itself is to read, it reads here. The response's `stream` is what all of `iter_raw`, `iter_bytes`, `iter_text`,
+`iter_lines` and `read` get their bytes from; it stays the object that it was, of a class that looks at what passes. The
+bytes of a compressed body are seen behind the response's own decoder, hence not where the application reads it raw.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from otel_llm.instrumentation import propagation, runtime, sse_requests
+from otel_llm.instrumentation.patches import Patches
+from otel_llm.instrumentation.sse_chunks import api_of
+from otel_llm.instrumentation.stack import StackInstrumentor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.instrumentation.sse_chunks import Tap
+    from otel_llm.instrumentation.sse_requests import Call
+
+TAP: Final = "_otel_llm_tap"
+"""The one attribute that a recorded body has more."""
+
+
+class HttpxInstrumentor(StackInstrumentor):
+    """Records the token times of event streams that are read with `httpx`."""
+
+    stack: ClassVar[str] = "httpx"
+    package: ClassVar[str] = "httpx"
+    requires: ClassVar[tuple[str, ...]] = ("httpx >= 0.27, < 1",)
+
+    def _patch(self) -> Patches:
+        return _patch("httpx")
+
+
+class Httpx2Instrumentor(StackInstrumentor):
+    """Records the token times of event streams that are read with `httpx2`."""
+
+    stack: ClassVar[str] = "httpx2"
+    package: ClassVar[str] = "httpx2"
+    requires: ClassVar[tuple[str, ...]] = ("httpx2 >= 2.12, < 3",)
+
+    def _patch(self) -> Patches:
+        return _patch("httpx2")
+
+
+def _patch(package: str) -> Patches:
+    module: Any = import_module(package)
+    patches = Patches()
+    patches.replace(module.Client, "send", _send)
+    patches.replace(module.AsyncClient, "send", _send_async)
+    return patches
+
+
+def _send(original: Callable[..., Any]) -> Callable[..., Any]:
+    def send(self: Any, request: Any, *, stream: bool = False, **kwargs: Any) -> Any:
+        call = _call(request)
+        if call is None:
+            _carry(request)
+            return original(self, request, stream=stream, **kwargs)
+        added = _inject(call, request)
+        attached = None if call.recording is None else propagation.attach(call.recording)
+        token = propagation.covered.set(True)
+        try:
+            response = original(self, request, stream=True, **kwargs)
+            _adopt(call, response)
+            if not stream:
+                try:
+                    response.read()
+                except BaseException:
+                    response.close()
+                    raise
+        except BaseException as error:
+            call.failed(error)
+            raise
+        finally:
+            propagation.covered.reset(token)
+            propagation.detach(attached)
+            _withdraw(request, added)
+        return response
+
+    return send
+
+
+def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def send(self: Any, request: Any, *, stream: bool = False, **kwargs: Any) -> Any:
+        call = _call(request)
+        if call is None:
+            _carry(request)
+            return await original(self, request, stream=stream, **kwargs)
+        added = _inject(call, request)
+        attached = None if call.recording is None else propagation.attach(call.recording)
+        token = propagation.covered.set(True)
+        try:
+            response = await original(self, request, stream=True, **kwargs)
+            _adopt(call, response)
+            if not stream:
+                try:
+                    await response.aread()
+                except BaseException:
+                    await response.aclose()
+                    raise
+        except BaseException as error:
+            call.failed(error)
+            raise
+        finally:
+            propagation.covered.reset(token)
+            propagation.detach(attached)
+            _withdraw(request, added)
+        return response
+
+    return send
+
+
+def _call(request: Any) -> Call | None:
+    try:
+        if request.method != "POST":
+            return None
+        url = request.url
+        # A body that is a stream has no `_content`, and is not to be read by us.
+        return sse_requests.call(url.path, request.__dict__.get("_content"), url.scheme, url.host or None, url.port)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+
+
+def _carry(request: Any) -> None:
+    recording = sse_requests.carried.get()
+    if recording is not None and api_of(request.url.path) is not None:
+        propagation.inject(recording, request.headers)
+
+
+def _inject(call: Call, request: Any) -> set[str]:
+    """Put our headers into the request; return which they are."""
+    if call.recording is None:
+        return set()
+    there = set(request.headers)
+    propagation.inject(call.recording, request.headers)
+    return set(request.headers) - there
+
+
+def _withdraw(request: Any, added: set[str]) -> None:
+    """Give the application its request back as it was: sent again, it is another inference with a trace of its own."""
+    for name in added:
+        request.headers.pop(name, None)
+
+
+def _adopt(call: Call, response: Any) -> None:
+    try:
+        headers = response.headers
+        tap = call.answered(response.status_code, headers.get("content-type", ""))
+        if tap is None:
+            return
+        body = response.stream
+        encoded = headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
+        decoder = _Decoder(response._get_content_decoder(), tap) if encoded else None
+        if decoder is not None:
+            response._decoder = decoder
+        body_type: Any = type(body)
+        body.__class__ = _seen(body_type)
+        setattr(body, TAP, (tap, decoder))
+        tap.recording.opened(response, tap)
+    except Exception as bug:  # noqa: BLE001
+        if call.recording is not None:
+            call.recording.broken(bug)
+
+
+class _Decoder:
+    """The decoder of a compressed body; what it makes of the bytes is seen. `asked` whether it ever was."""
+
+    def __init__(self, decoder: Any, tap: Tap) -> None:
+        self.asked = False
+        self._decoder = decoder
+        self._take = tap.take
+
+    def _see(self, decoded: Any) -> Any:
+        if isinstance(decoded, bytes):
+            self._take(decoded)
+            return decoded
+        return self._see_pieces(decoded)  # httpx2 gives one piece after the other
+
+    def _see_pieces(self, pieces: Any) -> Any:
+        for piece in pieces:
+            self._take(piece)
+            yield piece
+
+    def decode(self, data: bytes) -> Any:
+        self.asked = True
+        return self._see(self._decoder.decode(data))
+
+    def flush(self) -> Any:
+        return self._see(self._decoder.flush())
+
+
+@functools.lru_cache(maxsize=64)
+def _seen(body_type: Any) -> Any:
+    """Return a body's class that looks at what passes, and is for all else the class that it was."""
+
+    # Not a function on the object: one that called the original would have to hold the object, and so the connection.
+    class Seen(body_type):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return _Pieces(super().__iter__(), *getattr(self, TAP))
+
+        def __aiter__(self) -> Any:
+            return _AsyncPieces(super().__aiter__(), *getattr(self, TAP))
+
+        def close(self) -> None:
+            getattr(self, TAP)[0].recording.closing(sys._getframe(1))
+            super().close()
+
+        async def aclose(self) -> None:
+            getattr(self, TAP)[0].recording.closing(sys._getframe(1))
+            await super().aclose()
+
+    for name in ("__iter__", "__aiter__", "close", "aclose"):
+        if not hasattr(body_type, name):
+            delattr(Seen, name)
+    Seen.__name__, Seen.__qualname__, Seen.__module__ = (
+        body_type.__name__,
+        body_type.__qualname__,
+        body_type.__module__,
+    )
+    return Seen
+
+
+class _Seeing:
+    """What both iterators of a body have. No generators: dropping one runs code, where the bare one is simply gone."""
+
+    __slots__ = ("__weakref__", "_decoder", "_inner", "_recording", "_tap")
+
+    def __init__(self, inner: Any, tap: Tap, decoder: _Decoder | None) -> None:
+        self._inner = inner
+        self._tap = tap
+        self._decoder = decoder
+        self._recording = tap.recording
+        tap.recording.entered(self)
+
+    def _ended(self) -> None:
+        if self._decoder is None or self._decoder.asked:
+            self._tap.ended()
+        elif not self._recording.done:  # compressed, and read raw: nobody knows what was in it
+            self._recording.give_up()
+
+
+class _Pieces(_Seeing):
+    """A body's iterator."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        tap = self._tap
+        tap.waiting = True
+        try:
+            data = next(self._inner)
+        except StopIteration:
+            self._ended()
+            raise
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        finally:
+            tap.waiting = False
+        if self._decoder is None:
+            tap.take(data)
+        return data
+
+
+class _AsyncPieces(_Seeing):
+    """A body's async iterator; closed as the generator that it stands for would be."""
+
+    __slots__ = ()
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        tap = self._tap
+        tap.waiting = True
+        try:
+            data = await anext(self._inner)
+        except StopAsyncIteration:
+            self._ended()
+            raise
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        finally:
+            tap.waiting = False
+        if self._decoder is None:
+            tap.take(data)
+        return data
+
+    async def asend(self, value: Any) -> Any:
+        return await self._inner.asend(value)
+
+    async def athrow(self, *args: Any) -> Any:
+        return await self._inner.athrow(*args)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,111 @@
+"""What an event of Anthropic's messages API carries. Keeps no content.
+
+Events are the SDK's objects or the JSON of raw ones, see `sse_chunks.View`; they are told apart by their `type` alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.chunks import FRAMING, PLAIN, count_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.chunks import Reading
+
+DELTAS: Final[Mapping[str, tuple[str, Reading]]] = {
+    "text_delta": ("text", PLAIN),
+    "thinking_delta": ("thinking", ((0, REASONING, 1, False),)),
+    "input_json_delta": ("partial_json", ((0, TOOL, 1, False),)),
+}
+"""Type of a delta to where its text stands and what it is. Signatures and citations are no generated tokens."""
+STARTED: Final[Mapping[str, tuple[str, Reading]]] = {
+    "text": ("text", PLAIN),
+    "thinking": ("thinking", ((0, REASONING, 1, False),)),
+}
+"""The same for a block that has text from its start; those of Anthropic's own have none."""
+COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
+"""The server said that the reply is complete."""
+INPUT: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+"""What together was the input: `input_tokens` alone is what no cache had to do with."""
+
+
+class MessagesReader:
+    """Reads the events of one message.
+
+    Events tell no counts but the final one: each delta with text is one token. The message is complete with the
+    `message_delta` that brings its `stop_reason`, or with `message_stop`.
+    """
+
+    __slots__ = ("_input", "output_tokens", "plain", "response_id", "response_model")
+
+    def __init__(self) -> None:
+        self.plain = True
+        self.response_id: str | None = None
+        self.response_model: str | None = None
+        self.output_tokens: int | None = None
+        self._input: dict[str, int] = {}
+
+    @staticmethod
+    def is_plain(event: Any) -> bool:
+        """Return whether an event is a piece of text."""
+        try:
+            delta = event.delta
+            return delta.type == "text_delta" and bool(delta.text)
+        except AttributeError:
+            return False
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what an event carries; anything that is no event carries no token."""
+        name = getattr(chunk, "type", None)
+        if name == "content_block_delta":
+            return _generated(getattr(chunk, "delta", None), DELTAS)
+        if name == "content_block_start":
+            return _generated(getattr(chunk, "content_block", None), STARTED)
+        if name == "message_start":
+            message = getattr(chunk, "message", None)
+            self.response_id = text_of(getattr(message, "id", None))
+            self.response_model = text_of(getattr(message, "model", None))
+            self._use(getattr(message, "usage", None))
+            self.output_tokens = None  # of what is to come, the first event knows nothing
+        elif name == "message_delta":
+            self._use(getattr(chunk, "usage", None))
+            if getattr(getattr(chunk, "delta", None), "stop_reason", None) is not None:
+                return COMPLETE
+        elif name == "message_stop":
+            return COMPLETE
+        return FRAMING
+
+    def _use(self, usage: Any) -> None:
+        # Totals, each the newest: a later event has some of them again, and knows better.
+        for name in INPUT:
+            if (tokens := count_of(getattr(usage, name, None))) is not None:
+                self._input[name] = tokens
+        if (tokens := count_of(getattr(usage, "output_tokens", None))) is not None:
+            self.output_tokens = tokens
+
+    def basis(self, choice: int) -> str:  # noqa: ARG002
+        """Return where the token counts of a choice come from."""
+        return "chunk"
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+        return {semconv.GEN_AI_USAGE_INPUT_TOKENS: sum(self._input.values())} if self._input else {}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the reply says about itself, for the request span."""
+        said = {
+            semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.output_tokens,
+            semconv.GEN_AI_RESPONSE_ID: self.response_id,
+            semconv.GEN_AI_RESPONSE_MODEL: self.response_model,
+        }
+        return {**self.segment_attributes(), **{name: value for name, value in said.items() if value is not None}}
+
+
+def _generated(part: Any, kinds: Mapping[str, tuple[str, Reading]]) -> Reading:
+    where = kinds.get(getattr(part, "type", None) or "")
+    return where[1] if where is not None and getattr(part, where[0], None) else FRAMING

@@ -1,0 +1,138 @@
+"""What travels with a request from its client to its server: the trace, and the SLO class.
+
+W3C Trace Context, whatever propagators the application chose: it is what engines and routers read. The class goes in a
+header of its own, since some routers drop baggage; baggage as a whole is not ours to send to whoever serves a model.
+"""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.trace import NonRecordingSpan
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_llm import semconv
+from otel_llm.instrumentation import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableMapping
+    from contextvars import Token
+
+    from opentelemetry.context import Context
+
+    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.runtime import Runtime
+
+Attached = tuple["Context", "Token[Context]"]
+"""The context that was made current, and what it takes to go back."""
+
+covered: Final[ContextVar[bool]] = ContextVar("otel_llm_covered", default=False)
+"""Whether an instrumentation further up records the request already; set and reset in one frame around its call."""
+
+TRACEPARENT: Final = "traceparent"
+SLO_CLASS_HEADER: Final = "x-slo-class"
+_READ: Final = frozenset({TRACEPARENT, "tracestate", "baggage", SLO_CLASS_HEADER})
+_CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What comes from a network may be a class's name and nothing else: it becomes an attribute, a label, a line."""
+
+_trace_context: Final = TraceContextTextMapPropagator()
+_baggage: Final = W3CBaggagePropagator()
+
+
+def inject(recording: Recording, headers: MutableMapping[str, str]) -> None:
+    """Put the recording's request span, and its SLO class, into a request's headers; never raises.
+
+    A trace context that is there already, in any case of letters, stays, and so does a class.
+    """
+    try:
+        running = runtime.running()
+        if running is None or not running.propagate or recording.done:
+            return
+        there = {name.lower() for name in headers}
+        if recording.context is not None and TRACEPARENT not in there:
+            context = trace.set_span_in_context(NonRecordingSpan(recording.context), otel_context.Context())
+            _trace_context.inject(headers, context)
+        if recording.slo_class is not None and SLO_CLASS_HEADER not in there and is_class(recording.slo_class):
+            headers[SLO_CLASS_HEADER] = recording.slo_class
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+
+
+def attach(recording: Recording) -> Attached | None:
+    """Make the recording's request span the current one, for the library's call alone; never raises.
+
+    An HTTP instrumentation beneath writes its own span into the headers: so that it is a child of ours, and the server
+    in our trace. `detach` it when that call returns. None where the span is current already, or nothing is propagated.
+    """
+    try:
+        running = runtime.running()
+        span = recording.context
+        if running is None or not running.propagate or span is None:
+            return None
+        if trace.get_current_span().get_span_context().span_id == span.span_id:
+            return None
+        ours = trace.set_span_in_context(NonRecordingSpan(span))
+        return ours, otel_context.attach(ours)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+
+
+def detach(attached: Attached | None) -> None:
+    """Make the span current that was before.
+
+    Not where another context is current by now: a coroutine that is thrown away unfinished is closed wherever the
+    garbage collector runs.
+    """
+    if attached is not None and otel_context.get_current() is attached[0]:
+        otel_context.detach(attached[1])
+
+
+def extract(headers: Iterable[tuple[bytes, bytes]]) -> Context:
+    """Return the context of a request that came with these headers: its span, its baggage, its SLO class.
+
+    The current span stays the parent where there is one: a server's instrumentation read the headers already. A class
+    in `x-slo-class` goes before the baggage's; one that is not known here is dropped, and counted. Never raises.
+    """
+    current = otel_context.get_current()
+    try:
+        carrier: dict[str, str] = {}
+        for key, value in headers:
+            name = key.decode("latin-1").lower()
+            if name in _READ:
+                text = value.decode("latin-1")
+                carrier[name] = f"{carrier[name]},{text}" if name in carrier else text
+        context = current
+        if not trace.get_current_span(current).get_span_context().is_valid:
+            context = _trace_context.extract(carrier, current)
+        context = _baggage.extract(carrier, context)
+        stated = admitted(runtime.running(), carrier.get(SLO_CLASS_HEADER))
+        if stated is not None:
+            context = baggage.set_baggage(semconv.SLO_CLASS, stated, context)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return current
+    return context
+
+
+def admitted(running: Runtime | None, stated: object) -> str | None:
+    """Return an SLO class that came from elsewhere, None where there is none, or none that is known here."""
+    if not stated:
+        return None
+    text = str(stated).strip()
+    known = None if running is None else running.slo_classes
+    if is_class(text) and (known is None or text in known):
+        return text
+    if running is not None:
+        running.refuse_class()
+    return None
+
+
+def is_class(text: str) -> bool:
+    """Return whether a text can be the name of an SLO class on the wire."""
+    return _CLASS.fullmatch(text) is not None

@@ -1,0 +1,112 @@
+"""What an event of OpenAI's responses API carries. Keeps no content.
+
+Events are the SDK's objects or the JSON of raw ones, see `sse_chunks.View`; they are told apart by their `type` alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.chunks import FRAMING, count_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.chunks import Reading
+
+TEXT: Final = "response.output_text.delta"
+DELTAS: Final[Mapping[str, Reading]] = {
+    kind_of_event: ((0, kind, 1, False),)
+    for kind, events in {
+        CONTENT: (TEXT, "response.refusal.delta", "response.audio.transcript.delta"),
+        REASONING: (
+            "response.reasoning_text.delta",
+            "response.reasoning_summary_text.delta",
+            "response.reasoning.delta",  # gpt-oss under servers of an earlier draft
+            "response.reasoning_summary.delta",
+        ),
+        TOOL: (
+            "response.function_call_arguments.delta",
+            "response.custom_tool_call_input.delta",
+            "response.mcp_call_arguments.delta",
+            "response.code_interpreter_call_code.delta",
+            "response.shell_call_command.delta",
+            "response.apply_patch_call_operation_diff.delta",
+        ),
+    }.items()
+    for kind_of_event in events
+}
+"""What the model generated. All other events are framing, as is what a tool of the server's puts out."""
+COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
+"""The server said that the reply is complete."""
+ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+FAILURES: Final = frozenset({"response.failed", "error"})
+
+
+class ResponsesReader:
+    """Reads the events of one response.
+
+    Events tell no counts: each delta with text is one token. `failure` is the code of the error (`_OTHER` without one)
+    once the server said that it failed, which `on_failure` is told: the SDK raises nothing then, the events just end.
+    """
+
+    __slots__ = ("failure", "input_tokens", "on_failure", "output_tokens", "plain", "response_id", "response_model")
+
+    def __init__(self) -> None:
+        self.plain = True
+        self.failure: str | None = None
+        self.on_failure: Callable[[str], None] | None = None
+        self.response_id: str | None = None
+        self.response_model: str | None = None
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+
+    @staticmethod
+    def is_plain(event: Any) -> bool:
+        """Return whether an event is a piece of text."""
+        try:
+            return event.type == TEXT and bool(event.delta)
+        except AttributeError:
+            return False
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what an event carries; anything that is no event carries no token."""
+        name = getattr(chunk, "type", None)
+        if not isinstance(name, str):
+            return FRAMING
+        if (reading := DELTAS.get(name)) is not None:
+            return reading if getattr(chunk, "delta", None) else FRAMING
+        response = getattr(chunk, "response", None)
+        if self.response_id is None and response is not None:
+            self.response_id = text_of(getattr(response, "id", None))
+            self.response_model = text_of(getattr(response, "model", None))
+        if name in ENDS:
+            usage = getattr(response, "usage", None)
+            self.input_tokens = count_of(getattr(usage, "input_tokens", None))
+            self.output_tokens = count_of(getattr(usage, "output_tokens", None))
+        if name in FAILURES:
+            error = chunk if name == "error" else getattr(response, "error", None)
+            self.failure = text_of(getattr(error, "code", None)) or "_OTHER"
+            if self.on_failure is not None:
+                self.on_failure(self.failure)
+        return COMPLETE if name in ENDS and name not in FAILURES else FRAMING
+
+    def basis(self, choice: int) -> str:  # noqa: ARG002
+        """Return where the token counts of a choice come from."""
+        return "chunk"
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the reply says about itself, for the request span."""
+        said = {
+            semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.output_tokens,
+            semconv.GEN_AI_RESPONSE_ID: self.response_id,
+            semconv.GEN_AI_RESPONSE_MODEL: self.response_model,
+        }
+        return {**self.segment_attributes(), **{name: value for name, value in said.items() if value is not None}}

@@ -1,0 +1,195 @@
+"""The streams of the SDKs that OpenAI and Anthropic publish: one generator made both, and both stream alike.
+
+Only a stream's inner iterator is replaced, so its type and all else stay the SDK's. `__iter__` and `__aiter__` return
+what they return, watched: a dropped loop is a `break`. `_build_request`, innermost, finds the span that is current
+inside of every other instrumentation, so that the order of instrumenting does not matter; there the request's options
+get a `post_parser`, the SDK's own, which hands over the stream, also where `.parse()` of a raw response makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+
+from otel_llm.instrumentation.outcomes import ABANDONED
+from otel_llm.instrumentation.propagation import attach, covered, detach, inject
+from otel_llm.instrumentation.reading import recorded, recorded_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from otel_llm.instrumentation.propagation import Attached
+    from otel_llm.instrumentation.recording import Recording
+
+RECORDING: Final = "_otel_llm_recording"
+"""The one attribute that a recorded `Stream` has more."""
+RAW_RESPONSE_HEADER: Final = "X-Stainless-Raw-Response"
+"""With it the SDK returns a response whose body the caller may read in any way, as a stream of chunks or not."""
+
+
+class Call:
+    """A call of the SDK until its stream is there.
+
+    `raw`: it returns a response, which may become a stream; `adopted`: the stream is there, and is recorded.
+    """
+
+    __slots__ = ("adopted", "attached", "context", "raw", "recording")
+
+    def __init__(self, recording: Recording, *, raw: bool) -> None:
+        self.recording = recording
+        self.raw = raw
+        self.adopted = False
+        self.attached: Attached | None = None
+        self.context = otel_context.get_current()
+
+    def refused(self, error: BaseException) -> None:
+        """Take note that there will be no stream."""
+        # Arguments that the SDK does not take are no request: nobody waited.
+        if isinstance(error, TypeError | ValueError) and not self.recording.announced:
+            return
+        self.recording.announce(self.context)
+        self.recording.failed(error)
+
+    def returned(self) -> None:
+        """Take note that the call returned."""
+        # Something else than a stream: a middleware asked, and then answered itself. Nobody will ever read it.
+        if self.recording.announced and not self.adopted and not self.raw:
+            self.recording.ended(ABANDONED)
+
+
+pending: Final[ContextVar[Call | None]] = ContextVar("otel_llm_pending", default=None)
+"""The call that is being made; None also inside of a call that is not recorded."""
+
+
+@contextlib.contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """Make the SDK's call inside: what it raises is the request's end, and nobody below records it again."""
+    token, cover = pending.set(call), covered.set(True)
+    try:
+        yield
+        call.returned()
+    except BaseException as error:
+        call.refused(error)
+        raise
+    finally:
+        detach(call.attached)
+        # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+        with contextlib.suppress(ValueError):
+            covered.reset(cover)
+            pending.reset(token)
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Make a request inside that is none of the pending call's: one that a middleware, say, makes on its way."""
+    if pending.get() is None:
+        yield
+        return
+    token = pending.set(None)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            pending.reset(token)
+
+
+def build_request(is_ours: Callable[[Any], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the replacement of `_build_request`; `is_ours(options)` tells a call's own request from others in it."""
+
+    def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _build_request(self: Any, options: Any, **kwargs: Any) -> Any:
+            call = pending.get()
+            try:
+                if call is not None and not is_ours(options):
+                    call = None  # a token that is refreshed on the way, say: none of ours to name or to mark
+                if call is not None:
+                    call.context = otel_context.get_current()
+                    options.post_parser = functools.partial(_parsed, call, options.post_parser)
+                    if not call.raw:
+                        call.recording.announce(call.context)
+            except Exception as bug:  # noqa: BLE001
+                if call is not None:
+                    call.recording.broken(bug)
+            built = original(self, options, **kwargs)
+            if call is not None and call.recording.announced:
+                inject(call.recording, built.headers)
+                call.attached = call.attached or attach(call.recording)
+            return built
+
+        return _build_request
+
+    return replacement
+
+
+def _parsed(call: Call, theirs: Any, parsed: Any) -> Any:
+    if callable(theirs):
+        parsed = theirs(parsed)
+    try:
+        _adopt(call, parsed)
+    except Exception as bug:  # noqa: BLE001
+        call.recording.broken(bug)
+    return parsed
+
+
+def _adopt(call: Call, stream: Any) -> None:
+    recording = call.recording
+    kind = type(stream)
+    if recording.done or not hasattr(kind, "__stream__"):  # not streamed, or parsed into something else
+        return
+    call.adopted = True
+    recording.announce(call.context)
+    inner = stream._iterator
+    recording.opened(stream, inner)
+    _watch_close(stream.response.stream, recording)
+    setattr(stream, RECORDING, recording)
+    stream._iterator = (recorded_async if hasattr(kind, "__anext__") else recorded)(inner, recording)
+
+
+def _watch_close(body: Any, recording: Recording) -> None:
+    """Hear of the response's being closed, by the stream, the context manager of `.stream()`, or the caller."""
+    with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
+        body_type: Any = type(body)
+        body.__class__ = _heard(body_type)
+        setattr(body, RECORDING, recording)
+
+
+@functools.lru_cache(maxsize=64)
+def _heard(body_type: Any) -> Any:
+    # A subclass, not a function on the object: one that called the original would have to hold the object, which would
+    # keep the connection until the garbage collector comes, or to hold it weakly, which is too weak while it comes.
+    class Heard(body_type):  # type: ignore[misc]
+        def close(self) -> None:
+            getattr(self, RECORDING).closing(sys._getframe(1))
+            super().close()
+
+        async def aclose(self) -> None:
+            getattr(self, RECORDING).closing(sys._getframe(1))
+            await super().aclose()
+
+    for name in ("close", "aclose"):
+        if not hasattr(body_type, name):
+            delattr(Heard, name)
+    Heard.__name__, Heard.__qualname__, Heard.__module__ = (
+        body_type.__name__,
+        body_type.__qualname__,
+        body_type.__module__,
+    )
+    return Heard
+
+
+def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of `__iter__` and `__aiter__`."""
+
+    def iterate(self: Any) -> Any:
+        loop = original(self)
+        recording = self.__dict__.get(RECORDING)
+        if recording is not None:
+            recording.entered(loop)
+        return loop
+
+    return iterate

@@ -1,0 +1,205 @@
+"""The body of a streamed reply, read where it passes: bytes in, token times into a recording. Keeps no content.
+
+For whoever sees the bytes and nothing else: HTTP clients, and the middleware of a server. The rules by which a chunk is
+counted are those of the SDKs' readers, which see the JSON of a chunk as if it were an SDK's object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_llm.instrumentation.chunks import ChunkReader
+from otel_llm.instrumentation.messages import MessagesReader
+from otel_llm.instrumentation.outcomes import DISCONNECTED, ERROR
+from otel_llm.instrumentation.responses import ResponsesReader
+from otel_llm.instrumentation.sse import SseParser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.instrumentation.choices import Reader
+    from otel_llm.instrumentation.chunks import Reading
+    from otel_llm.instrumentation.recording import Recording
+
+DONE: Final = b"[DONE]"
+
+_CONTENT: Final = re.compile(rb'"delta": ?\{(?:"role": ?(?:"assistant"|null), ?)?"content": ?"[^"]')
+_TEXT: Final = re.compile(rb'"text": ?"[^"]')
+_UNFINISHED: Final = re.compile(rb'"finish_reason": ?null')
+_FIRST: Final = re.compile(rb'"index": ?0[,}\s]')
+_ERROR_TYPE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def is_plain(event: bytes, text: re.Pattern[bytes]) -> bool:
+    """Return whether an event is plain text of choice 0, where it is known that the server counts no tokens.
+
+    Told from the bytes, at a small part of what parsing costs. Safe, since inside of a JSON string every quotation mark
+    has a backslash before it: what looks like a key with its colon is one. Where in doubt, False.
+    """
+    return (
+        event.count(b'"index":') == 1
+        and text.search(event) is not None
+        and _UNFINISHED.search(event) is not None
+        and _FIRST.search(event) is not None
+    )
+
+
+class View:
+    """A JSON object as if it were an object of an SDK: its keys are attributes, all of them extras as well."""
+
+    def __init__(self, members: dict[str, Any]) -> None:
+        self.__dict__ = members
+
+    @property
+    def __pydantic_extra__(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+_decoder: Final = json.JSONDecoder(object_hook=View)
+
+
+class TextReader(ChunkReader):
+    """Reads text completions: the text stands in the choice itself."""
+
+    __slots__ = ()
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what a chunk carries."""
+        for choice in getattr(chunk, "choices", None) or ():
+            if isinstance(choice, View):
+                choice.__dict__.setdefault("delta", View({"content": choice.__dict__.get("text")}))
+        return super().__call__(chunk)
+
+
+class Api(NamedTuple):
+    """One kind of streamed reply: the conventions' word for it, what reads it, and whose API it is.
+
+    `text` is how the text of a chunk looks where a reader can be told of plain ones.
+    """
+
+    operation: str
+    reader: Callable[[], Reader]
+    text: re.Pattern[bytes] | None = None
+    provider: str = "openai"
+
+
+CHAT: Final = Api("chat", ChunkReader, _CONTENT)
+APIS: Final[tuple[tuple[str, Api], ...]] = (
+    ("/chat/completions", CHAT),
+    ("/completions", Api("text_completion", TextReader, _TEXT)),
+    ("/responses", Api("chat", ResponsesReader)),
+    ("/messages", Api("chat", MessagesReader, provider="anthropic")),
+)
+"""How a path ends, to what is served there; the first that fits."""
+
+
+def api_of(path: str) -> Api | None:
+    """Return what is served at a path, None where it is nothing that streams tokens."""
+    path = path.rstrip("/")
+    for ending, api in APIS:
+        if path.endswith(ending):
+            return api
+    return None
+
+
+class _Loop:
+    """A loop that is left already."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Tap:
+    """Records one body.
+
+    `take` the bytes as they pass, then either `ended` at the end of the body, or whatever else the recording is told.
+    The recording ends by itself where the reply says that it is complete (`[DONE]`) or has failed: a reader may well
+    stop there and never see the end of the body. Nothing here raises.
+    """
+
+    __slots__ = ("__weakref__", "_parser", "_reader", "_text", "looped", "recording", "waiting")
+
+    def __init__(self, recording: Recording, api: Api) -> None:
+        self.recording = recording
+        self.waiting = False
+        self.looped = False
+        self._text = api.text
+        self._reader = recording.reader
+        self._parser = SseParser()
+
+    @property
+    def gi_running(self) -> bool:
+        """Whether somebody waits for bytes right now, as a recording asks of the generators of other streams."""
+        return self.waiting
+
+    def entered(self, loop: object) -> None:
+        """Take note that `loop` reads the body."""
+        self.looped = True
+        self.recording.entered(loop)
+
+    def left(self) -> None:
+        """Take note that a read was given up, perhaps to be tried again. A loop is watched, and need not say so."""
+        if not self.looped:
+            self.recording.entered(_Loop())
+
+    def take(self, data: bytes) -> None:
+        """Take the next bytes of the body, which came now."""
+        recording = self.recording
+        if recording.done:
+            return
+        try:
+            now_ns = recording.clock_ns()
+            parser = self._parser
+            for event in parser.feed(data):
+                self._read(event, now_ns)
+            # Who reads line by line has a chunk as soon as its line is there, and may stop before the blank one.
+            pending = parser.pending()
+            if pending is not None and self._read(pending, now_ns):
+                parser.forget()
+        except Exception as bug:  # noqa: BLE001
+            recording.broken(bug)
+
+    def ended(self) -> None:
+        """Take note that the body ended: the reply was cut off, but for the choices that were said to be complete."""
+        recording = self.recording
+        if recording.done:
+            return
+        try:
+            now_ns = recording.clock_ns()
+            for event in self._parser.end():
+                self._read(event, now_ns)
+        except Exception as bug:  # noqa: BLE001
+            recording.broken(bug)
+        recording.ended(DISCONNECTED)
+
+    def _read(self, event: bytes, now_ns: int) -> bool:
+        """Record what an event carries; return whether it is whole, as far as one can tell."""
+        text = self._text
+        if text is not None and self._reader.plain and is_plain(event, text):
+            self.recording.append(now_ns)
+            return True
+        if event.strip() == DONE:
+            self.recording.exhausted()
+            return True
+        try:
+            chunk = _decoder.decode(event.decode("utf-8", "replace"))
+        except ValueError:  # not ours to judge
+            return False
+        if isinstance(chunk, View):
+            self.recording.append((now_ns, self._reader(chunk)))
+            error = error_of(chunk) or getattr(self._reader, "failure", None)
+            if error is not None:
+                self.recording.ended(ERROR, error)
+        return True
+
+
+def error_of(chunk: object) -> str | None:
+    """Return the kind of error that an event tells of, None where it tells of none; never the server's message."""
+    error = getattr(chunk, "error", None)
+    if error is None and getattr(chunk, "type", None) != "error":
+        return None
+    for word in (getattr(error, "type", None), getattr(error, "code", None), getattr(chunk, "code", None)):
+        if isinstance(word, str | int) and _ERROR_TYPE.fullmatch(str(word)):
+            return str(word)
+    return "_OTHER"

@@ -1,0 +1,155 @@
+"""A request for a streamed reply, known by its path and its body: what HTTP clients can see of an inference."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_llm import semconv
+from otel_llm.instrumentation import committed, runtime
+from otel_llm.instrumentation.chunks import MAX_CHOICES
+from otel_llm.instrumentation.outcomes import COMPLETED, ERROR
+from otel_llm.instrumentation.propagation import covered
+from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.sse_chunks import Tap, api_of
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.sse_chunks import Api
+
+MAX_BODY_BYTES: Final = 16 << 20
+"""A longer request is not looked into: its reply is known by its content type."""
+
+_STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+
+
+carried: Final[ContextVar[Recording | None]] = ContextVar("otel_llm_carried", default=None)
+"""The recording, begun further up, whose trace goes into the headers of the request for a reply that leaves next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request's body says of the reply that it wants: a stream, of how many choices, by which model."""
+
+    stream: bool
+    model: str | None = None
+    choices: int = 1
+
+
+UNSEEN: Final = Asked(stream=False)
+"""Of a body that could not be seen, such as one that is itself a stream."""
+
+
+def asked(body: object) -> Asked | None:
+    """Return what a request's body asks for, None where it wants no stream, `UNSEEN` where it cannot be told.
+
+    `body` is the JSON text, the object that it will be made of, or anything else. Nothing of it is consumed or changed.
+    """
+    if isinstance(body, str):
+        body = body.encode("utf-8", "replace")
+    if isinstance(body, bytes | bytearray):
+        if len(body) > MAX_BODY_BYTES:
+            return UNSEEN
+        if _STREAMS.search(body) is None:  # most of what a client sends is told by this alone
+            return None
+        try:
+            body = json.loads(body)
+        except ValueError:
+            return None
+    if not isinstance(body, dict):
+        return UNSEEN
+    if body.get("stream") is not True:
+        return None
+    model, choices = body.get("model"), body.get("n")
+    return Asked(
+        stream=True,
+        model=model if isinstance(model, str) else None,
+        choices=choices if type(choices) is int and 0 < choices <= MAX_CHOICES else 1,
+    )
+
+
+class Call:
+    """One HTTP request for a reply that is, or may turn out to be, a stream."""
+
+    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_port", "_running", "recording")
+
+    def __init__(self, running: Runtime, api: Api, wants: Asked, host: str | None, port: int | None) -> None:
+        self._running = running
+        self._api = api
+        self._context: Context = otel_context.get_current()
+        self._host = host
+        self._port = port
+        self._commit_ns = running.clock_ns()
+        self.recording: Recording | None = None
+        if wants.stream:
+            self._begin(wants)
+
+    def _begin(self, wants: Asked) -> Recording:
+        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
+        if wants.choices > 1:
+            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = wants.choices
+        request = committed.request(
+            self._running,
+            self._context,
+            operation=self._api.operation,
+            model=wants.model,
+            gen_ai={
+                # The protocol's: who else serves it by this address is not for us to guess.
+                semconv.GEN_AI_PROVIDER_NAME: self._api.provider,
+                semconv.SERVER_ADDRESS: self._host,
+                semconv.SERVER_PORT: self._port,
+            },
+            ours={semconv.MEASURED_AT: "client"},
+            span_only=span_only,
+            commit_ns=self._commit_ns,
+            choices=wants.choices,
+            says_complete=True,
+        )
+        self.recording = Recording(self._running, request, self._api.reader())
+        self.recording.announce(self._context)
+        return self.recording
+
+    def failed(self, error: BaseException) -> None:
+        """Take note that no response came."""
+        if self.recording is not None:
+            self.recording.failed(error)
+
+    def answered(self, status: int, content_type: str) -> Tap | None:
+        """Return what is to see the response's body, None where there is nothing to be seen in it."""
+        media_type = content_type.partition(";")[0].strip().lower()
+        recording = self.recording
+        if status >= 400:
+            if recording is not None:
+                recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
+            return None
+        if recording is None:
+            return Tap(self._begin(UNSEEN), self._api) if media_type == "text/event-stream" else None
+        if "json" in media_type:  # the whole reply at once, which is the server's right: there are no times to be had
+            recording.ended(COMPLETED)
+            return None
+        return Tap(recording, self._api)
+
+
+def call(path: str, body: object, scheme: str, host: str | None, port: int | None) -> Call | None:
+    """Return the recorded call of a request that is about to be sent, None for one that is not recorded. Never raises.
+
+    `body` as for `asked`; `port` None is the scheme's own.
+    """
+    try:
+        running = runtime.running()
+        if running is None or (api := api_of(path)) is None or covered.get() or not is_instrumentation_enabled():
+            return None
+        wants = asked(body)
+        return None if wants is None else Call(running, api, wants, host, port or _DEFAULT_PORTS.get(scheme))
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None

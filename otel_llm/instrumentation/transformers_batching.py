@@ -1,0 +1,222 @@
+"""Continuous batching of transformers: every token of every request, as the manager's thread makes it.
+
+`add_request` is the commit; the `RequestState` that is made inside of it gives the request's id before the thread can
+see it. Everything else happens in the manager's thread, which knows its manager's requests.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_llm import semconv
+from otel_llm.instrumentation import engine, runtime
+from otel_llm.instrumentation.engine import PREEMPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.instrumentation.engine import Generation
+    from otel_llm.instrumentation.patches import Patches
+
+OPERATION: Final = "text_completion"
+CHILD: Final = "__child#"
+"""What stands between a request's id and the number of one more of its sequences."""
+
+
+def begin(model: Any, *, stream: bool, request_id: str | None, **more: Any) -> Generation | None:
+    """Return the generation of a request that a model got now, None where it is not recorded."""
+    running = runtime.running()
+    if running is None or not is_instrumentation_enabled():
+        return None
+    try:
+        name = getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+    return engine.begin(running, operation=OPERATION, model=name, request_id=request_id, stream=stream, **more)
+
+
+class _Batched:
+    """A request of continuous batching."""
+
+    __slots__ = ("generation", "preemptions", "waited")
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.preemptions = 0
+        self.waited = False
+
+
+_pending: Final[contextvars.ContextVar[tuple[dict[str, _Batched], _Batched] | None]] = contextvars.ContextVar(
+    "otel_llm_pending_batched", default=None
+)
+_thread: Final = threading.local()
+REQUESTS: Final = "_otel_llm_requests"
+"""The one attribute that a manager, and its router of outputs, have more: their requests by id."""
+
+
+def hook_manager(patches: Patches, module: Any) -> None:
+    """Hook what callers use: requests that come, go, fail, and the thread that serves them."""
+    manager, router = module.ContinuousBatchingManager, module.OutputRouter
+    must_have(manager, "add_request", "cancel_request", "_run_generation_loop")
+    must_have(router, "fail_and_deliver")
+    patches.replace(manager, "add_request", _add_request)
+    patches.replace(manager, "cancel_request", _cancel_request)
+    patches.replace(manager, "_run_generation_loop", _run)
+    patches.replace(router, "fail_and_deliver", _fail)
+
+
+def hook_states(patches: Patches, module: Any) -> None:
+    """Hook what becomes of each request."""
+    state = module.RequestState
+    must_have(state, "__post_init__", "update_and_check_completion", "create_equivalent_initial_request")
+    patches.replace(state, "__post_init__", _made_state)
+    patches.replace(state, "update_and_check_completion", _update)
+    patches.replace(state, "create_equivalent_initial_request", _preempt)
+
+
+def must_have(owner: Any, *names: str) -> None:
+    """Raise AttributeError where something that is to be hooked is not there."""
+    for name in names:
+        if not hasattr(owner, name):
+            raise AttributeError(f"{owner.__name__}.{name} is gone")
+
+
+def _requests(manager: Any) -> dict[str, _Batched]:
+    """Return a manager's requests; the router that delivers its failures knows them as well."""
+    requests: dict[str, _Batched] | None = manager.__dict__.get(REQUESTS)
+    if requests is None:
+        requests = manager.__dict__.setdefault(REQUESTS, {})
+        setattr(manager.output_router, REQUESTS, requests)
+    return requests
+
+
+def _add_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    def add_request(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        batched = None
+        if getattr(self, "is_tp_driver", True):
+            generation = begin(
+                self.model,
+                stream=bool(kwargs.get("streaming", False)),
+                request_id=kwargs.get("request_id"),
+                choices=getattr(self, "num_return_sequences", 1),
+                input_tokens=len(input_ids) if hasattr(input_ids, "__len__") else None,
+            )
+            batched = None if generation is None else _Batched(generation)
+        if batched is None:
+            return original(self, input_ids, *args, **kwargs)
+        requests = _requests(self)
+        token = _pending.set((requests, batched))
+        try:
+            request_id = original(self, input_ids, *args, **kwargs)
+        except BaseException as error:
+            batched.generation.failed(error)
+            for known in [known for known, one in list(requests.items()) if one is batched]:
+                del requests[known]
+            raise
+        finally:
+            _pending.reset(token)
+        if request_id is None:  # it is stopping, and dropped the request with a warning
+            batched.generation.failed("refused")
+        return request_id
+
+    return add_request
+
+
+def _made_state(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __post_init__(self: Any) -> None:  # noqa: N807
+        original(self)
+        if (pending := _pending.get()) is not None:
+            requests, batched = pending
+            requests[self.request_id] = batched
+            batched.generation.facts({engine.REQUEST_ID: self.request_id})
+
+    return __post_init__
+
+
+def _run(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _run_generation_loop(self: Any) -> Any:
+        _thread.requests = _requests(self)
+        try:
+            return original(self)
+        finally:
+            _thread.requests = None
+
+    return _run_generation_loop
+
+
+def _followed(state: Any) -> tuple[_Batched | None, int]:
+    """Return the request that a state of this thread's manager belongs to, and which of its sequences it is."""
+    requests: dict[str, _Batched] | None = getattr(_thread, "requests", None)
+    if not requests:
+        return None, 0
+    batched = requests.get(state.request_id)
+    if batched is not None:
+        return batched, 0
+    parent, child, number = state.request_id.rpartition(CHILD)
+    return (requests.get(parent), int(number) + 1) if child and number.isdigit() else (None, 0)
+
+
+def _update(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update_and_check_completion(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = len(self.generated_tokens)
+        complete = original(self, *args, **kwargs)
+        try:
+            batched, choice = _followed(self)
+            if batched is not None and (running := runtime.running()) is not None:
+                now_ns = running.clock_ns()
+                generation = batched.generation
+                if not batched.waited:
+                    batched.waited = True
+                    generation.facts({semconv.GEN_AI_LATENCY_QUEUE: self.lifespan[0] - self.created_time})
+                if len(self.generated_tokens) > before:
+                    generation.tokens(now_ns, 1, choice)
+                if complete:
+                    generation.finished(now_ns, choice)
+                    if generation.complete:
+                        _thread.requests.pop(self.request_id.partition(CHILD)[0], None)
+        except Exception as bug:  # noqa: BLE001
+            runtime.warn(bug)
+        return complete
+
+    return update_and_check_completion
+
+
+def _preempt(original: Callable[..., Any]) -> Callable[..., Any]:
+    def create_equivalent_initial_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        equivalent = original(self, *args, **kwargs)
+        try:
+            batched, _ = _followed(self)
+            if batched is not None and self.generated_tokens:  # else it is a sequence that found no room to begin in
+                batched.preemptions += 1
+                batched.generation.facts({PREEMPTIONS: batched.preemptions})
+        except Exception as bug:  # noqa: BLE001
+            runtime.warn(bug)
+        return equivalent
+
+    return create_equivalent_initial_request
+
+
+def _fail(original: Callable[..., Any]) -> Callable[..., Any]:
+    def fail_and_deliver(self: Any, state: Any, error: Exception, *args: Any, **kwargs: Any) -> Any:
+        requests = getattr(self, REQUESTS, None) or {}
+        batched = requests.pop(state.request_id, None)
+        if batched is not None:
+            batched.generation.failed(error)
+        return original(self, state, error, *args, **kwargs)
+
+    return fail_and_deliver
+
+
+def _cancel_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cancel_request(self: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        batched = _requests(self).pop(request_id, None)
+        if batched is not None:
+            batched.generation.cancelled()
+        return original(self, request_id, *args, **kwargs)
+
+    return cancel_request

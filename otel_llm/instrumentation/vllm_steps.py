@@ -1,0 +1,248 @@
+"""What vLLM's engine hands back, step by step, as token times of the requests that are followed.
+
+Runs in the event loop of vLLM's API server, once per step of the engine: for each followed request one look-up and one
+append. What is known of a step as a whole (how many requests it had, whether a prefill ran along) is summed up once,
+and told to a request as the difference between its first step and its last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT
+from otel_llm.instrumentation import runtime
+from otel_llm.instrumentation.engine import PREEMPTIONS
+from otel_llm.instrumentation.outcomes import ERROR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.engine import EngineReader
+    from otel_llm.instrumentation.recording import Recording
+
+PREFILL_S: Final = "gen_ai.latency.time_in_model_prefill"
+"""From being scheduled to the first token, under vLLM's own name."""
+STEPS: Final = "otel_llm.engine.steps"
+"""Steps of the engine from the request's first token to its last."""
+MIXED_STEPS: Final = "otel_llm.engine.steps.mixed"
+"""Those of them in which another request's prefill ended beside a decode."""
+BATCH_MEAN: Final = "otel_llm.engine.batch.mean"
+"""Requests with a token in a step, on average over these steps."""
+
+FOREIGN_NS: Final = 10_000_000_000
+"""An engine's clock that is ahead of ours, or behind by more than this, is another machine's: then ours counts."""
+
+QUEUED, SCHEDULED, PREEMPTED = 1, 2, 3  # vllm.v1.engine.EngineCoreEventType
+ABORTED, FAILED = 2, 3  # vllm.v1.engine.FinishReason
+
+
+class Group:
+    """The engine requests that make up one recording of our own: one, or one for each choice."""
+
+    __slots__ = ("_reader", "_unfinished", "recording")
+
+    def __init__(self, recording: Recording, reader: EngineReader, choices: int) -> None:
+        self.recording = recording
+        self._reader = reader
+        self._unfinished = choices
+
+    def ended(self, stream: Stream, at_ns: int, reason: int | None) -> None:
+        """Take note that one of them ended; the recording ends with the last, or with the first that did not end well.
+
+        `reason` is vLLM's finish reason, None where a stop string ended it.
+        """
+        recording = self.recording
+        self._unfinished -= 1
+        self._reader.output_tokens += stream.tokens
+        recording.attributes(stream.facts())
+        if reason == ABORTED:
+            recording.closed()
+        elif reason == FAILED:
+            recording.ended(ERROR, "engine_error")
+        elif self._unfinished <= 0:
+            recording.exhausted()
+        else:
+            recording.append((at_ns, ((stream.choice, CONTENT, 0, True),)))
+
+
+class Stream:
+    """One request of the engine: one choice of a recording.
+
+    `group` is None where the middleware says how the request ends.
+    """
+
+    __slots__ = (
+        "_first",
+        "_occupancy",
+        "_queued",
+        "_scheduled",
+        "_steps",
+        "_watch",
+        "choice",
+        "fresh",
+        "group",
+        "kinds",
+        "last",
+        "mixed",
+        "preemptions",
+        "recording",
+        "tokens",
+    )
+
+    def __init__(
+        self, watch: Watch, recording: Recording, choice: int, kinds: dict[int, int], group: Group | None
+    ) -> None:
+        self._watch = watch
+        self.recording = recording
+        self.choice = choice
+        self.kinds = kinds
+        self.group = group
+        self.fresh = True  # before its first token
+        self.tokens = 0
+        self.preemptions = 0
+        self._queued = self._scheduled = self._first = 0.0  # the engine's clock, s; 0 as long as it was not
+        self._steps = self._occupancy = self.mixed = 0  # the watch's sums when it began
+        self.last: tuple[int, int, int] | None = None  # and when it ended
+
+    def began(self, timestamp: float, size: int, mixed: int) -> None:
+        """Take note of the step that brings the first token, one of `size` outputs."""
+        self.fresh = False
+        self._first = timestamp
+        watch = self._watch
+        self._steps, self._occupancy, self.mixed = watch.steps - 1, watch.occupancy - size, mixed
+
+    def events(self, events: Iterable[Any]) -> None:
+        """Take note of what the scheduler did with the request since its last output."""
+        for event in events:
+            if event.type == QUEUED:
+                self._queued = event.timestamp
+            elif event.type == SCHEDULED and not self._scheduled:
+                self._scheduled = event.timestamp
+            elif event.type == PREEMPTED:
+                self.preemptions += 1
+
+    def close(self) -> None:
+        """Take note that the engine is done with it: what later steps were like is not its affair."""
+        watch = self._watch
+        self.last = (watch.steps, watch.occupancy, watch.mixed)
+
+    def facts(self) -> dict[str, AttributeValue]:
+        """Return what the request span says of it."""
+        facts: dict[str, AttributeValue] = {PREEMPTIONS: self.preemptions}
+        if self._queued and self._scheduled:
+            facts[semconv.GEN_AI_LATENCY_QUEUE] = max(self._scheduled - self._queued, 0.0)
+        if self._scheduled and self._first:
+            facts[PREFILL_S] = max(self._first - self._scheduled, 0.0)
+        if not self.fresh:
+            watch = self._watch
+            steps, occupancy, mixed = self.last or (watch.steps, watch.occupancy, watch.mixed)
+            facts[STEPS] = steps - self._steps
+            facts[MIXED_STEPS] = mixed - self.mixed
+            if steps > self._steps:
+                facts[BATCH_MEAN] = round((occupancy - self._occupancy) / (steps - self._steps), 2)
+        return facts
+
+
+class Watch:
+    """The followed requests of one OutputProcessor, by the engine's request id, and sums over its steps.
+
+    `failed` once something of ours went wrong: then nothing is followed any more.
+    """
+
+    __slots__ = (
+        "_clock_ns",
+        "_decoded",
+        "_mixed_now",
+        "_prefilled",
+        "_timestamp",
+        "failed",
+        "groups",
+        "mixed",
+        "occupancy",
+        "steps",
+        "streams",
+    )
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self.streams: dict[str, Stream] = {}
+        self.groups: dict[str, Group] = {}
+        self.failed = False
+        self.steps = 0
+        self.occupancy = 0
+        self.mixed = 0
+        self._timestamp: float | None = None
+        self._prefilled = self._decoded = self._mixed_now = False
+
+    def step(self, outputs: list[Any], timestamp: float | None) -> None:
+        """Take in what a step of the engine brought, which may come in several slices of one timestamp (s)."""
+        now_ns = self._clock_ns()
+        at_ns = now_ns if timestamp is None else int(timestamp * 1e9)
+        if not 0 <= now_ns - at_ns <= FOREIGN_NS:
+            at_ns = now_ns
+        size = len(outputs)
+        if timestamp is None or timestamp != self._timestamp:
+            self._timestamp = timestamp
+            self.steps += 1
+            self._prefilled = self._decoded = self._mixed_now = False
+        self.occupancy += size
+        mixed = self.mixed
+        streams = self.streams
+        prefills = 0
+        for output in outputs:
+            if output.prefill_stats is not None:
+                prefills += 1
+            stream = streams.get(output.request_id)
+            if stream is None:
+                continue
+            count = len(output.new_token_ids)
+            if output.events is not None:
+                stream.events(output.events)
+            if stream.fresh:
+                stream.began(at_ns / 1e9 if timestamp is None else timestamp, size, mixed)
+            stream.tokens += count
+            kind = stream.kinds.get(stream.choice, CONTENT)
+            if count == 1 and kind == CONTENT and not stream.choice:
+                stream.recording.append(at_ns)
+            elif count:
+                stream.recording.append((at_ns, ((stream.choice, kind, count, False),)))
+            if output.finish_reason is not None:
+                self.ended(output.request_id, at_ns, int(output.finish_reason))
+        self._prefilled |= prefills > 0
+        self._decoded |= prefills < size
+        if self._prefilled and self._decoded and not self._mixed_now:
+            self._mixed_now = True
+            self.mixed += 1
+
+    def ended(self, request_id: str, at_ns: int, reason: int | None) -> None:
+        """Take note that a request ended; one that is not followed changes nothing."""
+        stream = self.streams.pop(request_id, None)
+        if stream is None:
+            return
+        stream.close()
+        if stream.group is not None:
+            stream.group.ended(stream, at_ns, reason)
+
+    def aborted(self, request_ids: Iterable[str]) -> None:
+        """Take note that requests were taken from the engine: nobody wants them any more."""
+        for request_id in request_ids:
+            self.ended(request_id, self._clock_ns(), ABORTED)
+
+    def died(self, error: BaseException) -> None:
+        """Take note that the engine failed under all of its requests."""
+        streams, self.streams, self.groups = self.streams, {}, {}
+        for stream in streams.values():
+            stream.close()
+            if stream.group is not None:
+                stream.recording.attributes(stream.facts())
+                stream.recording.failed(error)
+
+    def broken(self, bug: BaseException) -> None:
+        """Follow nothing any more: a failure of ours is one warning, never the engine's."""
+        streams, self.streams, self.groups = self.streams, {}, {}
+        self.failed = True
+        runtime.warn(bug)
+        for stream in streams.values():
+            stream.recording.give_up()

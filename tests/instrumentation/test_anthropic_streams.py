@@ -1,0 +1,338 @@
+"""What is recorded of Anthropic's messages: kinds, framing, usage, beside the SDK's own spans; raw responses too."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import logging
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import anthropic
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.recorded import Recorded
+from support.sse_server import Gate, Raw, Reply, SseServer, Step
+from support.stack_anthropic import QUESTION, AnthropicMessages, block, event, start, stop
+
+import otel_llm
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.messages import MessagesReader
+
+STACK = AnthropicMessages()
+
+
+def settings(server: SseServer) -> dict[str, Any]:
+    return {"api_key": "none", "base_url": server.url.removesuffix("/v1"), "max_retries": 0}
+
+
+@pytest.fixture
+def client(server: SseServer) -> Iterator[Any]:
+    with anthropic.Anthropic(**settings(server)) as client:
+        yield client
+
+
+def consume(client: Any, server: SseServer, *steps: Step) -> None:
+    server.replies["m"] = Reply(steps)
+    for _ in client.messages.create(**QUESTION, stream=True):
+        pass
+
+
+def made(**members: Any) -> Any:
+    return SimpleNamespace(**{k: made(**v) if isinstance(v, dict) else v for k, v in members.items()})
+
+
+DELTAS: list[tuple[dict[str, Any], int | None]] = [
+    ({"type": "text_delta", "text": "a"}, CONTENT),
+    ({"type": "thinking_delta", "thinking": "a"}, REASONING),
+    ({"type": "input_json_delta", "partial_json": "{"}, TOOL),
+    ({"type": "text_delta", "text": ""}, None),
+    ({"type": "input_json_delta", "partial_json": ""}, None),
+    ({"type": "signature_delta", "signature": "abc"}, None),
+    ({"type": "citations_delta", "citation": {"text": "a"}}, None),
+    ({"type": "of tomorrow", "text": "a"}, None),
+]
+
+
+@pytest.mark.parametrize(("delta", "kind"), DELTAS, ids=[f"{d['type']} {i}" for i, (d, _) in enumerate(DELTAS)])
+def test_deltas_are_tokens_of_their_kind(delta: dict[str, Any], kind: int | None) -> None:
+    reader = MessagesReader()
+    got = made(type="content_block_delta", index=0, delta=delta)
+    assert reader(got) == (() if kind is None else ((0, kind, 1, False),))
+    assert reader.is_plain(got) == (kind == CONTENT)
+
+
+def test_all_else_is_framing_and_what_is_no_event_carries_nothing() -> None:
+    reader = MessagesReader()
+    framing = [
+        made(type="ping"),
+        made(type="content_block_start", index=0, content_block={"type": "tool_use", "name": "f", "input": {}}),
+        made(type="content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        made(type="content_block_stop", index=0),
+        made(type="message_delta", delta={"stop_reason": None}, usage={"output_tokens": 3}),
+        None,
+        3,
+        SimpleNamespace(),
+        SimpleNamespace(type=["a"]),
+        made(type="content_block_delta"),
+    ]
+    for thing in framing:
+        assert reader(thing) == ()
+        assert not reader.is_plain(thing)
+    assert reader(made(type="message_stop")) == ((0, CONTENT, 0, True),)
+    assert reader(made(type="content_block_start", content_block={"type": "text", "text": "a"})) == (
+        (0, CONTENT, 1, False),
+    )
+
+
+def test_kinds_usage_and_names_of_a_whole_message(client: Any, server: SseServer, recorder: Recorded) -> None:
+    consume(
+        client,
+        server,
+        start(11, cache_read_input_tokens=100, cache_creation_input_tokens=1000),
+        *block(0, {"type": "thinking", "thinking": "", "signature": ""}, {"type": "thinking_delta", "thinking": "hm"}),
+        event("ping"),
+        *block(1, {"type": "text", "text": ""}, *[{"type": "text_delta", "text": t} for t in ("Five", "!")]),
+        *block(
+            2,
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+            *[{"type": "input_json_delta", "partial_json": t} for t in ("", "{", "}")],
+        ),
+        *stop(42, "tool_use"),
+    )
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS], stream.last[semconv.TOKEN_BASIS]) == ("completed", 5, "chunk")
+    told = [dict(event.attributes or {}) for segment in stream.segments for event in segment.events]
+    assert [attributes.get(semconv.TOKEN_KIND) for attributes in told] == ["reasoning", None, None, "tool", "tool"]
+    [request] = recorder.requests()
+    attributes = dict(request.attributes or {})
+    assert request.name == "chat m"
+    assert attributes[semconv.GEN_AI_PROVIDER_NAME] == "anthropic"
+    assert attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 1111
+    assert attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 42
+    assert attributes[semconv.GEN_AI_RESPONSE_ID] == "msg_1"
+    assert attributes[semconv.GEN_AI_RESPONSE_MODEL] == "served"
+    assert stream.last[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 1111
+    assert server.requests == [{**QUESTION, "stream": True}]
+
+
+def test_the_server_is_told_of_the_trace(client: Any, server: SseServer, recorder: Recorded) -> None:
+    consume(client, server, *STACK.before(), *STACK.words(1), *STACK.after())
+    trace_id, span_id = recorder.stream().parents[0]
+    assert dict(server.headers[0])["traceparent"] == f"00-{trace_id:032x}-{span_id:016x}-01"
+
+
+def test_complete_with_the_stop_reason_even_if_the_caller_stops_there(
+    client: Any, server: SseServer, recorder: Recorded
+) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply([*STACK.before(), *STACK.words(2), stop(2)[0], gate, stop(2)[1]])
+    for got in client.messages.create(**QUESTION, stream=True):
+        if got.type == "message_delta":
+            break
+    assert recorder.stream().outcome == "completed"
+    gate.open()
+
+
+def test_a_body_that_ends_before_the_message_is_a_broken_connection(
+    client: Any, server: SseServer, recorder: Recorded
+) -> None:
+    consume(client, server, *STACK.before(), *STACK.words(2))
+    assert recorder.stream().outcome == "disconnected"
+
+
+@pytest.mark.parametrize("mode", ["raw", "streaming", "raw, async", "streaming, async", "beta", "beta helper"])
+def test_every_way_to_a_stream_is_recorded(mode: str, client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = Reply([*STACK.before(), *STACK.words(4), *STACK.after()])
+    question = {**QUESTION, "stream": True}
+
+    async def asynchronous() -> None:
+        async with anthropic.AsyncAnthropic(**settings(server)) as client:
+            if mode == "raw, async":
+                raw = await client.messages.with_raw_response.create(**question)
+                async for _ in await _maybe(raw.parse()):
+                    pass
+            else:
+                async with client.messages.with_streaming_response.create(**question) as opened:
+                    async for _ in await _maybe(opened.parse()):
+                        pass
+
+    if mode == "raw":
+        for _ in client.messages.with_raw_response.create(**question).parse():
+            pass
+    elif mode == "streaming":
+        with client.messages.with_streaming_response.create(**question) as opened:
+            for _ in opened.parse():
+                pass
+    elif mode == "beta":
+        for _ in client.beta.messages.create(**question):
+            pass
+    elif mode == "beta helper":
+        with client.beta.messages.stream(**QUESTION) as helper:
+            assert "".join(helper.text_stream) == "word0 word1 word2 word3 "
+    else:
+        asyncio.run(asynchronous())
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 4)
+
+
+async def _maybe(parsed: Any) -> Any:
+    return await parsed if inspect.isawaitable(parsed) else parsed
+
+
+def test_a_request_that_streams_nothing_is_left_alone(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = Reply(status=500)
+    with pytest.raises(anthropic.InternalServerError):
+        client.messages.create(**QUESTION)
+    assert recorder.spans() == ()
+
+
+def test_arguments_that_the_sdk_refuses_are_no_request(server: SseServer, recorder: Recorded) -> None:
+    with anthropic.Anthropic(**{**settings(server), "api_key": None}, auth_token=None) as client:
+        client.api_key = None
+        with pytest.raises((TypeError, anthropic.AnthropicError)):
+            client.messages.create(model="m", stream=True)  # type: ignore[call-overload]
+    assert recorder.spans() == ()
+
+
+def test_a_request_that_is_tried_again_is_one(server: SseServer, recorder: Recorded) -> None:
+    calls: list[object] = []
+
+    def reply(body: Any) -> Reply:
+        calls.append(body)
+        whole = Reply([*STACK.before(), *STACK.words(2), *STACK.after()])
+        return Reply(status=529) if len(calls) == 1 else whole
+
+    server.replies["m"] = reply
+    with anthropic.Anthropic(**{**settings(server), "max_retries": 2}) as client:
+        for _ in client.messages.create(**QUESTION, stream=True):
+            pass
+    assert len(calls) == 2
+    assert recorder.stream().last[semconv.TOKENS] == 2
+    assert len(recorder.requests()) == 1
+
+
+def test_another_request_that_a_middleware_makes_is_not_taken_for_the_stream(
+    server: SseServer, recorder: Recorded
+) -> None:
+    def ask_first(request: Any, call_next: Any) -> Any:
+        if request.options.json_data["model"] == "m":
+            for _ in asking.messages.create(**{**QUESTION, "model": "other"}, stream=True):
+                pass
+        return call_next(request)
+
+    server.replies["other"] = Reply([*STACK.before(), *STACK.words(1), *STACK.after()])
+    server.replies["m"] = Reply([*STACK.before(), *STACK.words(2), *STACK.after()])
+    with anthropic.Anthropic(**settings(server), middleware=[ask_first]) as asking:
+        for _ in asking.messages.create(**QUESTION, stream=True):
+            pass
+    assert len(server.requests) == 2
+    assert recorder.stream().last[semconv.TOKENS] == 2
+
+
+def test_a_middleware_that_asks_and_answers_itself_leaves_nothing_open(server: SseServer, recorder: Recorded) -> None:
+    def answer(request: Any, call_next: Any) -> Any:
+        call_next(request).http_response.close()
+        return "instead"
+
+    server.replies["m"] = Reply([*STACK.before(), *STACK.words(2), *STACK.after()])
+    with anthropic.Anthropic(**settings(server), middleware=[answer]) as client:
+        assert str(client.messages.create(**QUESTION, stream=True)) == "instead"
+    assert recorder.stream().outcome == "abandoned"
+
+
+def test_segments_hang_from_the_sdks_own_span_where_it_makes_one(server: SseServer) -> None:
+    theirs, ours = InMemorySpanExporter(), InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(theirs))
+    otel_llm.instrument(exporter=ours, tracer_provider=provider)
+    try:
+        with anthropic.Anthropic(**settings(server), open_telemetry={"tracer_provider": provider}) as client:
+            consume(client, server, *STACK.before(), *STACK.words(3), *STACK.after())
+        stream = Recorded(ours).stream()
+        [request] = theirs.get_finished_spans()
+    finally:
+        otel_llm.uninstrument()
+    assert request.name == "anthropic.messages.create"
+    assert request.context is not None
+    assert stream.parents == [(request.context.trace_id, request.context.span_id)]
+    assert (request.attributes or {})[semconv.MEASURED_AT] == "client"
+    trace_id, span_id = stream.parents[0]
+    assert f"{trace_id:032x}-{span_id:016x}" in dict(server.headers[0])["traceparent"]
+
+
+def test_instrumenting_leaves_no_trace_once_undone(recorder: Recorded) -> None:
+    from anthropic import AsyncStream, Stream
+    from anthropic._base_client import AsyncAPIClient, BaseClient, SyncAPIClient
+
+    otel_llm.uninstrument()
+    places = [
+        (SyncAPIClient, "request"),
+        (AsyncAPIClient, "request"),
+        (BaseClient, "_build_request"),
+        (Stream, "__iter__"),
+        (AsyncStream, "__aiter__"),
+    ]
+    before = [owner.__dict__[name] for owner, name in places]
+    otel_llm.instrument(exporter=InMemorySpanExporter())
+    during = [owner.__dict__[name] for owner, name in places]
+    otel_llm.uninstrument()
+    assert all(ours is not theirs for ours, theirs in zip(during, before, strict=True))
+    assert [inspect.signature(ours) for ours in during] == [inspect.signature(theirs) for theirs in before]
+    assert [inspect.iscoroutinefunction(f) for f in during] == [inspect.iscoroutinefunction(f) for f in before]
+    assert [owner.__dict__[name] for owner, name in places] == before
+
+
+def test_an_sdk_whose_hook_moved_is_one_warning(
+    client: Any, server: SseServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from anthropic import _base_client
+
+    monkeypatch.delattr(_base_client, "BaseClient")
+    exporter = InMemorySpanExporter()
+    otel_llm.instrument(exporter=exporter)
+    try:
+        monkeypatch.undo()
+        told = [r for r in caplog.records if r.name == "otel_llm" and r.levelno >= logging.WARNING]
+        assert len(told) == 1
+        server.replies["m"] = Reply([*STACK.before(), *STACK.words(3), *STACK.after()])
+        texts = [
+            e.delta.text for e in client.messages.create(**QUESTION, stream=True) if e.type == "content_block_delta"
+        ]
+        assert texts == ["word0 ", "word1 ", "word2 "]
+    finally:
+        otel_llm.uninstrument()
+
+
+def test_a_dropped_stream_is_let_go_at_once(client: Any, server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = Reply([*STACK.before(), *STACK.words(3), Gate(), *STACK.after()])
+    gc.collect()
+    gc.disable()
+    try:
+        stream = client.messages.create(**QUESTION, stream=True)
+        next(stream)
+        gone = weakref.ref(stream)
+        response = stream.response
+        del stream
+        assert gone() is None
+        assert response.is_closed  # as bare: the SDK takes care that no cycle keeps the connection
+    finally:
+        gc.enable()
+    assert recorder.stream().outcome == "abandoned"
+
+
+RAW_ERROR = Raw(b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}\n\n')
+
+
+def test_an_error_event_is_an_error(client: Any, server: SseServer, recorder: Recorded) -> None:
+    with pytest.raises(anthropic.APIStatusError):
+        consume(client, server, *STACK.before(), *STACK.words(1), RAW_ERROR)
+    assert recorder.stream().outcome == "error"
+    [request] = recorder.requests()
+    assert str((request.attributes or {})[semconv.ERROR_TYPE]).startswith("anthropic.")

@@ -1,0 +1,170 @@
+"""LiteLLM, where it is installed: each way that a stream ends, bare and recorded, and nothing recorded twice."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support import matrix, wire_bodies
+from support.matrix import CASES, HOLDS
+from support.recorded import Recorded, ids
+from support.sse_server import SseServer
+from support.stack_litellm import LiteLLM
+from support.wire_server import WireServer
+
+import otel_llm
+from otel_llm import semconv
+
+needs_litellm = pytest.mark.skipif(find_spec("litellm") is None, reason="no litellm: pip install litellm")
+# Its own and pydantic's deprecations, and the sockets that it leaves to the garbage collector, bare as well.
+theirs = pytest.mark.filterwarnings("ignore")
+pytestmark = [needs_litellm, theirs]
+
+STACK = LiteLLM()
+MODES = ("sync", "async")
+QUESTION: dict[str, Any] = {
+    "model": "openai/m",
+    "messages": [{"role": "user", "content": "?"}],
+    "stream": True,
+    "api_key": "none",
+}
+
+
+def until_dropped(recorded: Recorded) -> None:
+    """Wait until litellm's own threads, which log what it gave, let go of a stream that the caller dropped."""
+    for _ in range(500):
+        gc.collect()
+        if all(stream.outcome is not None for stream in recorded.streams()):
+            return
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Imported here, so that the rest of the suite never sees it; it would ask the network for its prices.
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    monkeypatch.setattr(litellm, "suppress_debug_info", True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_library(
+    name: str, mode: str, server: SseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = CASES[name]
+    gated = name == "end"
+    bare = matrix.play(STACK, case, mode, server, gated=gated)
+    exporter = InMemorySpanExporter()
+    with matrix.instrumented(STACK, exporter=exporter):
+        assert matrix.play(STACK, case, mode, server, gated=gated) == bare
+        recorded = Recorded(exporter)
+        until_dropped(recorded)
+        stream = recorded.stream()
+        [request] = recorded.requests()
+    outcome = matrix.expected(STACK, name, mode)
+    attributes = dict(request.attributes or {})
+    assert (stream.outcome, attributes[semconv.OUTCOME]) == (outcome, outcome)
+    assert (stream.last[semconv.TOKENS], len(stream.times_ns)) == (case.tokens, case.tokens)
+    assert request.status.is_ok == (outcome not in {"error", "disconnected"})
+    assert [
+        record for record in caplog.records if record.name == "otel_llm" and record.levelno >= logging.WARNING
+    ] == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_caller_does_not_read_is_not_read(mode: str, server: SseServer) -> None:
+    bare = matrix.play(STACK, HOLDS, mode, server)
+    with matrix.instrumented(STACK, exporter=InMemorySpanExporter()):
+        assert matrix.play(STACK, HOLDS, mode, server) == bare
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_request_is_recorded_once_and_its_trace_reaches_the_server(mode: str) -> None:
+    import litellm
+
+    async def ask_async(url: str) -> int:
+        stream: Any = await litellm.acompletion(api_base=url, **QUESTION)
+        return len([chunk async for chunk in stream])
+
+    exporter = InMemorySpanExporter()
+    with WireServer(wire_bodies.chat()) as server, matrix.instrumented(STACK, exporter=exporter):
+        url = server.url + "/v1"
+        got = len(list(litellm.completion(api_base=url, **QUESTION))) if mode == "sync" else asyncio.run(ask_async(url))
+        recorded = Recorded(exporter)
+        stream = recorded.stream()
+        [request] = recorded.requests()
+    assert got >= 4
+    assert stream.last[semconv.TOKENS] == 4
+    assert request.name == "chat openai/m"
+    told = dict(request.attributes or {})
+    assert (told[semconv.GEN_AI_PROVIDER_NAME], told[semconv.SERVER_ADDRESS]) == ("openai", "127.0.0.1")
+    trace_id, span_id = ids(request.context)
+    assert [sent.headers["traceparent"] for sent in server.requests] == [f"00-{trace_id:032x}-{span_id:016x}-01"]
+
+
+def test_choices_are_streams_of_their_own_and_a_fallback_is_the_same_request() -> None:
+    import litellm
+
+    async def ask(url: str) -> list[Any]:
+        fallback = {"model": "openai/m", "api_base": url, "api_key": "none"}
+        nobody = {**QUESTION, "api_base": "http://127.0.0.1:9/v1", "num_retries": 0, "fallbacks": [fallback]}
+        return [chunk async for chunk in await litellm.acompletion(**nobody)]
+
+    exporter = InMemorySpanExporter()
+    with matrix.instrumented(STACK, exporter=exporter):
+        with WireServer(wire_bodies.chat(3, choices=2)) as server:
+            assert list(litellm.completion(api_base=server.url + "/v1", n=2, **QUESTION))
+        with WireServer(wire_bodies.chat()) as server:
+            assert asyncio.run(ask(server.url + "/v1"))
+        streams = Recorded(exporter).streams()
+    assert [(stream.outcome, stream.last[semconv.TOKENS]) for stream in streams] == [
+        ("completed", 3),
+        ("completed", 3),
+        ("completed", 4),
+    ]
+
+
+def test_a_text_completion_is_recorded_once() -> None:
+    import litellm
+
+    exporter = InMemorySpanExporter()
+    with WireServer(wire_bodies.text()) as server, matrix.instrumented(STACK, exporter=exporter):
+        url = server.url + "/v1"
+        model = "text-completion-openai/m"
+        assert list(litellm.text_completion(model=model, prompt="?", stream=True, api_base=url, api_key="none"))
+        recorded = Recorded(exporter)
+        assert [request.name for request in recorded.requests()] == ["text_completion m"]
+        [stream] = recorded.streams()
+    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 4)
+
+
+def test_what_is_not_streamed_is_not_recorded() -> None:
+    import litellm
+
+    exporter = InMemorySpanExporter()
+    with matrix.instrumented(STACK, exporter=exporter):
+        litellm.completion(**{**QUESTION, "stream": False}, mock_response="words")
+        assert Recorded(exporter).spans() == ()
+        assert otel_llm.flush(20)
+
+
+def test_it_is_hooked_when_it_is_imported_and_never_imported_by_us() -> None:
+    script = (
+        "import sys, otel_llm\n"
+        "from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter\n"
+        "otel_llm.instrument(exporter=InMemorySpanExporter())\n"
+        "assert 'litellm' not in sys.modules\n"
+        "from litellm import completion, acompletion\n"
+        "assert all('otel_llm' in call.__code__.co_filename for call in (completion, acompletion))\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)

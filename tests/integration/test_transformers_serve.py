@@ -1,0 +1,155 @@
+"""`transformers serve` on the CPU, switched on by one line, and a real OpenAI client: one trace, two rows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.otlp_receiver import HttpReceiver
+from support.spans import records_of
+
+import otel_llm
+from otel_llm.readers.assemble import Assembled, Assembler
+from otel_llm.readers.otlp import decode
+
+VENV = Path(__file__).parents[2] / ".venv-vllm"
+SCRIPT = Path(__file__).parents[2] / "examples" / "h200" / "serve.py"
+START_S = 240.0
+WAIT_S = 60.0
+
+pytestmark = pytest.mark.vllm
+
+
+@dataclass
+class Server:
+    url: str
+    received: HttpReceiver
+
+    def rows(self) -> dict[bytes, Assembled]:
+        """Return the server's rows of requests that ended, by trace."""
+        assembler = Assembler()
+        with self.received.lock:
+            messages = list(self.received.messages)
+        for message in messages:
+            assembler.add(decode(message))
+        rows = [row for row in assembler.finish() if row.resolved.outcome != "lost"]
+        by_trace = {row.resolved.trace_id: row for row in rows}
+        assert len(by_trace) == len(rows), "a request has two rows on the server"
+        return by_trace
+
+    def row(self, trace_id: bytes) -> Assembled:
+        limit = time.monotonic() + WAIT_S
+        while (row := self.rows().get(trace_id)) is None:
+            assert time.monotonic() < limit, "the server's row did not arrive"
+            time.sleep(0.1)
+        return row
+
+
+@pytest.fixture(scope="module", params=["generate", "continuous batching"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if not (VENV / "ready").exists():
+        pytest.skip("no vLLM environment: run `make vllm-env`")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    log = (tmp_path_factory.mktemp("transformers") / "log").open("w+")
+    command = [
+        *(str(VENV / "bin" / "python"), "-P", str(SCRIPT), "serve", str(VENV / "tiny"), "--device", "cpu"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
+    ]
+    if request.param == "continuous batching":
+        command += ["--continuous-batching", "--attn-implementation", "sdpa"]
+        command += ["--cb-block-size", "32", "--cb-num-blocks", "64", "--cb-max-batch-tokens", "128"]
+    with HttpReceiver() as received:
+        environment = {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": received.endpoint.removesuffix("/v1/traces"),
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        process = subprocess.Popen(
+            command, env=os.environ | environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            limit = time.monotonic() + START_S
+            while True:
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+                    break
+                except (urllib.error.URLError, OSError):
+                    log.seek(0)
+                    assert process.poll() is None, log.read()[-3000:]
+                    assert time.monotonic() < limit, log.read()[-3000:]
+                    time.sleep(0.5)
+            yield Server(f"http://127.0.0.1:{port}/v1", received)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            log.close()
+
+
+def client_rows(url: str, lengths: list[int], leave_after: int | None = None) -> list[tuple[int | None, Assembled]]:
+    """Stream replies of some lengths; return the server's count and the client's row of each."""
+    exporter = InMemorySpanExporter()
+    otel_llm.instrument(exporter=exporter)
+    counted: list[int | None] = []
+    try:
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            for length in lengths:
+                asked: dict[str, Any] = {"max_tokens": length, "stream_options": {"include_usage": True}}
+                stream = client.chat.completions.create(
+                    model=str(VENV / "tiny"), messages=[{"role": "user", "content": "def f(x):"}], stream=True, **asked
+                )
+                usage = None
+                with stream:
+                    for seen, chunk in enumerate(stream):
+                        usage = chunk.usage.completion_tokens if chunk.usage is not None else usage
+                        if seen == leave_after:
+                            break
+                counted.append(usage)
+        otel_llm.flush()
+    finally:
+        otel_llm.uninstrument()
+    assembler = Assembler()
+    assembler.add(records_of(exporter.get_finished_spans()))
+    rows = sorted(assembler.finish(), key=lambda row: row.resolved.commit_ns or 0)
+    return list(zip(counted, rows, strict=True))
+
+
+def test_both_views_share_a_trace_and_the_servers_count_is_exact(server: Server) -> None:
+    lengths = [1, 2, 7, 19, 40, 64]
+    for usage, client in client_rows(server.url, lengths):
+        assert usage is not None
+        mine = server.row(client.resolved.trace_id)
+        assert mine.resolved.measured_at == "server"
+        assert (client.resolved.measured_at or "client") == "client"
+        assert (len(mine.times_ns), mine.resolved.token_basis, mine.resolved.outcome) == (usage, "exact", "completed")
+        assert mine.resolved.coverage == 1.0
+        assert mine.resolved.commit_ns is not None
+        assert client.resolved.commit_ns is not None
+        assert client.resolved.commit_ns <= mine.resolved.commit_ns, "one machine, one clock"
+
+
+def test_a_client_that_goes_away_is_a_cancelled_row_of_the_server(server: Server) -> None:
+    [(_, client)] = client_rows(server.url, [900], leave_after=5)
+    mine = server.row(client.resolved.trace_id)
+    assert mine.resolved.outcome == "cancelled"
+    assert 0 < len(mine.times_ns) < 900
+    assert client.resolved.outcome == "cancelled"

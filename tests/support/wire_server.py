@@ -1,0 +1,86 @@
+"""An HTTP server that answers every POST with given bytes under given headers, and remembers what it was sent."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+from support.sse_server import GATE_S, Gate
+
+EVENT_STREAM: Mapping[str, str] = {"Content-Type": "text/event-stream; charset=utf-8"}
+
+
+@dataclass
+class Sent:
+    """One request as the server got it; header names in lower case."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class WireServer:
+    """Answers with `pieces`, an HTTP chunk each; a context manager."""
+
+    pieces: Sequence[bytes | Gate] = ()
+    headers: Mapping[str, str] = field(default_factory=lambda: EVENT_STREAM)
+    status: int = 200
+    requests: list[Sent] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+
+def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            owner.requests.append(Sent(self.path, headers, self._body()))
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                self.send_response(owner.status)
+                for name, value in owner.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for piece in owner.pieces:
+                    if isinstance(piece, Gate):
+                        piece.opened.wait(GATE_S)
+                    else:
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                self.wfile.write(b"0\r\n\r\n")
+
+        def _body(self) -> bytes:
+            if "Content-Length" in self.headers:
+                return self.rfile.read(int(self.headers["Content-Length"]))
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return body
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    return Handler
