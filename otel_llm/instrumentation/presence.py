@@ -66,11 +66,14 @@ class Presence:
         `newest_ns` is when the newest chunk came that was not yet looked at, if any: one that came later than the loop
         was left was read by somebody.
         """
+        if self._left_ns is None and self._loop is not None and self._loop() is None:
+            # Collected together with its stream, and this thread came between the two callbacks.
+            self._left_ns = self._clock_ns()
         if self._left_ns is not None:
             inner = None if self._inner is None else self._inner()
             reads = getattr(inner, "gi_running", False) or getattr(inner, "ag_running", False)
             if reads or (newest_ns is not None and newest_ns > self._left_ns):
-                self._left_ns = None
+                self._left_ns = self._loop = None
         return self._left_ns
 
     def closed_by_reader(self, frame: FrameType | None) -> bool:
