@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the load and the comparisons are those of the tests
 from support.commands import wait_until
 from support.interop_compare import (
+    Disturbed,
     Row,
     audited,
-    late_groups,
-    lost_groups,
+    disturbed,
     missing_tokens,
     read_rows,
     repeated_decisions,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LATENESS_NS = 5_000_000_000
+LOST_AFTER_NS = 20_000_000_000
 MIB = 2**20
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -179,24 +180,24 @@ def comparison_problems(folder: Path, window: str) -> list[str]:
     """Compare what was said live with the audit of the journal."""
     rows: list[Row] = []
     windows: list[Row] = []
-    late: set[tuple[str | None, ...]] = set()
+    left_out = Disturbed()
     for part in split_by_sender(folder / "journal", folder / "parts"):
         found = audited(part, folder, window, AUDIT_S)
-        late |= late_groups(part, found[0], LATENESS_NS)
+        left_out.add(disturbed(part, found[0], LATENESS_NS, LOST_AFTER_NS))
         rows += found[0]
         windows += found[1]
     live, decisions = read_rows(folder / "windows.jsonl"), read_rows(folder / "decisions.jsonl")
     acknowledged = json.loads((folder / "acknowledged.json").read_text(encoding="utf-8"))
-    left_out = late | lost_groups(rows)
+    compared = sum(not left_out.touches(row) for row in windows)
     print(
         f"{len(rows)} streams, {sum(row['tokens'] for row in rows)} tokens, {len(live)} windows of groups,"
-        f" {len(decisions)} decisions; groups left out of the comparison: {len(late)} late, {len(left_out - late)} lost"
+        f" {len(decisions)} decisions; {compared} of {len(windows)} windows compared"
     )
     return [
         *(f"tokens (acknowledged, audited): {one}" for one in list(missing_tokens(acknowledged, rows).items())[:10]),
         *(f"window written twice: {one}" for one in repeated_windows(live)[:10]),
         *window_differences(live, windows, left_out)[:10],
-        *total_differences(live, windows, late)[:10],
+        *total_differences(live, windows)[:10],
         *(f"decided twice: {one}" for one in repeated_decisions(decisions)[:10]),
     ]
 

@@ -15,9 +15,7 @@ import pytest
 from support.commands import wait_until
 from support.interop_compare import (
     audited,
-    group_of,
-    late_groups,
-    lost_groups,
+    disturbed,
     missing_tokens,
     read_rows,
     repeated_decisions,
@@ -32,6 +30,7 @@ STOPS = 2
 SEED = int(os.environ.get("SEED", "1"))
 LATENESS_NS = 5_000_000_000
 """The audit's, by which it tells whose clock is wrong; long beside a restart, so that little is late."""
+LOST_AFTER_NS = 10_000_000_000
 OPTIONS = ("--window", "1s", "--lateness", "5s", "--lost-after", "10s")
 CONFIG = "version: 1\njournal: {fsync: always, file_bytes: 262144, compress: true}\n"
 """Small files: kills meet closed, compressed and half-compressed ones too."""
@@ -92,11 +91,11 @@ def test_a_run_with_restarts_is_as_one_without(tmp_path: Path, interrupted: obje
     assert len(rows) == len(acknowledged)
 
     live = read_rows(running.windows)
-    late, lost = late_groups(running.journal, rows, LATENESS_NS), lost_groups(rows)
+    left_out = disturbed(running.journal, rows, LATENESS_NS, LOST_AFTER_NS)
     assert repeated_windows(live) == []
-    assert window_differences(live, windows, late | lost) == []
-    assert total_differences(live, windows, late) == []
-    assert sum(group_of(row) not in late | lost for row in windows) > 20
+    assert window_differences(live, windows, left_out) == []
+    assert total_differences(live, windows) == []
+    assert sum(not left_out.touches(row) for row in windows) > 20
 
     decisions = read_rows(running.decisions)
     assert decisions

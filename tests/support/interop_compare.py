@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,10 @@ def repeated_windows(windows: Iterable[Row]) -> list[tuple[Any, ...]]:
     return [key for key, number in counted.items() if number > 1]
 
 
-def window_differences(live: Iterable[Row], audit: Iterable[Row], leave_out: Iterable[Group] = ()) -> list[str]:
-    """Return where two tables of windows differ in any column, but for the groups to leave out."""
-    left_out = set(leave_out)
+def window_differences(live: Iterable[Row], audit: Iterable[Row], leave_out: Disturbed) -> list[str]:
+    """Return where two tables of windows differ in any column, but for those that were disturbed."""
     sides = [
-        {(row["window_start_unix_nano"], *group_of(row)): row for row in rows if group_of(row) not in left_out}
+        {(row["window_start_unix_nano"], *group_of(row)): row for row in rows if not leave_out.touches(row)}
         for rows in (live, audit)
     ]
     found = []
@@ -68,13 +68,12 @@ def window_differences(live: Iterable[Row], audit: Iterable[Row], leave_out: Ite
     return found
 
 
-def total_differences(live: Iterable[Row], audit: Iterable[Row], leave_out: Iterable[Group] = ()) -> list[str]:
+def total_differences(live: Iterable[Row], audit: Iterable[Row]) -> list[str]:
     """Return where the two tables do not add up to the same, group by group: lost, or counted twice."""
-    left_out = set(leave_out)
     here, there = _totals(live), _totals(audit)
     return [
         f"{group}: {name}: live {here[group][name]}, audited {there[group][name]}"
-        for group in sorted((here.keys() | there.keys()) - left_out, key=str)
+        for group in sorted(here.keys() | there.keys(), key=str)
         for name in ADDITIVE
         if here[group][name] != there[group][name]
     ]
@@ -87,21 +86,54 @@ def repeated_decisions(decisions: Iterable[Row]) -> list[tuple[Any, ...]]:
     return [key for key, number in counted.items() if number > 1]
 
 
-def late_groups(journal: Path, rows: Iterable[Row], lateness_ns: int) -> set[Group]:
-    """Return the groups with a stream of which a segment came so late that windows may have closed before."""
+@dataclass
+class Disturbed:
+    """When something came too late for its own windows: live, it was charged to others, in these spans of time."""
+
+    spans: defaultdict[Group, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def touches(self, row: Row) -> bool:
+        """Return whether a window may differ for that."""
+        start = row["window_start_unix_nano"]
+        end = start + round(row["window_s"] * 1e9)
+        return any(begin < end and start <= until for begin, until in self.spans[group_of(row)])
+
+    def add(self, other: Disturbed) -> None:
+        """Take those of another part of the load too."""
+        for group, spans in other.spans.items():
+            self.spans[group] += spans
+
+
+def disturbed(journal: Path, rows: Iterable[Row], lateness_ns: int, lost_after_ns: int) -> Disturbed:
+    """Return where live windows may differ from the audit's: where streams came late, or were given up as lost.
+
+    From the commit of a stream of which a segment came so late that windows may have closed before, to that receipt,
+    or to its end as shifted by the delay of its first segment, if that is later: such a stream is taken for one whose
+    clock is wrong, and live nobody believes in times to come. Of one whose end was never seen to where it was given up.
+    """
     arrived: set[bytes] = set()
-    late: set[str] = set()
+    delay: dict[str, int] = {}
+    late: dict[str, int] = {}
+    last: dict[str, int] = {}
     for receipt_ns, span in received_spans(journal):
         if span.name == "otel_llm.segment" and span.span_id not in arrived:
             arrived.add(span.span_id)
+            trace = span.trace_id.hex()
+            last[trace] = receipt_ns
+            delay.setdefault(trace, receipt_ns - span.end_time_unix_nano)
             if receipt_ns - span.start_time_unix_nano > lateness_ns:
-                late.add(span.trace_id.hex())
-    return {group_of(row) for row in rows if row["trace_id"] in late}
-
-
-def lost_groups(rows: Iterable[Row]) -> set[Group]:
-    """Return the groups with a stream whose end was never seen: that is decided after its windows closed."""
-    return {group_of(row) for row in rows if row["outcome"] == "lost"}
+                late[trace] = receipt_ns
+    found = Disturbed()
+    for row in rows:
+        until_ns = late.get(row["trace_id"])
+        if until_ns is not None:
+            end_ns = row["start_unix_nano"] + round((row["e2e_s"] or 0) * 1e9)
+            until_ns = max(until_ns, end_ns + delay[row["trace_id"]])
+        if row["outcome"] == "lost":
+            until_ns = last.get(row["trace_id"], 0) + lost_after_ns + lateness_ns
+        if until_ns is not None:
+            found.spans[group_of(row)].append((row["start_unix_nano"] or 0, until_ns + lateness_ns))
+    return found
 
 
 def group_of(row: Row) -> Group:
