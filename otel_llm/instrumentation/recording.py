@@ -185,8 +185,9 @@ class Recording:
         flush interval for that, unless `settle`. `urgent`: what is cut goes before its turn; `leaving`: the process
         ends, and with it every stream.
         """
+        collected = self._presence.collected  # asked first: a loop is gone no later than its stream
         left_ns = self._left_ns()
-        if self._presence.collected or leaving:
+        if collected or leaving:
             self._finish(ABANDONED if left_ns is None else CANCELLED, left_ns)
         elif left_ns is None:
             self._cut(now_ns, urgent=urgent)

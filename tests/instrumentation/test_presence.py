@@ -5,6 +5,9 @@ from __future__ import annotations
 import weakref
 from itertools import count
 
+import pytest
+from support.fake_host import FakeHost
+
 from otel_llm.instrumentation.presence import Presence
 
 
@@ -42,3 +45,24 @@ def test_a_stream_that_nobody_looped_over_was_not_left() -> None:
     del stream
     assert presence.collected
     assert presence.left_ns(None) is None
+
+
+def test_a_stream_that_goes_while_it_is_looked_at_was_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = FakeHost()
+    recording = host.record()
+    read = [Thing(), Thing()]
+    recording.opened(read[0], iter(()))
+    recording.entered(read[1])
+    recording.append(host.now_ns)
+    looked = Presence.left_ns
+
+    def left_ns(self: Presence, newest_ns: int | None) -> int | None:
+        left_ns = looked(self, newest_ns)
+        read.clear()  # as if by another thread, between what one look asks first and what it asks next
+        return left_ns
+
+    monkeypatch.setattr(Presence, "left_ns", left_ns)
+    for ms in (250, 500, 750):
+        host.at(ms)
+        host.step()
+    assert [outcome for *_, outcome in host.told() if outcome] == ["cancelled"]

@@ -31,6 +31,7 @@ OFFLINE = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",  # a connection that it closes while a request is on its way fails that one
 }
 
 
@@ -122,13 +123,20 @@ class VllmServer:
         return assembler.finish()
 
     def settled(self, count: int, trace: str | None = None) -> list[Assembled]:
-        """Return the rows, of one trace or of all, once `count` of them have ended; all there are after a minute."""
-        limit = time.monotonic() + 60
+        """Return the rows, of one trace or of all, once `count` of them have ended; fails after two minutes."""
+        limit = time.monotonic() + 120
         while True:
-            rows = [row for row in self.rows() if trace in (None, row.resolved.trace_id.hex())]
+            every = self.rows()
+            rows = [row for row in every if trace in (None, row.resolved.trace_id.hex())]
             ended = [row for row in rows if row.resolved.outcome != "lost"]
-            if len(ended) >= count or time.monotonic() > limit:
+            if len(ended) >= count:
                 return rows
+            if time.monotonic() > limit:
+                of_all = [(row.resolved.trace_id.hex(), row.resolved.choice, row.resolved.outcome) for row in every]
+                raise AssertionError(
+                    f"{len(ended)} of {count} rows of {trace or 'all traces'} ended; {self.received.attempts} exports "
+                    f"came, with {of_all}; the server wrote:\n{self.log()[-5000:]}"
+                )
             time.sleep(0.2)
 
     def request_spans(self) -> dict[str, dict[str, Any]]:
