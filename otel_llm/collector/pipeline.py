@@ -97,9 +97,7 @@ class Pipeline:
         """
         export = Export(raw)
         if len(raw) > READ_APART_BYTES:
-            with (
-                self._reading
-            ):  # reading holds the interpreter anyway; so no more than one message is taken apart at once
+            with self._reading:  # one at a time: reading holds the interpreter anyway
                 export.batch = otlp.read(raw, limits=self.attribute_limits)
         with self._order:  # receipt times do not go back
             self._refuse_if_busy()

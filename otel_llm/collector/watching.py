@@ -79,10 +79,7 @@ class Watching:
             chosen = slots[sieved]
             sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns))[0]
         for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
-            stream = table.streams[slot]
-            if stream is not None and stream.begun and stream.ended_ns is None:
-                self._leave(slot)
-                self.engine.update(stream, now_ns, late=not acts)
+            self._hand_over(slot, now_ns, late=not acts)
 
     def moved_ahead(self, slots: Ints, now_ns: Ints) -> None:
         """Look at streams whose next segment was applied before its turn, each at its own instant.
@@ -97,12 +94,8 @@ class Watching:
 
     def in_turn(self, slots: Ints, now_ns: int) -> None:
         """Leave to the engine what was not calm when it was moved ahead, or was the engine's before."""
-        table = self._table
-        for slot in slots[table.sieved[slots] == 0].tolist():
-            stream = table.streams[slot]
-            if stream is not None and stream.begun and stream.ended_ns is None:
-                self._leave(slot)
-                self.engine.update(stream, now_ns, late=False)
+        for slot in slots[self._table.sieved[slots] == 0].tolist():
+            self._hand_over(slot, now_ns, late=False)
 
     def joined(self, stream: LiveStream, now_ns: int) -> None:
         """Leave a stream to the engine, since its request has another: they share budgets."""
@@ -170,6 +163,13 @@ class Watching:
         # A request of several choices shares budgets among its streams: the engine keeps them all.
         plain = self._table.ready[stream.slot] and len(stream.parts.streams) == 1
         return self._clear and bool(plain) and len(stream.tokens_so_far.times_ns) == stream.applied_tokens
+
+    def _hand_over(self, slot: int, now_ns: int, *, late: bool) -> None:
+        """Have the engine look at a stream that has changed, unless it is over."""
+        stream = self._table.streams[slot]
+        if stream is not None and stream.begun and stream.ended_ns is None:
+            self._leave(slot)
+            self.engine.update(stream, now_ns, late=late)
 
     def _leave(self, slot: int) -> None:
         self._table.due_ns[slot] = NEVER

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm.instrumentation import propagation, runtime, sse_requests
-from otel_llm.instrumentation.patches import Patches
+from otel_llm.instrumentation.patches import Patches, disguised
 from otel_llm.instrumentation.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -204,6 +204,6 @@ def _seen() -> Any:
         def iter_chunks(self) -> Any:
             return self._looped(ChunkLoop(self))
 
-    for ours, theirs in ((Loop, AsyncStreamIterator), (ChunkLoop, ChunkTupleAsyncStreamIterator), (Seen, StreamReader)):
-        ours.__name__, ours.__qualname__, ours.__module__ = theirs.__name__, theirs.__qualname__, theirs.__module__
-    return Seen
+    disguised(Loop, AsyncStreamIterator)
+    disguised(ChunkLoop, ChunkTupleAsyncStreamIterator)
+    return disguised(Seen, StreamReader)

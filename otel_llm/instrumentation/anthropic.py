@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm import semconv
 from otel_llm.instrumentation import committed, runtime, sdk_stream
 from otel_llm.instrumentation.messages import MessagesReader
 from otel_llm.instrumentation.patches import Patches
@@ -87,22 +86,17 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
         if covered.get() or options.url.partition("?")[0] != PATH:
             return None
         body = options.json_data if isinstance(options.json_data, dict) else {}
-        model = body.get("model")
         name = type(client).__name__
         url = client.base_url
-        request = committed.request(
+        request = committed.by_client(
             running,
             otel_context.get_current(),
             operation="chat",
-            model=model if isinstance(model, str) else None,
-            gen_ai={
-                semconv.GEN_AI_PROVIDER_NAME: next((who for part, who in PROVIDERS if part in name), "anthropic"),
-                semconv.SERVER_ADDRESS: url.host or None,
-                semconv.SERVER_PORT: url.port or {"https": 443, "http": 80}.get(url.scheme),
-            },
-            ours={semconv.MEASURED_AT: "client"},
-            span_only={semconv.GEN_AI_REQUEST_STREAM: True},
-            says_complete=True,
+            model=body.get("model"),
+            provider=next((who for part, who in PROVIDERS if part in name), "anthropic"),
+            scheme=url.scheme,
+            host=url.host,
+            port=url.port,
         )
         headers = options.headers if isinstance(options.headers, dict) else {}
         return Call(Recording(running, request, MessagesReader()), raw=RAW_RESPONSE_HEADER in headers)

@@ -31,6 +31,11 @@ MAX_CHOICES: Final = 128
 """The most that the API allows; what claims to be a later choice is ignored."""
 
 
+def choices_of(stated: object) -> int:
+    """Return how many choices a request's `n` asks for; 1 where it says nothing that can be."""
+    return stated if type(stated) is int and 0 < stated <= MAX_CHOICES else 1
+
+
 def is_plain(chunk: Any) -> bool:
     """Return whether a chunk is plain text of choice 0, where it is known that the server counts no tokens.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.runtime import Runtime
+
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 def request(
@@ -58,4 +60,40 @@ def request(
         span_only=span_only or {},
         says_complete=says_complete,
         server=server,
+    )
+
+
+def by_client(
+    runtime: Runtime,
+    context: Context,
+    *,
+    operation: str,
+    model: object,
+    provider: str | None,
+    scheme: str,
+    host: str | None,
+    port: int | None,
+    choices: int = 1,
+    commit_ns: int | None = None,
+    says_complete: bool = True,
+) -> Request:
+    """Return a client's request for a streamed reply; `model` is told if it is text; `port` None: the scheme's."""
+    span_only: dict[str, AttributeValue] = {semconv.GEN_AI_REQUEST_STREAM: True}
+    if choices > 1:
+        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
+    return request(
+        runtime,
+        context,
+        operation=operation,
+        model=model if isinstance(model, str) else None,
+        gen_ai={
+            semconv.GEN_AI_PROVIDER_NAME: provider,
+            semconv.SERVER_ADDRESS: host or None,
+            semconv.SERVER_PORT: port or _DEFAULT_PORTS.get(scheme),
+        },
+        ours={semconv.MEASURED_AT: "client"},
+        span_only=span_only,
+        commit_ns=commit_ns,
+        choices=choices,
+        says_complete=says_complete,
     )

@@ -8,18 +8,19 @@ bytes of a compressed body are seen behind the response's own decoder, hence not
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm.instrumentation import propagation, runtime, sse_requests
-from otel_llm.instrumentation.patches import Patches
+from otel_llm.instrumentation.patches import Patches, disguised
 from otel_llm.instrumentation.sse_chunks import api_of
 from otel_llm.instrumentation.stack import StackInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from otel_llm.instrumentation.sse_chunks import Tap
     from otel_llm.instrumentation.sse_requests import Call
@@ -64,10 +65,7 @@ def _send(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             _carry(request)
             return original(self, request, stream=stream, **kwargs)
-        added = _inject(call, request)
-        attached = None if call.recording is None else propagation.attach(call.recording)
-        token = propagation.covered.set(True)
-        try:
+        with _sending(call, request):
             response = original(self, request, stream=True, **kwargs)
             _adopt(call, response)
             if not stream:
@@ -76,13 +74,6 @@ def _send(original: Callable[..., Any]) -> Callable[..., Any]:
                 except BaseException:
                     response.close()
                     raise
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            propagation.covered.reset(token)
-            propagation.detach(attached)
-            _withdraw(request, added)
         return response
 
     return send
@@ -94,10 +85,7 @@ def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             _carry(request)
             return await original(self, request, stream=stream, **kwargs)
-        added = _inject(call, request)
-        attached = None if call.recording is None else propagation.attach(call.recording)
-        token = propagation.covered.set(True)
-        try:
+        with _sending(call, request):
             response = await original(self, request, stream=True, **kwargs)
             _adopt(call, response)
             if not stream:
@@ -106,16 +94,26 @@ def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
                 except BaseException:
                     await response.aclose()
                     raise
-        except BaseException as error:
-            call.failed(error)
-            raise
-        finally:
-            propagation.covered.reset(token)
-            propagation.detach(attached)
-            _withdraw(request, added)
         return response
 
     return send
+
+
+@contextlib.contextmanager
+def _sending(call: Call, request: Any) -> Iterator[None]:
+    """Send the request inside, under our headers: what it raises is the call's end, nobody below records it again."""
+    added = _inject(call, request)
+    attached = None if call.recording is None else propagation.attach(call.recording)
+    token = propagation.covered.set(True)
+    try:
+        yield
+    except BaseException as error:
+        call.failed(error)
+        raise
+    finally:
+        propagation.covered.reset(token)
+        propagation.detach(attached)
+        _withdraw(request, added)
 
 
 def _call(request: Any) -> Call | None:
@@ -218,15 +216,7 @@ def _seen(body_type: Any) -> Any:
             getattr(self, TAP)[0].recording.closing(sys._getframe(1))
             await super().aclose()
 
-    for name in ("__iter__", "__aiter__", "close", "aclose"):
-        if not hasattr(body_type, name):
-            delattr(Seen, name)
-    Seen.__name__, Seen.__qualname__, Seen.__module__ = (
-        body_type.__name__,
-        body_type.__qualname__,
-        body_type.__module__,
-    )
-    return Seen
+    return disguised(Seen, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
 
 
 class _Seeing:

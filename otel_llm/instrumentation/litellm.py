@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm import semconv
 from otel_llm.instrumentation import committed, propagation, runtime, sse_requests
-from otel_llm.instrumentation.chunks import MAX_CHOICES, ChunkReader
-from otel_llm.instrumentation.patches import Patches
+from otel_llm.instrumentation.chunks import ChunkReader, choices_of
+from otel_llm.instrumentation.patches import Patches, disguised
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.stack import StackInstrumentor
 
@@ -124,25 +123,18 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
             (model or "").partition("/")[0] if "/" in (model or "") else None
         )
         address = urlsplit(str(kwargs.get("api_base") or kwargs.get("base_url") or ""))
-        stated = kwargs.get("n")
-        choices = stated if type(stated) is int and 0 < stated <= MAX_CHOICES else 1
-        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-        if choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
         context = otel_context.get_current()
-        request = committed.request(
+        request = committed.by_client(
             running,
             context,
             operation="chat",
             model=model,
-            gen_ai={
-                semconv.GEN_AI_PROVIDER_NAME: PROVIDERS.get(provider, provider) if provider else None,
-                semconv.SERVER_ADDRESS: address.hostname,
-                semconv.SERVER_PORT: address.port or {"https": 443, "http": 80}.get(address.scheme),
-            },
-            ours={semconv.MEASURED_AT: "client"},
-            span_only=span_only,
-            choices=choices,
+            provider=PROVIDERS.get(provider, provider) if provider else None,
+            scheme=address.scheme,
+            host=address.hostname,
+            port=address.port,
+            choices=choices_of(kwargs.get("n")),
+            says_complete=False,
         )
         recording = Recording(running, request, ChunkReader())
         recording.announce(context)
@@ -234,12 +226,4 @@ def _seen(stream_type: Any) -> Any:
             _closing(self)
             return await super().aclose()
 
-    for name in ("close", "aclose"):
-        if not hasattr(stream_type, name):
-            delattr(Seen, name)
-    Seen.__name__, Seen.__qualname__, Seen.__module__ = (
-        stream_type.__name__,
-        stream_type.__qualname__,
-        stream_type.__module__,
-    )
-    return Seen
+    return disguised(Seen, stream_type, only_where_theirs=("close", "aclose"))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm import semconv
 from otel_llm.instrumentation import committed, runtime, sdk_stream
-from otel_llm.instrumentation.chunks import MAX_CHOICES, ChunkReader
+from otel_llm.instrumentation.chunks import ChunkReader, choices_of
 from otel_llm.instrumentation.outcomes import ERROR
 from otel_llm.instrumentation.patches import Patches
 from otel_llm.instrumentation.propagation import covered
@@ -97,30 +96,18 @@ def _commit(resource: Any, kwargs: dict[str, Any], make: Callable[[], Reader]) -
             return None
         if covered.get():
             return None
-        stated = kwargs.get("n")
-        choices = stated if isinstance(stated, int) and 0 < stated <= MAX_CHOICES else 1
-        model = kwargs.get("model")
         url = resource._client.base_url
-        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-        if choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
         headers = kwargs.get("extra_headers") or {}
-        request = committed.request(
+        request = committed.by_client(
             running,
             otel_context.get_current(),
             operation="chat",
-            model=model if isinstance(model, str) else None,
-            gen_ai={
-                semconv.GEN_AI_PROVIDER_NAME: "azure.ai.openai"
-                if "Azure" in type(resource._client).__name__
-                else "openai",
-                semconv.SERVER_ADDRESS: url.host or None,
-                semconv.SERVER_PORT: url.port or {"https": 443, "http": 80}.get(url.scheme),
-            },
-            ours={semconv.MEASURED_AT: "client"},
-            span_only=span_only,
-            choices=choices,
-            says_complete=True,
+            model=kwargs.get("model"),
+            provider="azure.ai.openai" if "Azure" in type(resource._client).__name__ else "openai",
+            scheme=url.scheme,
+            host=url.host,
+            port=url.port,
+            choices=choices_of(kwargs.get("n")),
         )
         reader = make()
         recording = Recording(running, request, reader)

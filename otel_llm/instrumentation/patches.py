@@ -1,4 +1,4 @@
-"""Replacing functions of a library, and putting them back only where ours still stand."""
+"""Replacing functions of a library, put back only where ours still stand; classes that look like a library's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _ABSENT: Final = object()
+
+
+def disguised(ours: Any, theirs: Any, *, only_where_theirs: Iterable[str] = ()) -> Any:
+    """Return a subclass of ours that names itself as theirs, less the methods of these names that theirs has not."""
+    for name in only_where_theirs:
+        if not hasattr(theirs, name):
+            delattr(ours, name)
+    ours.__name__, ours.__qualname__, ours.__module__ = theirs.__name__, theirs.__qualname__, theirs.__module__
+    return ours
 
 
 class Patches:

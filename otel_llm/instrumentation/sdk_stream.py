@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from otel_llm.instrumentation.outcomes import ABANDONED
+from otel_llm.instrumentation.patches import disguised
 from otel_llm.instrumentation.propagation import attach, covered, detach, inject
 from otel_llm.instrumentation.reading import recorded, recorded_async
 
@@ -171,15 +172,7 @@ def _heard(body_type: Any) -> Any:
             getattr(self, RECORDING).closing(sys._getframe(1))
             await super().aclose()
 
-    for name in ("close", "aclose"):
-        if not hasattr(body_type, name):
-            delattr(Heard, name)
-    Heard.__name__, Heard.__qualname__, Heard.__module__ = (
-        body_type.__name__,
-        body_type.__qualname__,
-        body_type.__module__,
-    )
-    return Heard
+    return disguised(Heard, body_type, only_where_theirs=("close", "aclose"))
 
 
 def watched(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,14 +6,13 @@ import json
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm import semconv
 from otel_llm.instrumentation import committed, runtime
-from otel_llm.instrumentation.chunks import MAX_CHOICES
+from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import COMPLETED, ERROR
 from otel_llm.instrumentation.propagation import covered
 from otel_llm.instrumentation.recording import Recording
@@ -29,7 +28,6 @@ MAX_BODY_BYTES: Final = 16 << 20
 """A longer request is not looked into: its reply is known by its content type."""
 
 _STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
-_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 carried: Final[ContextVar[Recording | None]] = ContextVar("otel_llm_carried", default=None)
@@ -69,23 +67,26 @@ def asked(body: object) -> Asked | None:
         return UNSEEN
     if body.get("stream") is not True:
         return None
-    model, choices = body.get("model"), body.get("n")
+    model = body.get("model")
     return Asked(
         stream=True,
         model=model if isinstance(model, str) else None,
-        choices=choices if type(choices) is int and 0 < choices <= MAX_CHOICES else 1,
+        choices=choices_of(body.get("n")),
     )
 
 
 class Call:
     """One HTTP request for a reply that is, or may turn out to be, a stream."""
 
-    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_port", "_running", "recording")
+    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_port", "_running", "_scheme", "recording")
 
-    def __init__(self, running: Runtime, api: Api, wants: Asked, host: str | None, port: int | None) -> None:
+    def __init__(
+        self, running: Runtime, api: Api, wants: Asked, scheme: str, host: str | None, port: int | None
+    ) -> None:
         self._running = running
         self._api = api
         self._context: Context = otel_context.get_current()
+        self._scheme = scheme
         self._host = host
         self._port = port
         self._commit_ns = running.clock_ns()
@@ -94,25 +95,17 @@ class Call:
             self._begin(wants)
 
     def _begin(self, wants: Asked) -> Recording:
-        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-        if wants.choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = wants.choices
-        request = committed.request(
+        request = committed.by_client(
             self._running,
             self._context,
             operation=self._api.operation,
             model=wants.model,
-            gen_ai={
-                # The protocol's: who else serves it by this address is not for us to guess.
-                semconv.GEN_AI_PROVIDER_NAME: self._api.provider,
-                semconv.SERVER_ADDRESS: self._host,
-                semconv.SERVER_PORT: self._port,
-            },
-            ours={semconv.MEASURED_AT: "client"},
-            span_only=span_only,
-            commit_ns=self._commit_ns,
+            provider=self._api.provider,  # the protocol's: who else serves it by this address is not for us to guess
+            scheme=self._scheme,
+            host=self._host,
+            port=self._port,
             choices=wants.choices,
-            says_complete=True,
+            commit_ns=self._commit_ns,
         )
         self.recording = Recording(self._running, request, self._api.reader())
         self.recording.announce(self._context)
@@ -149,7 +142,7 @@ def call(path: str, body: object, scheme: str, host: str | None, port: int | Non
         if running is None or (api := api_of(path)) is None or covered.get() or not is_instrumentation_enabled():
             return None
         wants = asked(body)
-        return None if wants is None else Call(running, api, wants, host, port or _DEFAULT_PORTS.get(scheme))
+        return None if wants is None else Call(running, api, wants, scheme, host, port)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
