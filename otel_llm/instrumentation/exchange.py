@@ -37,6 +37,12 @@ _KINDS: Final = (
     (b'"reasoning_content":"', REASONING),
     (b'"tool_calls":[{', TOOL),
     (b'"content":"', CONTENT),
+    (b'"response.reasoning', REASONING),
+    (b'"response.function_call_arguments.delta"', TOOL),
+    (b'"response.output_text.delta"', CONTENT),
+    (b'"thinking_delta"', REASONING),
+    (b'"input_json_delta"', TOOL),
+    (b'"text_delta"', CONTENT),
 )
 
 

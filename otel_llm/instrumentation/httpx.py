@@ -104,14 +104,13 @@ def _sending(call: Call, request: Any) -> Iterator[None]:
     """Send the request inside, under our headers: what it raises is the call's end, nobody below records it again."""
     added = _inject(call, request)
     attached = None if call.recording is None else propagation.attach(call.recording)
-    token = propagation.covered.set(True)
     try:
-        yield
+        with propagation.covering():
+            yield
     except BaseException as error:
         call.failed(error)
         raise
     finally:
-        propagation.covered.reset(token)
         propagation.detach(attached)
         _withdraw(request, added)
 

@@ -96,13 +96,13 @@ def _acompletion(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _covering(recording: Recording) -> Iterator[None]:
     """Let nobody further down record the request again. Not held while the application has its turn."""
-    covered = propagation.covered.set(True)
     carried = sse_requests.carried.set(recording)
     try:
-        yield
+        with propagation.covering():
+            yield
     finally:
-        sse_requests.carried.reset(carried)
-        propagation.covered.reset(covered)
+        with contextlib.suppress(ValueError):  # thrown away unfinished, and closed elsewhere
+            sse_requests.carried.reset(carried)
 
 
 def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:

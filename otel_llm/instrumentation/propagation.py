@@ -6,6 +6,7 @@ header of its own, since some routers drop baggage; baggage as a whole is not ou
 
 from __future__ import annotations
 
+import contextlib
 import re
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ from otel_llm import semconv
 from otel_llm.instrumentation import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Iterable, Iterator, MutableMapping
     from contextvars import Token
 
     from opentelemetry.context import Context
@@ -42,6 +43,18 @@ _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _trace_context: Final = TraceContextTextMapPropagator()
 _baggage: Final = W3CBaggagePropagator()
+
+
+@contextlib.contextmanager
+def covering() -> Iterator[None]:
+    """Let nobody further down record the request that is made inside."""
+    token = covered.set(True)
+    try:
+        yield
+    finally:
+        # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+        with contextlib.suppress(ValueError):
+            covered.reset(token)
 
 
 def inject(recording: Recording, headers: MutableMapping[str, str]) -> None:

@@ -42,22 +42,22 @@ DELTAS: Final[Mapping[str, Reading]] = {
 """What the model generated. All other events are framing, as is what a tool of the server's puts out."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 """The server said that the reply is complete."""
-ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-FAILURES: Final = frozenset({"response.failed", "error"})
+FAILED: Final = "response.failed"
+ENDS: Final = frozenset({"response.completed", "response.incomplete", FAILED, "response.cancelled"})
+FAILURES: Final = frozenset({FAILED, "error"})
 
 
 class ResponsesReader:
     """Reads the events of one response.
 
-    Events tell no counts: each delta with text is one token. `failure` is the code of the error (`_OTHER` without one)
-    once the server said that it failed, which `on_failure` is told: the SDK raises nothing then, the events just end.
+    Events tell no counts: each delta with text is one token. `on_failure` is told the code of the error (`_OTHER`
+    without one) when the server says that it failed: the SDK raises nothing then, the events just end.
     """
 
-    __slots__ = ("failure", "input_tokens", "on_failure", "output_tokens", "plain", "response_id", "response_model")
+    __slots__ = ("input_tokens", "on_failure", "output_tokens", "plain", "response_id", "response_model")
 
     def __init__(self) -> None:
         self.plain = True
-        self.failure: str | None = None
         self.on_failure: Callable[[str], None] | None = None
         self.response_id: str | None = None
         self.response_model: str | None = None
@@ -87,11 +87,9 @@ class ResponsesReader:
             usage = getattr(response, "usage", None)
             self.input_tokens = count_of(getattr(usage, "input_tokens", None))
             self.output_tokens = count_of(getattr(usage, "output_tokens", None))
-        if name in FAILURES:
+        if name in FAILURES and self.on_failure is not None:
             error = chunk if name == "error" else getattr(response, "error", None)
-            self.failure = text_of(getattr(error, "code", None)) or "_OTHER"
-            if self.on_failure is not None:
-                self.on_failure(self.failure)
+            self.on_failure(text_of(getattr(error, "code", None)) or "_OTHER")
         return COMPLETE if name in ENDS and name not in FAILURES else FRAMING
 
     def basis(self, choice: int) -> str:  # noqa: ARG002

@@ -18,7 +18,7 @@ from opentelemetry import context as otel_context
 
 from otel_llm.instrumentation.outcomes import ABANDONED
 from otel_llm.instrumentation.patches import disguised
-from otel_llm.instrumentation.propagation import attach, covered, detach, inject
+from otel_llm.instrumentation.propagation import attach, covering, detach, inject
 from otel_llm.instrumentation.reading import recorded, recorded_async
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ pending: Final[ContextVar[Call | None]] = ContextVar("otel_llm_pending", default
 @contextlib.contextmanager
 def calling(call: Call) -> Iterator[None]:
     """Make the SDK's call inside: what it raises is the request's end, and nobody below records it again."""
-    token, cover = pending.set(call), covered.set(True)
+    token = pending.set(call)
     try:
-        yield
+        with covering():
+            yield
         call.returned()
     except BaseException as error:
         call.refused(error)
@@ -81,7 +82,6 @@ def calling(call: Call) -> Iterator[None]:
         detach(call.attached)
         # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
         with contextlib.suppress(ValueError):
-            covered.reset(cover)
             pending.reset(token)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_llm.instrumentation.chunks import ChunkReader
 from otel_llm.instrumentation.messages import MessagesReader
 from otel_llm.instrumentation.outcomes import DISCONNECTED, ERROR
-from otel_llm.instrumentation.responses import ResponsesReader
+from otel_llm.instrumentation.responses import FAILED, ResponsesReader
 from otel_llm.instrumentation.sse import SseParser
 
 if TYPE_CHECKING:
@@ -188,16 +188,16 @@ class Tap:
             return False
         if isinstance(chunk, View):
             self.recording.append((now_ns, self._reader(chunk)))
-            error = error_of(chunk) or getattr(self._reader, "failure", None)
-            if error is not None:
+            if (error := error_of(chunk)) is not None:
                 self.recording.ended(ERROR, error)
         return True
 
 
 def error_of(chunk: object) -> str | None:
     """Return the kind of error that an event tells of, None where it tells of none; never the server's message."""
-    error = getattr(chunk, "error", None)
-    if error is None and getattr(chunk, "type", None) != "error":
+    name = getattr(chunk, "type", None)
+    error = getattr(getattr(chunk, "response", None) if name == FAILED else chunk, "error", None)
+    if error is None and name not in ("error", FAILED):
         return None
     for word in (getattr(error, "type", None), getattr(error, "code", None), getattr(chunk, "code", None)):
         if isinstance(word, str | int) and _ERROR_TYPE.fullmatch(str(word)):

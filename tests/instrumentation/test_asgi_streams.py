@@ -11,8 +11,11 @@ from opentelemetry.trace import SpanKind
 from support.asgi_server import Application, AsgiServer, Step, sent, until
 from support.recorded import Recorded, Stream
 from support.sse_server import DONE, Raw, chunk, usage
+from support.stack_anthropic import AnthropicMessages
+from support.stack_openai import OpenAIResponses
 
 from otel_llm import semconv
+from otel_llm.export.records import REASONING, TOOL
 from otel_llm.instrumentation import served
 from otel_llm.instrumentation.asgi import StreamMiddleware
 from otel_llm.instrumentation.exchange import GEN_AI_REQUEST_ID, MAX_BODY
@@ -175,6 +178,71 @@ def test_an_error_in_the_stream(recorder: Recorded) -> None:
     [request] = recorder.requests()
     assert dict(request.attributes or {})[semconv.ERROR_TYPE] == "EngineDeadError"
     assert "private" not in str([span.to_json() for span in recorder.spans()])
+
+
+OTHER_APIS = pytest.mark.parametrize(
+    ("api", "path", "counts"), [(OpenAIResponses(), "/v1/responses", 7), (AnthropicMessages(), "/v1/messages", 7)]
+)
+
+
+@OTHER_APIS
+def test_replies_of_other_apis(recorder: Recorded, api: Any, path: str, counts: int) -> None:
+    ask(Application([*api.before(), *api.words(4), *api.after()]), path=path)
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 4)
+    assert stream.last[semconv.GEN_AI_USAGE_INPUT_TOKENS] == counts
+
+
+@OTHER_APIS
+def test_replies_of_other_apis_that_fail(recorder: Recorded, api: Any, path: str, counts: int) -> None:
+    ask(Application([*api.before(), *api.words(2), *api.error()]), path=path)
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("error", 2)
+
+
+def test_a_response_that_failed(recorder: Recorded) -> None:
+    api: Any = OpenAIResponses()
+    failed = Raw(
+        b'event: response.failed\ndata: {"type":"response.failed","response":{"error":'
+        b'{"code":"server_error","message":"private words"}}}\n\n'
+    )
+    ask(Application([*api.before(), *api.words(2), failed]), path="/v1/responses")
+    assert recorder.stream().outcome == "error"
+    [request] = recorder.requests()
+    assert dict(request.attributes or {})[semconv.ERROR_TYPE] == "server_error"
+    assert "private" not in str([span.to_json() for span in recorder.spans()])
+
+
+@pytest.mark.parametrize(
+    ("path", "thinks", "calls"),
+    [
+        (
+            "/v1/responses",
+            b'{"type":"response.reasoning_text.delta","delta":"hm"}',
+            b'{"type":"response.function_call_arguments.delta","delta":"{"}',
+        ),
+        (
+            "/v1/messages",
+            b'{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}',
+            b'{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{"}}',
+        ),
+    ],
+)
+def test_kinds_of_an_engines_tokens_in_other_apis(recorder: Recorded, path: str, thinks: bytes, calls: bytes) -> None:
+    seen: list[int] = []
+
+    def adopt() -> None:
+        request = served.current.get()
+        assert request is not None
+        request.adopt()
+
+    def look() -> None:
+        request = served.current.get()
+        assert request is not None
+        seen.append(request.kind)
+
+    told = [Raw(b"data: " + event + b"\n\n") for event in (thinks, calls)]
+    ask(Application([adopt, told[0], look, told[1], look]), path=path)
+    assert seen == [REASONING, TOOL]
 
 
 def test_an_exception_before_the_reply(recorder: Recorded) -> None:
