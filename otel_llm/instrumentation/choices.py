@@ -11,7 +11,7 @@ from otel_llm.instrumentation.outcomes import COMPLETED
 from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_llm.export.records import AttributeValue, Origin, Segment
     from otel_llm.instrumentation.chunks import Mark, Reading
@@ -111,21 +111,23 @@ class Choices:
             self.first_chunk_ns = _time_ns(items[0]) + offset_ns
         if self.gaps_ns is not None:
             self._measure(self.gaps_ns, [_time_ns(item) for item in items])
-        try:
-            times = [item + offset_ns for item in items]  # type: ignore[operator]
-        except TypeError:  # something else than plain tokens among them
-            return self._take_marked(items)
-        if self.first_visible_ns is None:
-            self._first(times[0], CONTENT)
-        if not self._timelines[0].closed:
-            self._timelines[0].take(times)
-        return []
-
-    def _take_marked(self, items: Sequence[Item]) -> list[Segment]:
         commits = []
-        plain = ((0, 0, 1, False),)
-        for item in items:
-            time_ns, marks = (item, plain) if isinstance(item, int) else item
+        for kind, run in itertools.groupby(items, type):
+            if kind is int:
+                self._take_plain([item + offset_ns for item in run])  # type: ignore[operator]
+            else:
+                commits += self._take_marked(run)  # type: ignore[arg-type]
+        return commits
+
+    def _take_plain(self, times_ns: list[int]) -> None:
+        if self.first_visible_ns is None:
+            self._first(times_ns[0], CONTENT)
+        if not self._timelines[0].closed:
+            self._timelines[0].take(times_ns)
+
+    def _take_marked(self, items: Iterable[tuple[int, Reading]]) -> list[Segment]:
+        commits = []
+        for time_ns, marks in items:
             for choice, kind, count, finished in marks:
                 timeline = self._timelines.get(choice)
                 if timeline is None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation import committed, propagation, runtime
-from otel_llm.instrumentation.chunks import MAX_CHOICES
+from otel_llm.instrumentation.alike import Alike
+from otel_llm.instrumentation.chunks import MAX_CHOICES, PLAIN
 from otel_llm.instrumentation.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.served import Served, ServedReader
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_llm.instrumentation.asgi import Message, Receive, Scope, Send
+    from otel_llm.instrumentation.chunks import Reading
     from otel_llm.instrumentation.runtime import Runtime
     from otel_llm.instrumentation.sse_chunks import Api
 
@@ -86,6 +88,7 @@ class Exchange:
         self._deaf = False  # whether we failed, and listen no more
         self._text = api.reader()
         self._parser = SseParser()
+        self._alike = Alike(self._parser)
         self.served = Served(ServedReader(self._text))
 
     # What the application calls.
@@ -219,20 +222,28 @@ class Exchange:
                     break
             return
         text, common = self._text, self._api.text
-        for event in self._parser.feed(body):
+        reading = None if adopted else self._alike.of(body)
+        if reading is not None:
+            if reading:
+                recording.append(now_ns if reading is PLAIN else (now_ns, reading))
+            return
+        events = self._parser.feed(body)
+        for event in events:
             if text.plain and common is not None and not adopted and is_plain(event, common):
+                reading = PLAIN
                 recording.append(now_ns)
             else:
-                self._read(recording, event, now_ns)
+                reading = self._read(recording, event, now_ns)
+        self._alike.learn(body, events, reading if text.plain and not adopted else None)
 
-    def _read(self, recording: Recording, event: bytes, now_ns: int) -> None:
+    def _read(self, recording: Recording, event: bytes, now_ns: int) -> Reading | None:
         if event.strip() == DONE:
-            return
+            return None
         try:
             chunk = _decoder.decode(event.decode("utf-8", "replace"))
         except ValueError:  # not ours to judge
-            return
-        reading = self._text(chunk)
+            return None
+        reading: Reading = self._text(chunk)
         if self.served.reader.adopted:
             for choice, kind, count, _ in reading:
                 if count:
@@ -242,6 +253,7 @@ class Exchange:
             recording.append((now_ns, reading))
         if (failure := error_of(chunk)) is not None:
             self._end(ERROR, failure)
+        return reading
 
     def _left(self) -> None:
         self._gone = True

@@ -35,6 +35,11 @@ class SseParser:
         self._after_cr = False  # a line feed that comes next belongs to the line that has ended
         self._first = True
 
+    @property
+    def between(self) -> bool:
+        """Return whether nothing is held: the next byte begins a new event."""
+        return not (self._line_length or self._data or self._lost_event or self._after_cr or self._first)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Take the next bytes of the body; return the data of the events that end in them."""
         if not data:

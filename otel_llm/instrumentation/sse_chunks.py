@@ -10,7 +10,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.instrumentation.chunks import ChunkReader
+from otel_llm.instrumentation.alike import Alike
+from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader
 from otel_llm.instrumentation.messages import MessagesReader
 from otel_llm.instrumentation.outcomes import DISCONNECTED, ERROR
 from otel_llm.instrumentation.responses import FAILED, ResponsesReader
@@ -118,7 +119,7 @@ class Tap:
     stop there and never see the end of the body. Nothing here raises.
     """
 
-    __slots__ = ("__weakref__", "_parser", "_reader", "_text", "looped", "recording", "waiting")
+    __slots__ = ("__weakref__", "_alike", "_parser", "_reader", "_text", "looped", "recording", "waiting")
 
     def __init__(self, recording: Recording, api: Api) -> None:
         self.recording = recording
@@ -127,6 +128,7 @@ class Tap:
         self._text = api.text
         self._reader = recording.reader
         self._parser = SseParser()
+        self._alike = Alike(self._parser)
 
     @property
     def gi_running(self) -> bool:
@@ -150,13 +152,22 @@ class Tap:
             return
         try:
             now_ns = recording.clock_ns()
+            reading = self._alike.of(data)
+            if reading is not None:
+                if reading:
+                    recording.append(now_ns if reading is PLAIN else (now_ns, reading))
+                return
             parser = self._parser
-            for event in parser.feed(data):
-                self._read(event, now_ns)
+            events = parser.feed(data)
+            for event in events:
+                reading = self._read(event, now_ns)
             # Who reads line by line has a chunk as soon as its line is there, and may stop before the blank one.
             pending = parser.pending()
-            if pending is not None and self._read(pending, now_ns):
+            if pending is not None and (told := self._read(pending, now_ns)) is not None:
                 parser.forget()
+                events.append(pending)
+                reading = told
+            self._alike.learn(data, events, reading if self._reader.plain else None)
         except Exception as bug:  # noqa: BLE001
             recording.broken(bug)
 
@@ -173,24 +184,26 @@ class Tap:
             recording.broken(bug)
         recording.ended(DISCONNECTED)
 
-    def _read(self, event: bytes, now_ns: int) -> bool:
-        """Record what an event carries; return whether it is whole, as far as one can tell."""
+    def _read(self, event: bytes, now_ns: int) -> Reading | None:
+        """Record what an event carries, and return it; None of one that is not whole, as far as one can tell."""
         text = self._text
         if text is not None and self._reader.plain and is_plain(event, text):
             self.recording.append(now_ns)
-            return True
+            return PLAIN
         if event.strip() == DONE:
             self.recording.exhausted()
-            return True
+            return FRAMING
         try:
             chunk = _decoder.decode(event.decode("utf-8", "replace"))
         except ValueError:  # not ours to judge
-            return False
+            return None
+        reading = FRAMING
         if isinstance(chunk, View):
-            self.recording.append((now_ns, self._reader(chunk)))
+            reading = self._reader(chunk)
+            self.recording.append((now_ns, reading))
             if (error := error_of(chunk)) is not None:
                 self.recording.ended(ERROR, error)
-        return True
+        return reading
 
 
 def error_of(chunk: object) -> str | None:
