@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -107,16 +108,15 @@ SOURCE = "class Client:\n    def ask(self):\n        return 1\n    def tell(self
 
 class ToyInstrumentor(StackInstrumentor):
     stack: ClassVar[str] = "toy"
-    package: ClassVar[str] = "otel_llm_toy"
+    package: ClassVar[str] = ""
     requires: ClassVar[tuple[str, ...]] = ()
     moved = False
 
     def _patch(self) -> Patches:
-        import otel_llm_toy  # type: ignore[import-not-found]
-
+        toy = sys.modules[self.package]
         patches = Patches()
-        patches.replace(otel_llm_toy.Client, "ask", lambda original: lambda self: original(self) + 100)
-        patches.replace(otel_llm_toy.Client, "gone" if self.moved else "tell", lambda original: original)
+        patches.replace(toy.Client, "ask", lambda original: lambda self: original(self) + 100)
+        patches.replace(toy.Client, "gone" if self.moved else "tell", lambda original: original)
         return patches
 
 
@@ -132,20 +132,23 @@ class MovedToy(ToyInstrumentor):
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "otel_llm_toy.py").write_text(SOURCE, encoding="utf-8")
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the name of a package that can be imported: another for each test, as an import hook stays."""
+    name = f"otel_llm_toy_{uuid.uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(ToyInstrumentor, "package", name)
     for kind in (ToyInstrumentor, ToyOfTheFuture, MovedToy):
         monkeypatch.setattr(kind, "_awaited", False)
-    yield
-    sys.modules.pop("otel_llm_toy", None)
+    yield name
+    sys.modules.pop(name, None)
     for kind in (ToyInstrumentor, ToyOfTheFuture, MovedToy):
         if kind().is_instrumented_by_opentelemetry:
             kind().uninstrument()
 
 
 def answers() -> tuple[int, int]:
-    client = importlib.import_module("otel_llm_toy").Client()
+    client = importlib.import_module(ToyInstrumentor.package).Client()
     return client.ask(), client.tell()
 
 
@@ -153,10 +156,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-@pytest.mark.usefixtures("toy")
-def test_hooks_are_made_with_the_hosts_import_and_undone() -> None:
+def test_hooks_are_made_with_the_hosts_import_and_undone(toy: str) -> None:
     ToyInstrumentor().instrument(exporter=InMemorySpanExporter())
-    assert "otel_llm_toy" not in sys.modules
+    assert toy not in sys.modules
     assert answers() == (101, 2)
     ToyInstrumentor().uninstrument()
     assert answers() == (1, 2)
