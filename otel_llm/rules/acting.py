@@ -116,6 +116,12 @@ class Acting:
             rule_hash=rule.hash,
             scope=rule.scope,
             stream=view.key,
+            identity={
+                "slo_class": view.slo_class,
+                "model": view.model,
+                "instance": view.instance,
+                "measured_at": view.measured_at,
+            },
             state="resolved" if action is None else "firing",
             action=None if action is None else action.verb,
             mode=None if action is None else self._set.mode(action),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,22 +19,29 @@ Outcome = Literal[
 ]
 
 
+Labels = tuple[tuple[str, str], ...]
+"""What a rule of scope instance or class speaks of: names and values, sorted by name."""
+Subject: TypeAlias = "StreamKey | Labels"
+
+
 class Decided(NamedTuple):
     """What makes two decisions the same one: it is not decided again after a crash."""
 
     rule_hash: str
-    stream: StreamKey
+    subject: Subject
     flip_unix_nano: int
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision about one stream: an action of a rule that began to fire, or the end of its firing.
+    """One decision about one stream, instance or class: an action of a rule that began to fire, or its firing's end.
 
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
-    axis; `offset_ns`: the stream's now less the collector's. `facts`: those that decided, at the flip; None where
-    missing. `arguments`: the action's own, for whoever does it and for the console; not part of the record.
+    axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
+    `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
+    those that decided, at the flip; None where missing. `arguments`: the action's own, for whoever does it and for the
+    console; not part of the record.
     """
 
     now_ns: int
@@ -44,7 +51,8 @@ class Decision:
     rule: str
     rule_hash: str
     scope: Scope
-    stream: StreamKey
+    stream: StreamKey | None
+    identity: Mapping[str, str]
     state: Literal["firing", "resolved"]
     action: Verb | None
     mode: Mode | None
@@ -57,11 +65,19 @@ class Decision:
     @property
     def key(self) -> Decided:
         """Return what makes it the decision that it is."""
-        return Decided(self.rule_hash, self.stream, self.flip_ns, self.state)
+        return Decided(self.rule_hash, self.subject, self.flip_ns, self.state)
+
+    @property
+    def subject(self) -> Subject:
+        """Return what it is about."""
+        return tuple(sorted(self.identity.items())) if self.stream is None else self.stream
 
     def record(self, time_unix_nano: int | None = None) -> dict[str, Any]:
         """Return the record, its fields in the order of the rules page; without a time of writing, that of deciding."""
-        trace_id, span_id, choice = self.stream
+        about: dict[str, Any] = {"labels": dict(self.identity)}
+        if self.stream is not None:
+            trace_id, span_id, choice = self.stream
+            about = {"trace_id": trace_id.hex(), "span_id": span_id.hex(), "choice": choice}
         return {
             "time_unix_nano": self.now_ns if time_unix_nano is None else time_unix_nano,
             "flip_unix_nano": self.flip_ns,
@@ -70,9 +86,7 @@ class Decision:
             "rule": self.rule,
             "rule_hash": self.rule_hash,
             "scope": self.scope,
-            "trace_id": trace_id.hex(),
-            "span_id": span_id.hex(),
-            "choice": choice,
+            **about,
             "state": self.state,
             "action": self.action,
             "mode": self.mode,
@@ -83,12 +97,15 @@ class Decision:
         }
 
     def __str__(self) -> str:
-        trace_id, _, choice = self.stream
-        stream = trace_id.hex() + (f" choice {choice}" if choice else "")
+        if self.stream is None:
+            about = ", ".join(f"{name} {value}" for name, value in self.identity.items())
+        else:
+            trace_id, _, choice = self.stream
+            about = f"trace {trace_id.hex()}" + (f" choice {choice}" if choice else "")
         name = self.arguments.get("name")
         what = self.state if self.action is None else f"{self.action} {name}" if name else self.action
         facts = ", ".join(f"{fact} {_shown(value)}" for fact, value in self.facts.items())
-        return f"{self.rule}: {what}: {self.outcome} ({facts}) trace {stream}"
+        return f"{self.rule}: {what}: {self.outcome} ({facts}) {about}"
 
 
 class DecisionLog:
@@ -110,12 +127,17 @@ def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
     for line in lines:
         try:
             record = json.loads(line)
-            stream = bytes.fromhex(record["trace_id"]), bytes.fromhex(record["span_id"]), int(record["choice"])
             flip_ns = int(record["flip_unix_nano"])
-            decided.add(Decided(str(record["rule_hash"]), stream, flip_ns, str(record["state"])))
-        except (ValueError, KeyError, TypeError):
+            decided.add(Decided(str(record["rule_hash"]), _subject(record), flip_ns, str(record["state"])))
+        except (ValueError, KeyError, TypeError, AttributeError):
             broken += 1
     return decided, broken
+
+
+def _subject(record: Mapping[str, Any]) -> Subject:
+    if "labels" in record:
+        return tuple(sorted((str(name), str(value)) for name, value in record["labels"].items()))
+    return bytes.fromhex(record["trace_id"]), bytes.fromhex(record["span_id"]), int(record["choice"])
 
 
 def _shown(value: Value | None) -> str:

@@ -376,7 +376,7 @@ def test_a_reader_who_starves_is_seen_though_exports_never_stop_coming() -> None
     for span in others[:-1]:
         now_ns = max(span.end_time_unix_nano, T0_NS + 302 * MS)
         live.evaluator.apply(decode(export(span), now_ns), now_ns)
-        if seen_ns is None and any(one.stream[0] == spans[0].trace_id for one in live.decisions):
+        if seen_ns is None and any(one.subject[0] == spans[0].trace_id for one in live.decisions):
             seen_ns = now_ns
     assert seen_ns is not None
     assert seen_ns < T0_NS + 860 * MS

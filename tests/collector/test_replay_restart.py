@@ -209,7 +209,7 @@ def test_what_was_journaled_and_never_evaluated_is_found_at_the_restart(tmp_path
     ]
     drawn, journaled = story(long_stream(), over, rules=one_rule("tokens_read > 1"))
     again = check(drawn, Crash(journaled, journaled - 2, journaled - 3), tmp_path)
-    assert [one.outcome for one in again.noted.decisions_made if one.stream[0][-1] == 1] == ["done", "ended"]
+    assert [one.outcome for one in again.noted.decisions_made if one.subject[0][-1] == 1] == ["done", "ended"]
 
 
 def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_budgets_are_spent_in_shadow() -> None:
     one = flushed([100, 700], [110, 400, 710])
     two = flushed([120], [130], stream=key(2))
     decisions = [each for each in run(rules, one + two, 1_200 * MS, identity=identity) if each.action == "migrate"]
-    assert [(each.stream[0][-1], each.outcome, each.budget) for each in decisions] == [
+    assert [(each.subject[0][-1], each.outcome, each.budget) for each in decisions] == [
         (1, "shadow", {"per_request": True, "in_flight": True}),
         (2, "budget", {"per_request": True, "in_flight": False}),
         (1, "budget", {"per_request": False, "in_flight": True}),
@@ -304,7 +304,7 @@ def test_budgets_are_spent_in_shadow() -> None:
 def test_choices_of_a_request_share_its_budget() -> None:
     rules = one_rule("gap_seconds > 0.2", actions="[{abort: {}, budget: {per_request: 1}}]")
     segments = flushed([100], [110, 200]) + flushed([150], [160, 200], stream=key(1, 1))
-    assert [(one.stream[2], one.outcome) for one in run(rules, segments, S)] == [(0, "shadow"), (1, "budget")]
+    assert [(one.subject[2], one.outcome) for one in run(rules, segments, S)] == [(0, "shadow"), (1, "budget")]
 
 
 def test_an_enforced_action_is_unconfirmed_until_its_executor_says_more() -> None:
@@ -354,7 +354,7 @@ def test_an_identity_learnt_later_counts_from_then_on() -> None:
 def test_streams_are_looked_at_in_the_order_of_their_instants() -> None:
     segments = [one for at in (3, 1, 2) for one in flushed([100 * at], QUARTERS, stream=key(at))]
     decisions = run(one_rule("gap_seconds > 0.5"), segments, 2 * S, wake=False)
-    assert [one.stream[0][-1] for one in decisions] == [1, 2, 3]
+    assert [one.subject[0][-1] for one in decisions] == [1, 2, 3]
     assert [one.now_ns for one in decisions] == sorted(one.now_ns for one in decisions)
 
 
@@ -370,7 +370,7 @@ def test_at_one_instant_streams_go_by_their_ids_in_whatever_order_they_came(at_m
     for one in (key(2), key(3), key(1)):
         engine.update(views[one], at_ms * MS)
     decisions = engine.advance(S, views)
-    assert [(one.stream[0][-1], one.outcome) for one in decisions] == [(1, "shadow"), (2, "budget"), (3, "budget")]
+    assert [(one.subject[0][-1], one.outcome) for one in decisions] == [(1, "shadow"), (2, "budget"), (3, "budget")]
 
 
 def test_a_flip_is_traced_back_through_tokens_that_are_not_read() -> None:
