@@ -82,7 +82,7 @@ def story(one: Seen) -> Story:
     return [
         (
             decision.rule,
-            decision.subject[0][-1],
+            int(decision.subject[0][-1]),
             decision.state,
             decision.outcome,
             (decision.flip_ns - T0_NS) / MS,
