@@ -69,12 +69,15 @@ class Presence:
         if self._left_ns is None and self._loop is not None and self._loop() is None:
             # Collected together with its stream, and this thread came between the two callbacks.
             self._left_ns = self._clock_ns()
-        if self._left_ns is not None:
-            inner = None if self._inner is None else self._inner()
-            reads = getattr(inner, "gi_running", False) or getattr(inner, "ag_running", False)
-            if reads or (newest_ns is not None and newest_ns > self._left_ns):
-                self._left_ns = self._loop = None
-        return self._left_ns
+        if self._left_ns is None:
+            return None
+        if newest_ns is not None and newest_ns > self._left_ns:
+            self._left_ns = self._loop = None
+            return None
+        # It runs because somebody reads, or because it is being closed: which of the two, only what comes next tells.
+        inner = None if self._inner is None else self._inner()
+        runs = getattr(inner, "gi_running", False) or getattr(inner, "ag_running", False)
+        return None if runs else self._left_ns
 
     def closed_by_reader(self, frame: FrameType | None) -> bool:
         """Return whether the response that is being closed in `frame` is closed by the stream's own reader.

@@ -38,6 +38,21 @@ def test_who_reads_on_in_another_way_has_not_left() -> None:
     assert not presence.collected
 
 
+def test_who_was_seen_while_the_stream_was_being_closed_has_left() -> None:
+    class Inner:
+        gi_running = False
+
+    presence = Presence(count(1).__next__, 0)
+    stream, loop, inner = Thing(), Thing(), Inner()
+    presence.open(stream, inner)
+    presence.enter(loop)
+    del loop
+    inner.gi_running = True
+    assert presence.left_ns(None) is None
+    inner.gi_running = False
+    assert presence.left_ns(None) is not None
+
+
 def test_a_stream_that_nobody_looped_over_was_not_left() -> None:
     presence = Presence(count(1).__next__, 0)
     stream = Thing()
