@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
+import inspect
+import pkgutil
+import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 import openai
+import openai.lib
 import pytest
-from openai.resources.chat.completions import AsyncCompletions, Completions
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic import BaseModel
 from support.recorded import Recorded, Stream, ids
 from support.sse_server import Reply, SseServer, whole
 
@@ -90,13 +95,22 @@ def is_inference(span: ReadableSpan) -> bool:
     )
 
 
+@functools.cache
+def sdk_classes() -> list[type]:
+    """Return the classes of the whole SDK: what a peer may have put something into."""
+    for package in (openai.resources, openai.lib):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            with suppress(ImportError):  # of what needs another package
+                importlib.import_module(module.name)
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "openai"]
+    found = {thing for module in modules for thing in vars(module).values() if inspect.isclass(thing)}
+    return [cls for cls in found if cls.__module__.partition(".")[0] == "openai" and not issubclass(cls, BaseModel)]
+
+
 @contextmanager
 def restored() -> Iterator[None]:
     """Put the SDK's own functions back at the end: not every peer takes all of its own away."""
-    from openai._base_client import AsyncAPIClient, BaseClient, SyncAPIClient
-
-    classes = [Completions, AsyncCompletions, openai.Stream, openai.AsyncStream, openai.OpenAI, openai.AsyncOpenAI]
-    before = {cls: dict(vars(cls)) for cls in (*classes, BaseClient, SyncAPIClient, AsyncAPIClient)}
+    before = {cls: dict(vars(cls)) for cls in sdk_classes()}
     try:
         yield
     finally:
@@ -106,6 +120,13 @@ def restored() -> Iterator[None]:
                     setattr(cls, name, bare[name])
                 else:
                     delattr(cls, name)
+
+
+def test_nothing_of_a_peer_stays(peer: str) -> None:
+    before = {cls: dict(vars(cls)) for cls in sdk_classes()}
+    with restored(), Beside(peer, ours_first=False).active():
+        assert any(dict(vars(cls)) != bare for cls, bare in before.items())
+    assert [cls for cls, bare in before.items() if dict(vars(cls)) != bare] == []
 
 
 @pytest.fixture(params=[pytest.param(True, id="ours_first"), pytest.param(False, id="theirs_first")])
