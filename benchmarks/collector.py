@@ -2,8 +2,9 @@
 
     python benchmarks/collector.py [--only speed|latency|memory] [--json OUT]
 
-Journal, windows, five stream rules and the file of decisions are on, and the process tree is what is measured. Every
-stream sends a segment every 250 ms, empty ones as the protocol says; what is sent is encoded before any clock starts.
+Journal, windows, five stream rules and the file of decisions are on, and the process tree is what is measured; with
+`--rules none,five,shipped` speed is measured with each of these sets of rules, one after the other. Every stream sends
+a segment every 250 ms, empty ones as the protocol says; what is sent is encoded before any clock starts.
 
 `speed`: tokens per CPU-second for segments of several sizes, beside the floor for the same bytes: the standard parse
 and reading each event's time, on one thread. Replies have 512 tokens. `healthy` streams read on, but for three in a
@@ -23,10 +24,12 @@ import dataclasses
 import json
 import signal
 import sys
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collector_load import latency, memory, speed
+from collector_load.service import RULE_SETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,10 +45,17 @@ def numbers(text: str) -> list[int]:
     return [int(one) for one in text.split(",")]
 
 
+def rule_sets(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in RULE_SETS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: known are {', '.join(RULE_SETS)}")
+    return names
+
+
 def speeds(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
     for profile in [chosen.profile] if chosen.profile else speed.PROFILES:
         for size in chosen.segment_tokens:
-            for streams in chosen.streams or [speed.streams_for(size)]:
+            for streams, rules in product(chosen.streams or [speed.streams_for(size)], chosen.rules):
                 one = speed.measure_speed(
                     profile,
                     size,
@@ -54,6 +64,7 @@ def speeds(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
                     together=chosen.together,
                     paced=not chosen.flood,
                     source=chosen.source,
+                    rules=rules,
                     progress=progress,
                 )
                 yield one, speed.line(one)
@@ -87,6 +98,9 @@ def main() -> None:
     options.add_argument("--together", type=int, default=256, help="streams of one application: in one export, at most")
     options.add_argument("--segment-tokens", type=numbers, default=[64, 16, 8], help="speed: comma-separated")
     options.add_argument("--profile", choices=list(speed.PROFILES), help="speed: one of them")
+    options.add_argument(
+        "--rules", type=rule_sets, default=["five"], help="speed: none, five, shipped; comma-separated"
+    )
     options.add_argument("--flood", action="store_true", help="speed: send as fast as acknowledged, not at the pace")
     options.add_argument("--writing", type=float, help="latency: share of the streams that get tokens")
     options.add_argument("--silent", type=float, default=0.0, help="latency: share of the streams that went silent")

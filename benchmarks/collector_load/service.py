@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 RULES = HERE / "rules.yaml"
+NO_RULES = HERE / "no-rules.yaml"
 DRY_RULE = HERE / "dry.yaml"
+RULE_SETS: dict[str, Path | None] = {"none": NO_RULES, "five": RULES, "shipped": None}
+"""By name: no rule, the five of the benchmark, and those that run where nobody gives any (None)."""
 LOG = "collect.log"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _QUIET_SHARE = 0.15
@@ -103,10 +106,12 @@ class Collector:
 
 
 @contextmanager
-def collecting(folder: Path, *options: str, slo: Path, source: Path | None) -> Iterator[Collector]:
-    """Run a collector with everything on: journal, windows, five rules, decisions; `source` is another source tree."""
+def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rules: str = "five") -> Iterator[Collector]:
+    """Run a collector with everything on: journal, windows, rules, decisions; `source` is another source tree."""
+    path = RULE_SETS[rules]
     command = [
-        *(sys.executable, "-m", "otel_llm.cli.main", "collect", "--slo", slo, "--rules", RULES),
+        *(sys.executable, "-m", "otel_llm.cli.main", "collect", "--slo", slo),
+        *(() if path is None else ("--rules", path)),
         *("--journal", folder / "journal", "--decisions", folder / "decisions.jsonl"),
         *("--windows", folder / "windows.jsonl", "--verdicts", "none"),
         *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0", *options),

@@ -31,6 +31,7 @@ class Speed:
     """One measurement; `floor_cpu_s` and `cpu_s` are for the same bytes."""
 
     profile: str
+    rules: str
     segment_tokens: int
     streams: int
     paced: bool
@@ -62,17 +63,18 @@ def measure_speed(
     together: int,
     paced: bool,
     source: Path | None,
+    rules: str,
     progress: Callable[[str], None],
 ) -> Speed:
-    """Send one fleet to one collector."""
+    """Send one fleet to one collector with one set of rules."""
     ramp_s = min(replies.REPLY_TOKENS / segment_tokens / FLUSHES_A_SECOND, seconds / 4)
     mix = [Slots(streams, partial(PROFILES[profile], segment_tokens=segment_tokens), ramp_s, FLUSHES_A_SECOND)]
     with tempfile.TemporaryDirectory(prefix="otel-llm-bench-") as name:
         folder = Path(name)
         slo = write_classes(folder / "slo.yaml", segment_tokens)
         exports = folder / "exports"
-        with collecting(folder, slo=slo, source=source) as collector:
-            progress(f"{profile}, {segment_tokens} tokens a segment, {streams} streams: encoding")
+        with collecting(folder, slo=slo, source=source, rules=rules) as collector:
+            progress(f"{profile}, {rules} rules, {segment_tokens} tokens a segment, {streams} streams: encoding")
             sent, start_ns = write_for_soon(exports, mix, seconds, together)
             with sending(exports, collector.grpc, paced=paced) as sender:
                 if paced:
@@ -88,6 +90,7 @@ def measure_speed(
         floor_s = floor_cpu_s(exports)
     return Speed(
         profile,
+        rules,
         segment_tokens,
         streams,
         paced,
@@ -106,7 +109,7 @@ def measure_speed(
 
 
 HEADING = (
-    f"{'profile':<9}{'segment':>8}{'streams':>9}{'k tok/s':>9}{'cores':>7}"
+    f"{'profile':<9}{'rules':<8}{'segment':>8}{'streams':>9}{'k tok/s':>9}{'cores':>7}"
     f"{'floor M/s':>11}{'M tok/cpu-s':>13}{'x floor':>9}{'us/segment':>12}{'ack p99':>10}{'decided':>9}  remarks"
 )
 
@@ -121,7 +124,7 @@ def line(one: Speed) -> str:
     if one.unsent:
         remarks.append(f"{one.unsent} exports never taken")
     return (
-        f"{one.profile:<9}{one.segment_tokens:>8}{one.streams:>9}{one.tokens / one.sending_s / 1e3:>9.0f}"
+        f"{one.profile:<9}{one.rules:<8}{one.segment_tokens:>8}{one.streams:>9}{one.tokens / one.sending_s / 1e3:>9.0f}"
         f"{one.cpu_s / one.sending_s:>7.2f}{one.tokens / one.floor_cpu_s / 1e6:>11.2f}"
         f"{one.tokens / one.cpu_s / 1e6:>13.3f}{one.cpu_s / one.floor_cpu_s:>9.2f}"
         f"{one.cpu_s / one.segments * 1e6:>12.1f}{one.acknowledged.p99:>7.0f} ms{one.decisions:>9}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -10,22 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from otel_llm.audit import load, objectives, terminal, write
 from otel_llm.audit.words import printable
+from otel_llm.cli.progress import reading
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from otel_llm.audit import Audit
 
 WIDTH: Final = 120
 """Columns of the table where the output is no terminal."""
-LONG_INPUT_BYTES: Final = 20_000_000
-"""Inputs of less than this are read before a progress bar would be noticed."""
 
 EXAMPLES = """
 \b
@@ -82,7 +79,7 @@ def audit(
     outputs = [(requests, write.ENDINGS), (windows, write.ENDINGS), (html, (".html",))]
     try:
         write.check_outputs([(path, endings) for path, endings in outputs if path is not None], paths)
-        with _progress(paths) as advance:
+        with reading(_size(paths)) as advance:
             found = load(*paths, slo=slo, class_name=class_name, window=_length(window), progress=advance)
         if requests is not None:
             found.write_requests(requests)
@@ -125,20 +122,10 @@ def _print(found: Audit, form: str) -> None:
     terminal.show(console, found)
 
 
-@contextlib.contextmanager
-def _progress(paths: Sequence[Path]) -> Iterator[Callable[[int], None] | None]:
-    """Show how far the reading is, on a terminal, where there is much to read."""
-    size = sum(
+def _size(paths: Sequence[Path]) -> int:
+    return sum(
         file.stat().st_size
         for path in paths
         for file in (path.iterdir() if path.is_dir() else [path])
         if file.is_file()
     )
-    console = Console(stderr=True)
-    if size < LONG_INPUT_BYTES or not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=size)
-        yield lambda done: bar.update(task, completed=done)

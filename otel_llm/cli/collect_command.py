@@ -13,6 +13,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
+from otel_llm.actions.executors import load_enforced
+from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
 from otel_llm.collector.config_file import load_settings
@@ -22,8 +24,6 @@ from otel_llm.collector.doors_files import allow_open_files
 from otel_llm.collector.errors import StartError
 from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.service import Service
-from otel_llm.rules.durations import parse_duration_ns
-from otel_llm.rules.load import load_rules
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 
@@ -33,33 +33,6 @@ HARD_STOP_S: Final = 2.0
 
 SHORTEST_WINDOW_NS: Final = 10_000_000
 """A hundred closings a second; with much shorter windows closing them would take all the time."""
-
-
-class Duration(click.ParamType[int]):
-    """A duration as `500ms`, `10s`, `2m` or a number of seconds; more than zero, and at least `shortest_ns`."""
-
-    name = "duration"
-
-    def __init__(self, shortest_ns: int = 1) -> None:
-        self._shortest_ns = shortest_ns
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return ns."""
-        if isinstance(value, int):
-            return value
-        try:
-            number: object = float(str(value))
-        except ValueError:
-            number = value
-        try:
-            length_ns = parse_duration_ns(number)
-        except ValueError as problem:
-            self.fail(f"{value!r}: {problem}", param, ctx)
-        if length_ns <= 0:
-            self.fail(f"{value!r} is not longer than zero", param, ctx)
-        if length_ns < self._shortest_ns:
-            self.fail(f"{value!r} is shorter than {self._shortest_ns / 1e6:g}ms", param, ctx)
-        return length_ns
 
 
 def default_journal() -> Path:
@@ -151,7 +124,7 @@ def collect(  # one parameter an option
         files = allow_open_files(settings.limits.connections)
         service = Service(
             classes=load_slo(slo_path),
-            rules=load_rules(rule_paths),
+            rules=load_enforced(rule_paths, settings),
             settings=settings,
             journal_folder=journal or default_journal(),
             decisions_path=decisions,
@@ -160,7 +133,7 @@ def collect(  # one parameter an option
             window_ns=window,
             patience=Patience(lateness_ns=lateness, lost_after_ns=lost_after),
             console=Console(echo=click.echo, verdicts=verdicts),
-            load=lambda: (load_slo(slo_path), load_rules(rule_paths)),
+            load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings)),
         )
         signals = Signals()
         service.prepare()

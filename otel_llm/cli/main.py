@@ -13,7 +13,7 @@ COMMANDS: Final = {
     "collect": ("otel_llm.cli.collect_command", "collect", "Receive telemetry and follow every stream live."),
     "top": ("otel_llm.cli.top_command", "top", "Watch the streams in flight of a running collector."),
     "audit": ("otel_llm.cli.audit_command", "audit", "Judge recorded spans offline, with the same arithmetic."),
-    "rules": ("otel_llm.cli.rules_command", "rules", "Check rule files."),
+    "rules": ("otel_llm.cli.rules_command", "rules", "Check, test, backtest and explain rules."),
 }
 """Name of the command, its module and attribute, and what it does."""
 

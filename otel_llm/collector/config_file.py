@@ -6,26 +6,35 @@ import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from otel_llm.collector import config
-from otel_llm.collector.errors import StartError, TlsFileError
-from otel_llm.collector.otlp_out_target import OtlpTarget
-from otel_llm.collector.secret_files import read_headers
+from otel_llm.collector.config_acting import (
+    ActionsShape,
+    AlertmanagerShape,
+    AlertsShape,
+    ReceiverShapes,
+    build_actions,
+    build_alertmanager,
+    build_alerts,
+    build_receivers,
+)
+from otel_llm.collector.config_target import Duration, FileName, TargetShape, at, target
+from otel_llm.collector.errors import TlsFileError
 from otel_llm.collector.tls import Certificates
 from otel_llm.collector.tokens import read_tokens
-from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.refusals import StrictModel, refusals, wrong
 from otel_llm.rules.yamlfile import UnreadableConfigError, load_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
+    from otel_llm.rules.yamlfile import YamlFile
 
 _MIB: Final = config.MIB
 _LIMITS: Final = config.Limits()
 _JOURNAL: Final = config.JournalSettings()
+_DECISIONS: Final = config.DecisionSettings()
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
 
 
@@ -45,20 +54,8 @@ def _host(value: str) -> str:
     return value
 
 
-def _seconds_of_duration(value: object) -> float:
-    try:
-        length_ns = parse_duration_ns(value)
-    except ValueError as error:
-        raise wrong(str(error), DURATION_ADVICE) from None
-    if length_ns == 0:
-        raise wrong("must be longer than zero", DURATION_ADVICE)
-    return length_ns / 1e9
-
-
 _Count = Annotated[int, Field(ge=1, le=10**9)]
 _Seconds = Annotated[float, Field(gt=0, le=10**9)]
-_Duration = Annotated[float, BeforeValidator(_seconds_of_duration)]
-_FileName = Annotated[str, Field(min_length=1)]
 _LabelValues = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=1000)]
 
 
@@ -86,7 +83,7 @@ class _Journal(StrictModel):
     file_bytes: Annotated[int, Field(ge=4096, le=2**40)] = _JOURNAL.file_bytes
     file_seconds: Annotated[float, Field(ge=1, le=10**9)] = _JOURNAL.file_s
     fsync: Literal["always", "interval", "never"] = _JOURNAL.fsync
-    fsync_interval: _Duration = _JOURNAL.fsync_interval_s
+    fsync_interval: Duration = _JOURNAL.fsync_interval_s
     compress: bool = _JOURNAL.compress
     retain_bytes: Annotated[int, Field(ge=4096)] | None = None
     retain_seconds: Annotated[float, Field(ge=1)] | None = None
@@ -103,6 +100,14 @@ class _Journal(StrictModel):
         )
 
 
+class _Decisions(StrictModel):
+    file_bytes: Annotated[int, Field(ge=4096, le=2**40)] = _DECISIONS.file_bytes
+    retain_bytes: Annotated[int, Field(ge=4096)] | None = None
+
+    def build(self) -> config.DecisionSettings:
+        return config.DecisionSettings(self.file_bytes, self.retain_bytes)
+
+
 class _Metrics(StrictModel):
     instance_label: bool = False
     models: _LabelValues | None = None
@@ -117,14 +122,14 @@ class _Metrics(StrictModel):
 
 
 class _Tls(StrictModel):
-    certificate: _FileName
-    key: _FileName
-    client_ca: _FileName | None = None
+    certificate: FileName
+    key: FileName
+    client_ca: FileName | None = None
     web: Literal["same", "server", "none"] = "same"
 
 
 class _Auth(StrictModel):
-    tokens_file: _FileName
+    tokens_file: FileName
     web: Literal["token", "open"] = "token"
 
 
@@ -136,18 +141,8 @@ class _Web(StrictModel):
     hosts: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
 
 
-class _Target(StrictModel):
-    endpoint: Annotated[str, Field(min_length=1)]
-    protocol: Literal["grpc", "http/protobuf"] = "grpc"
-    headers_file: _FileName | None = None
-    compression: Literal["none", "gzip"] = "gzip"
-    timeout: _Duration = 10.0
-    ca_file: _FileName | None = None
-    queue_bytes: Annotated[int, Field(ge=_MIB, le=2**40)] = 64 * _MIB
-
-
-class _Out(_Target):
-    interval: _Duration = 10.0
+class _Out(TargetShape):
+    interval: Duration = 10.0
 
 
 class _Otlp(StrictModel):
@@ -159,13 +154,18 @@ class _File(StrictModel):
     version: Literal[1]
     limits: _Limits = Field(default_factory=_Limits)
     journal: _Journal = Field(default_factory=_Journal)
+    decisions: _Decisions = Field(default_factory=_Decisions)
     metrics: _Metrics = Field(default_factory=_Metrics)
     tls: _Tls | None = None
     auth: _Auth | None = None
     cors: _Cors = Field(default_factory=lambda: _Cors(origins=[]))
     web: _Web = Field(default_factory=_Web)
-    forward: _Target | None = None
+    forward: TargetShape | None = None
     otlp: _Otlp = Field(default_factory=_Otlp)
+    receivers: ReceiverShapes = Field(default_factory=dict)
+    alertmanager: AlertmanagerShape | None = None
+    alerts: AlertsShape = Field(default_factory=AlertsShape)
+    actions: ActionsShape = Field(default_factory=ActionsShape)
 
 
 def load_settings(path: Path | None) -> config.Settings:
@@ -184,9 +184,11 @@ def load_settings(path: Path | None) -> config.Settings:
     if model.limits.message_bytes > model.limits.receiving_bytes:
         raise file.refuse(("limits",), "receiving_bytes is less than message_bytes", "let one message fit")
     folder = path.parent
+    receivers = build_receivers(file, folder, model.receivers)
     return config.Settings(
         limits=model.limits.build(),
         journal=model.journal.build(),
+        decisions=model.decisions.build(),
         metrics=model.metrics.build(),
         tls=None if model.tls is None else _tls(file, folder, model.tls),
         auth=None if model.auth is None else _auth(file, folder, model.auth),
@@ -195,6 +197,10 @@ def load_settings(path: Path | None) -> config.Settings:
         forward=None if model.forward is None else _forward(file, folder, model.forward),
         otlp_metrics=None if model.otlp.metrics is None else _out(file, folder, model.otlp.metrics, "metrics"),
         otlp_windows=None if model.otlp.windows is None else _out(file, folder, model.otlp.windows, "windows"),
+        receivers=receivers,
+        alertmanager=None if model.alertmanager is None else build_alertmanager(file, folder, model.alertmanager),
+        alerts=build_alerts(file, folder, model.alerts, receivers),
+        actions=build_actions(file, folder, model.actions),
     )
 
 
@@ -213,33 +219,14 @@ def _auth(file: YamlFile, folder: Path, section: _Auth) -> config.Auth:
     try:
         read_tokens(made.tokens_file)
     except UnreadableConfigError as error:
-        raise _at(file, ("auth", "tokens_file"), error) from None
+        raise at(file, ("auth", "tokens_file"), error) from None
     return made
 
 
-def _forward(file: YamlFile, folder: Path, section: _Target) -> config.ForwardSettings:
-    return config.ForwardSettings(_target(file, folder, section, ("forward",)), section.queue_bytes)
+def _forward(file: YamlFile, folder: Path, section: TargetShape) -> config.ForwardSettings:
+    return config.ForwardSettings(target(file, folder, section, ("forward",)), section.queue_bytes)
 
 
 def _out(file: YamlFile, folder: Path, section: _Out, signal: str) -> config.OtlpOutSettings:
-    target = _target(file, folder, section, ("otlp", signal))
-    return config.OtlpOutSettings(target, section.queue_bytes, section.interval)
-
-
-def _target(file: YamlFile, folder: Path, section: _Target, place: KeyPath) -> OtlpTarget:
-    headers: tuple[tuple[str, str], ...] = ()
-    if section.headers_file is not None:
-        try:
-            headers = read_headers(folder / section.headers_file)
-        except UnreadableConfigError as error:
-            raise _at(file, (*place, "headers_file"), error) from None
-    ca_file = None if section.ca_file is None else folder / section.ca_file
-    try:
-        return OtlpTarget(section.endpoint, section.protocol, headers, section.compression, section.timeout, ca_file)
-    except StartError as error:
-        raise file.refuse((*place, "endpoint"), str(error)) from None
-
-
-def _at(file: YamlFile, place: KeyPath, error: ConfigError) -> ConfigError:
-    """Return the refusal of a file that is not there, at the place that names it."""
-    return file.refuse(place, f"{error.file}: {error.message}", error.advice)
+    made = target(file, folder, section, ("otlp", signal))
+    return config.OtlpOutSettings(made, section.queue_bytes, section.interval)

@@ -28,5 +28,9 @@ def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> 
         lacks = [*([] if encrypted else ["in plain text (see tls)"]), *([] if asks else ["by anybody (see auth)"])]
         if lacks and not is_loopback(address.host):
             said.append(f"{option} {address} can be reached from elsewhere, {' and '.join(lacks)}: docs/collector.md")
-    secret = [*([] if auth is None else [auth.tokens_file]), *([] if tls is None else [tls.key])]
-    return said + [warning for path in secret if (warning := exposed(path)) is not None]
+    secret = [None if auth is None else auth.tokens_file, None if tls is None else tls.key]
+    secret += [receiver.secret_file for receiver in settings.receivers]
+    secret += [None if settings.alertmanager is None else settings.alertmanager.bearer_file]
+    secret += [file for engine in settings.actions.engines for file in (engine.token_file, engine.secret_file)]
+    warnings = (exposed(path) for path in dict.fromkeys(secret) if path is not None)
+    return said + [warning for warning in warnings if warning is not None]

@@ -16,6 +16,7 @@ import numpy as np
 
 from otel_llm import semconv
 from otel_llm.collector.applying import Applied, apply_plain, segment_of
+from otel_llm.collector.group_facts import Groups, groups_for
 from otel_llm.collector.metering import Meter, Metered
 from otel_llm.collector.streams import LiveStream
 from otel_llm.collector.table import Table
@@ -99,6 +100,8 @@ class Evaluator:
     table: Table = field(default_factory=Table)
     meter: Meter = field(init=False)
     watching: Watching = field(init=False)
+    groups: Groups | None = field(init=False)
+    """Who looks at rules of scopes instance and class; None where there are none, and nothing is done for them."""
     by_columns: bool = True
     """Whether rules are looked at by columns where that is certain to find the same; else one by one."""
     _parts: dict[RequestKey, Parts] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class Evaluator:
     def __post_init__(self) -> None:
         self.meter = Meter(self.table)
         self.watching = Watching(self.table, self.rules, by_columns=self.by_columns)
+        self.groups = groups_for(self.table, self.meter, self.rules, self.classes, self.counts)
 
     # Input.
 
@@ -141,6 +145,8 @@ class Evaluator:
         closes_ns, engine_ns = self.windowing.next_close(), self.watching.engine.next_timer()
         if sum(batch.plain is not None for batch, _ in group) < 2 or (closes_ns is not None and closes_ns <= last_ns):
             return nothing
+        if self.groups is not None and not self.groups.may_move_ahead(group[0][1], last_ns):
+            return nothing
         others = np.concatenate([self._slots_of(batch, None) for batch, _ in group])
         found = apply_ahead(
             self.table,
@@ -162,6 +168,8 @@ class Evaluator:
         plain = None if segments is None else self.table.find(segments.keys)
         self.watching.before(self._slots_of(batch, plain), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
+        if self.groups is not None:
+            self.groups.wake(now_ns)
         self._now_ns = max(self._now_ns, now_ns)
         touched: dict[StreamKey, bool | None] = {}
         later: list[Segment] = []
@@ -260,7 +268,8 @@ class Evaluator:
             due_ns = self._due[0][0] if self._due else None
             if not self.live and not self._orphans:
                 self.windowing.skip_to(now_ns if due_ns is None else min(now_ns, due_ns))
-            event_ns = _earliest(due_ns, self.windowing.next_close())
+            tick_ns = None if self.groups is None else self.groups.next_tick_ns
+            event_ns = _earliest(due_ns, self.windowing.next_close(), tick_ns)
             upto_ns = now_ns if event_ns is None else min(now_ns, event_ns)
             self._decide(self.watching.advance(upto_ns, self.live))  # at one instant rules go first
             if event_ns is None or event_ns > now_ns:
@@ -270,12 +279,15 @@ class Evaluator:
                 _, _, what, key = heapq.heappop(self._due)
                 self._fall_due(what, key, event_ns)
             self.windowing.close_until(event_ns, self.table, self._judge_before)
+            if self.groups is not None and tick_ns == event_ns:
+                self._decide_after(self.groups.tick(event_ns), event_ns)
 
     def next_timer(self) -> int | None:
         """Return the next instant at which something happens without any input, None if nothing will."""
         due_ns = self._due[0][0] if self._due else None
+        tick_ns = None if self.groups is None else self.groups.next_tick_ns
         waiting = (self.watching.next_look(), self.watching.engine.next_timer(), self.windowing.next_close(), due_ns)
-        return _earliest(*waiting)
+        return _earliest(*waiting, tick_ns)
 
     def finish(self, now_ns: int) -> None:
         """Judge every stream whose end was seen, waiting for nothing more; those in flight stay so."""
@@ -298,6 +310,18 @@ class Evaluator:
             found.append(int(self.table.found_ns.min()))
         return min(found), self.windowing.closed_until_ns or 0
 
+    def read_again(self) -> None:
+        """Look at no rule of an instance or class until `go_on`: of a journal that is read from its middle on they see
+        too little.
+        """
+        if self.groups is not None:
+            self.groups.quiet = True
+
+    def go_on(self, now_ns: int) -> None:
+        """Look at all rules again: the journal has been read up to now."""
+        if self.groups is not None:
+            self.groups.resume(now_ns)
+
     def was_there(self, batch: Batch) -> None:
         """Remember streams and requests as over, of which a run before has seen the end."""
         for segment in batch.segments:
@@ -319,6 +343,12 @@ class Evaluator:
         engine = RuleEngine(rules)
         self._decide(engine.succeed(self.rules, now_ns, self.live))
         self.rules = engine
+        if self.groups is not None:
+            self._decide(self.groups.use(engine, classes, now_ns))
+        if self.groups is None or not rules.group_rules:
+            self.groups = groups_for(self.table, self.meter, engine, classes, self.counts)
+        if self.groups is not None:
+            self.groups.wake(now_ns)
         self.watching.use(engine, self.live.values(), now_ns)
         self._decide(self.watching.advance(now_ns, self.live))
 
@@ -443,7 +473,7 @@ class Evaluator:
         stream.outcome = str(attributes[semconv.OUTCOME])
         stream.settle_by_ns = now_ns + self.patience.lateness_ns
         if stream.begun:
-            self._decide(self.watching.ended(stream, ended_ns, now_ns))
+            self._decide_after(self.watching.ended(stream, ended_ns, now_ns), now_ns - 1)
 
     def _all_there(self, stream: LiveStream) -> bool:
         """Return whether nothing that could still come would change the row."""
@@ -499,6 +529,8 @@ class Evaluator:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
             row = unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads)
         self.windowing.ended(stream, resolved, verdict)
+        if self.groups is not None:
+            self.groups.ended(stream, resolved.outcome, verdict, self._now_ns)
         self.counts["judged"] += 1
         self.counts["lost"] += resolved.outcome == "lost"
         stream.parts.streams[stream.choice] = StreamParts()  # seen, judged: no more than that is remembered
@@ -514,6 +546,8 @@ class Evaluator:
             if stream.windows is not None:
                 self.windowing.give_back(stream, stream.windows.close(None))
             self.sink.charged(self.meter.close(stream, None))
+            if self.groups is not None:
+                self.groups.close(stream, None)
             stream.identify(resolved, slo)
             self.windowing.move_start(stream, group)
             stream.windows = Ledger(slo, old.commit_ns)
@@ -618,6 +652,16 @@ class Evaluator:
         self._judge(stream, None if tokens is None else resolved, tokens)
         if tokens is not None and parts.request is not None:
             parts.request.events_ns = []  # judged: no more than that is remembered
+
+    def _decide_after(self, decisions: list[Decision], before_ns: int) -> None:
+        """Hand on decisions; what streams decide up to `before_ns` comes first, also where nobody has looked yet.
+
+        So the order of decisions does not depend on when somebody lets time pass.
+        """
+        if decisions:
+            self.watching.wake(before_ns)
+            self._decide(self.watching.advance(before_ns, self.live))
+            self._decide(decisions)
 
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:

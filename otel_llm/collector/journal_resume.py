@@ -31,9 +31,17 @@ def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = Fal
     Raises:
         JournalError: it could not be written; the old one stands.
     """
-    path = folder / RESUME_FILE
-    temporary = folder / f"{RESUME_FILE}.tmp"
     data = json.dumps(dict(values), separators=(",", ":")).encode() + b"\n"
+    replace_whole(folder / RESUME_FILE, data, durable=durable)
+
+
+def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
+    """Replace a file so that a reader, also after a crash, sees the old one or the new one; see `write_resume`.
+
+    Raises:
+        JournalError: it could not be written; the old one stands.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(data)
@@ -42,7 +50,7 @@ def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = Fal
                 os.fsync(file.fileno())
         temporary.replace(path)
         if durable:
-            sync_folder(folder, os.fsync)
+            sync_folder(path.parent, os.fsync)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -56,7 +56,7 @@ class Meter:
             return
         before_ns = table.metered_idle_ns[slots]
         more = tokens - table.metered_tokens[slots]
-        cost = self._penalties(slots, before_ns, idle_ns)
+        cost = self.penalties(slots, before_ns, idle_ns)
         table.metered_tokens[slots], table.metered_idle_ns[slots] = tokens, idle_ns
         groups, member = np.unique(table.group[slots], return_inverse=True)
         for at, group in enumerate(groups.tolist()):
@@ -88,7 +88,8 @@ class Meter:
             max(0.0, -cost),
         )
 
-    def _penalties(self, slots: Ints, before_ns: Ints, after_ns: Ints) -> Floats:
+    def penalties(self, slots: Ints, before_ns: Ints, after_ns: Ints) -> Floats:
+        """Return what it costs (tokens) that each stream's reader waited so long instead of so long before."""
         cost = np.zeros(len(slots))
         waited = np.flatnonzero(before_ns != after_ns)
         if waited.size:

@@ -61,9 +61,9 @@ def of_http_status(status: int, retry_after: str | None) -> Attempt:
     return Attempt("refused", reason, divisible=reason in _ABOUT_CONTENT)
 
 
-def backoff_s(failures: int) -> float:
+def backoff_s(failures: int, longest_s: float = LONGEST_BACKOFF_S) -> float:
     """Return the seconds to wait after failure 0, 1, 2 ... in a row: doubling, capped, with jitter."""
-    wait_s = min(FIRST_BACKOFF_S * 2.0 ** min(failures, 16), LONGEST_BACKOFF_S)
+    wait_s = min(FIRST_BACKOFF_S * 2.0 ** min(failures, 16), longest_s)
     return wait_s * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
 

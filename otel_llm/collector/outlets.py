@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from otel_llm.actions.doing import Settled, settled_decision
 from otel_llm.collector.self_metrics import DecisionLatency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from otel_llm.actions.alerts import Alerts
+    from otel_llm.actions.doing import Doing
+    from otel_llm.actions.events import Candidate, Order
     from otel_llm.collector.clock import Clock
     from otel_llm.collector.console import Console
     from otel_llm.collector.metering import Metered
     from otel_llm.collector.metrics_user import Key, UserMetrics
+    from otel_llm.collector.orders import Orders
     from otel_llm.collector.streams import LiveStream
     from otel_llm.collector.table import Group
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision, DecisionLog
+    from otel_llm.rules.decision_files import DecisionFiles
+    from otel_llm.rules.decisions import Decision
     from otel_llm.slo.verdict import Verdict
 
 RECENT_ROWS = 1000
@@ -30,13 +37,15 @@ log = logging.getLogger(__name__)
 class Outlets:
     """Count, record and say what is found; see `Sink`.
 
-    While `replaying`, what the run before has counted and said already is not counted and said again.
+    While `replaying`, what the run before has counted and said already is not counted, said or done again. `orders` and
+    `doing`: who does what is enforced; without them nothing is, and the record says `unconfirmed`. `later` runs
+    something in the evaluator's thread, and is asked from others.
     """
 
     clock: Clock
     console: Console
     metrics: UserMetrics
-    decisions: DecisionLog | None
+    decisions: DecisionFiles | None
     latency: DecisionLatency = field(default_factory=DecisionLatency)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     recent_decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
@@ -45,6 +54,12 @@ class Outlets:
     """Lines of decisions or windows that could not be written."""
     replaying: bool = False
     mute: bool = False
+    alerts: Alerts | None = None
+    orders: Orders | None = None
+    doing: Doing | None = None
+    live_since_ns: int = 0
+    """What was decided at an instant before this, a run before may have done."""
+    later: Callable[[Callable[[], None]], None] | None = None
 
     def charged(self, metered: Metered) -> None:
         """Count what readers got or waited, or what is given back of it."""
@@ -62,6 +77,8 @@ class Outlets:
         self.recent.append(row)
         if self.replaying:
             return
+        if self.doing is not None:
+            self.doing.ended(stream.key, str(row["outcome"]))
         gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
         self.metrics.judged(key_of(stream.group), row, verdict, gaps_ns)
         self._say(lambda: self.console.row(row))
@@ -73,16 +90,61 @@ class Outlets:
             self.metrics.foreign(row)
 
     def decided(self, decisions: list[Decision]) -> None:
-        """Record decisions: in the file first, then for people."""
+        """Record decisions, in the file first, then for people; have done what is enforced, and record how that went.
+
+        What is to be done is recorded when its outcome is known: one line an action.
+        """
         for decision in decisions:
             self.decided_count += 1
-            written_ns = self.clock.now_ns()
-            record = decision.record(written_ns)
-            self.recent_decisions.append(record)
-            self._record(record)
+            if self.alerts is not None:
+                self.alerts.take(decision)
             if not self.replaying:
-                self.latency.observe_ns(written_ns - (decision.flip_ns - decision.offset_ns))
-                self._say(lambda decision=decision: self.console.decision(decision))  # type: ignore[misc]
+                self.latency.observe_ns(self.clock.now_ns() - (decision.flip_ns - decision.offset_ns))
+            if not self._do(decision):
+                self._decided(decision)
+
+    def _do(self, decision: Decision) -> bool:
+        """Have an enforced action done; return whether it is one, and will be recorded."""
+        if self.doing is None or self.orders is None or self.replaying:
+            return False
+        if decision.action is None:
+            self.doing.over(decision)
+            return False
+        if decision.action == "alert" or decision.mode != "enforce" or decision.outcome != "unconfirmed":
+            return False
+        if decision.now_ns < self.live_since_ns:
+            self._decided(decision, "not sent: its instant is before this run, and the run before may have done it")
+            return True
+        order = self.orders.order(decision)
+        evaluators = threading.current_thread()
+
+        def settled(how: Settled) -> None:
+            if threading.current_thread() is evaluators or self.later is None:
+                self._settled(order, how)
+            else:
+                self.later(lambda: self._settled(order, how))
+
+        self.doing.take(order, settled)
+        return True
+
+    def _settled(self, order: Order, how: Settled) -> None:
+        self._decided(settled_decision(order.decision, how), how.detail, order.candidates)
+
+    def _decided(self, decision: Decision, detail: str = "", candidates: Sequence[Candidate] | None = None) -> None:
+        """Record one decision; `detail`: words on how it was done."""
+        if decision.action == "alert" and decision.outcome == "done" and self.alerts is not None and self.alerts.sends:
+            decision = replace(decision, outcome="sent")
+        if candidates is None and self.orders is not None:
+            candidates = self.orders.candidates(decision)
+        record = decision.record(self.clock.now_ns())
+        if decision.action == "preempt":
+            record["candidates"] = [candidate.record() for candidate in candidates or ()]
+        if detail:
+            record["detail"] = detail
+        self.recent_decisions.append(record)
+        self._record(record)
+        if not self.replaying:
+            self._say(lambda: self.console.decision(decision))
 
     def not_written(self, what: str, problem: Exception) -> None:
         """Count a line that could not be written; said once."""

@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -21,6 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
 from otel_llm.collector.inbox import Export
+from otel_llm.collector.replay import note_stop
 from otel_llm.collector.together import MOST
 from otel_llm.collector.windowing import Windowing
 from otel_llm.readers import otlp
@@ -79,6 +81,8 @@ class Pipeline:
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _stopping: bool = False
+    stopped_ns: int | None = None
+    """Up to when time has passed, once everything that was accepted is evaluated."""
 
     def __post_init__(self) -> None:
         self.attribute_limits = AttributeLimits(self.limits.attributes_per_span, self.limits.attribute_chars)
@@ -144,6 +148,10 @@ class Pipeline:
         self._inbox.put(run)
         return answer.result(timeout=timeout_s)
 
+    def later(self, step: Callable[[], None]) -> None:
+        """Run `step` in the evaluator's thread, behind what waits there; safe from any thread, which does not wait."""
+        self._inbox.put(lambda: self._guard(step))
+
     def reload(self, classes: SloClasses, rules: RuleSet) -> None:
         """Judge by these classes and decide by these rules from now on; safe from any thread.
 
@@ -173,13 +181,16 @@ class Pipeline:
             self._inbox.put(None)
         if self._thread is not None:
             self._thread.join()
+        if self.stopped_ns is not None:
+            note_stop(self.journal, self.stopped_ns)
         self.journal.close()
 
     def _run(self) -> None:
         while True:
             item = self._next()
             if item is None:
-                self._guard(lambda: self.evaluator.finish(self.clock.now_ns()))
+                self.stopped_ns = now_ns = self.clock.now_ns()
+                self._guard(partial(self.evaluator.finish, now_ns))
                 return
             if isinstance(item, Export):
                 self._evaluate(item)

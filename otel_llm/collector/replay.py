@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FROM_NS: Final = "replay_from_unix_nano"
 WINDOWS_NS: Final = "windows_closed_until_unix_nano"
+STOPPED_NS: Final = "stopped_unix_nano"
+"""Up to when time had passed for a run that was stopped; not there while one runs, nor after one that died."""
 CHECKPOINT_S: Final = 1.0
 """How often the checkpoint moves."""
 BACK_NS: Final = 180 * 1_000_000_000
@@ -82,6 +84,14 @@ class Checkpoint:
             self._journal.keep_from_ns = max(0, needed_ns - BACK_NS)
 
 
+def note_stop(journal: Journal, stopped_ns: int) -> None:
+    """Write beside the last checkpoint up to when (unix ns) time has passed, once nothing is evaluated any more."""
+    try:
+        write_resume(journal.folder, {**read_resume(journal.folder), STOPPED_NS: stopped_ns})
+    except JournalError as error:
+        log.warning("otel-llm: it cannot be noted when this run was stopped (%s)", error.reason)
+
+
 @dataclass(slots=True)
 class Windows:
     """Hand on each window that the run before has not written.
@@ -119,6 +129,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
     outlets, evaluator = pipeline.outlets, pipeline.evaluator
     skipped: Counter[str] = Counter()
     outlets.replaying = True
+    evaluator.read_again()
     try:
         for record in records_since(journal.folder, max(0, from_ns - BACK_NS), skipped):
             if record.receipt_ns is None:
@@ -134,6 +145,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
                 pipeline.replay(batch, record.receipt_ns)
         for _ in evaluator.meter.charge_flying():
             pass  # the run before has counted it
+        evaluator.go_on(last_ns)
     finally:
         outlets.replaying = False
     evaluator.counts.clear()

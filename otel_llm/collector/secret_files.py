@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import stat
 from typing import TYPE_CHECKING, Final
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_FILE_BYTES: Final = 64 * 1024
+MIN_SECRET_BYTES: Final = 24
+MAX_SECRET_BYTES: Final = 64
+"""Source: Standard Webhooks, "Signature scheme"."""
+MAX_SECRETS: Final = 4
+_KEY_ADVICE: Final = "write `whsec_` and 24 to 64 bytes in base64, for example from `openssl rand -base64 32`"
 _HEADER: Final = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)", re.ASCII)
 
 
@@ -51,6 +57,29 @@ def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
             raise ConfigError(str(path), number, 1, "", "not a header", "write `name: value`, printable ASCII")
         headers.append((match[1].lower(), match[2]))
     return tuple(headers)
+
+
+def read_signing_secrets(path: Path) -> tuple[bytes, ...]:
+    """Return the keys of a file of signing secrets, one a line, as Standard Webhooks writes them: `whsec_` and base64.
+
+    With several a message is signed by each: a new one is put first and the old one taken out when receivers know it.
+
+    Raises:
+        ConfigError: as `secret_lines`, there is none, more than MAX_SECRETS, or a line is none; it is not repeated.
+    """
+    keys = []
+    for number, line in secret_lines(path):
+        try:
+            key = base64.b64decode(line.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            key = b""
+        if not line.startswith("whsec_") or not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
+            raise ConfigError(str(path), number, 1, "", "not a signing secret", _KEY_ADVICE)
+        keys.append(key)
+    if not 1 <= len(keys) <= MAX_SECRETS:
+        message = f"more than {MAX_SECRETS} secrets" if keys else "no secret in this file"
+        raise ConfigError(str(path), None, None, "", message, _KEY_ADVICE)
+    return tuple(keys)
 
 
 def exposed(path: Path) -> str | None:

@@ -96,11 +96,38 @@ OWN_METRICS: Final = (
     OwnMetric(
         "unknown_slo_class", "counter", "{stream}", "Streams that name a class that is not there.", "unknown_slo_class"
     ),
+    OwnMetric(
+        "folded_groups", "counter", "{group}", "Instances and classes that rules know as `other`.", "folded_groups"
+    ),
     OwnMetric("in_flight", "gauge", "{stream}", "Streams between commit and verdict.", "in_flight"),
     # The evaluator.
     OwnMetric("queue", "gauge", "{export}", "Export requests accepted and not yet evaluated.", "queue"),
     OwnMetric("lag_seconds", "gauge", "s", "Age of the oldest of them.", "lag_seconds"),
     OwnMetric("decisions", "counter", "{decision}", "Decisions of rules.", "decisions"),
+    # Alerts.
+    OwnMetric("alerts_firing", "gauge", "{alert}", "Alerts that fire.", "alerts_firing"),
+    OwnMetric(
+        "alerts_left_out", "counter", "{decision}", "Firings of no alert: there are too many.", "alerts_left_out"
+    ),
+    OwnMetric(
+        "alerts_unwritten",
+        "counter",
+        "{write}",
+        "Times that what alerts need could not be written.",
+        "alerts_unwritten",
+    ),
+    OwnMetric("alertmanager_sent", "counter", "{alert}", "Alerts sent, again too.", "alertmanager_sent"),
+    OwnMetric("alertmanager_refused", "counter", "{alert}", "Alerts that one refused.", "alertmanager_refused"),
+    OwnMetric("alertmanager_failures", "counter", "{request}", "Requests that failed.", "alertmanager_failures"),
+    OwnMetric("notifications_waiting", "gauge", "{message}", "Messages on their way.", "notifications_waiting"),
+    OwnMetric("notifications_sent", "counter", "{message}", "Messages that arrived.", "notifications_sent"),
+    OwnMetric("notifications_retries", "counter", "{attempt}", "Attempts that failed.", "notifications_retries"),
+    OwnMetric(
+        "notifications_given_up", "counter", "{message}", "Messages in the dead letters.", "notifications_given_up"
+    ),
+    OwnMetric("actions", "counter", "{action}", "Enforced actions but alerts, by outcome.", "actions.", "outcome"),
+    OwnMetric("actions_open", "gauge", "{action}", "Of them, those of which the outcome is not known.", "actions_open"),
+    OwnMetric("action_tries", "counter", "{attempt}", "Requests made to have them done.", "action_tries"),
     OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written.", "unwritten"),
     OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours.", "internal_errors"),
     OwnMetric("reloads", "counter", "{reload}", "Reloads of rules and classes.", "reloads"),

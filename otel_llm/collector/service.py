@@ -8,18 +8,24 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from otel_llm.actions.alerts import Alerts
+from otel_llm.actions.doing import Doing
+from otel_llm.actions.executors import Executors, executors
 from otel_llm.collector.clock import Clock, MonotonicClock
 from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.errors import StartError
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.metrics_user import UserMetrics
+from otel_llm.collector.orders import Orders
+from otel_llm.collector.otlp_out_target import user_agent
 from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
 from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build, window_line
 from otel_llm.collector.reloading import Reloading
-from otel_llm.collector.replay import Checkpoint, Windows, replay, whole_lines, written_windows
+from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windows
 from otel_llm.collector.web import Web, families
-from otel_llm.rules.decisions import DecisionLog, read_decided
+from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_back
+from otel_llm.rules.decisions import read_decided
 from otel_llm.rules.engine import RuleEngine
 
 if TYPE_CHECKING:
@@ -70,8 +76,10 @@ class Service:
     """One line on what was read again, if anything was."""
     _checkpoint: Checkpoint | None = None
     _seen_windows: Windows | None = None
+    _alerts: Alerts | None = None
+    _doing: Doing | None = None
     _windows: TextIO | None = None
-    _decisions: TextIO | None = None
+    _decisions: DecisionFiles | None = None
     _stopping: bool = False
     _drained: bool = False
 
@@ -106,6 +114,8 @@ class Service:
                 "reloads": reloading.reloads,
                 "reload_errors": reloading.errors,
                 **doors.refused.counts(),
+                **({} if self._doing is None else self._doing.counts()),
+                **({} if self._alerts is None else self._alerts.counts()),
             }
             self._bring_back(pipeline, journal)
             doors.bind()
@@ -122,7 +132,12 @@ class Service:
         assert pipeline is not None  # noqa: S101
         assert doors is not None  # noqa: S101
         try:
+            pipeline.outlets.live_since_ns = self.clock.now_ns()
             pipeline.start()
+            if self._alerts is not None:
+                self._alerts.start()
+            if self._doing is not None:
+                self._doing.start()
             self._checkpoint = Checkpoint(pipeline, pipeline.journal)
             self._checkpoint.start()
             _rest_the_cyclic_collector()
@@ -140,20 +155,20 @@ class Service:
             self.resumed = f"resumed from the journal: {records} exports read again, {flying} streams in flight"
 
     def _flow(self, journal: Journal) -> Pipeline:
-        if self.rules.not_evaluated:
-            names = ", ".join(rule.name for rule in self.rules.not_evaluated)
-            self.warnings.append(
-                f"rules of scope instance and class are checked, not evaluated in this version: {names}"
-            )
         try:
-            decided, _ = read_decided([] if self.decisions_path is None else whole_lines(self.decisions_path))
+            path, kept = self.decisions_path, self.settings.decisions
+            decided, _ = read_decided([] if path is None else read_back(path, READ_BACK_BYTES))
             written = set() if self.windows_path is None else written_windows(self.windows_path)
             self._seen_windows = Windows(self._write_window, written)
             self._windows = _append_to(self.windows_path)
-            self._decisions = _append_to(self.decisions_path)
+            if path is not None:
+                self._decisions = DecisionFiles(path, kept.file_bytes, kept.retain_bytes)
         except OSError as problem:
             raise StartError(f"{problem.filename}: {problem.strerror}: choose another file") from problem
         metrics = self.settings.metrics
+        outgoing = Outgoing(self.settings, self.clock)
+        source = f"/otel-llm/collector/{outgoing.instance_id}"
+        alerts = self._alerts = Alerts(self.settings, self.journal_folder, self.clock, source)
         outlets = Outlets(
             clock=self.clock,
             console=self.console,
@@ -162,20 +177,29 @@ class Service:
                 models=None if metrics.models is None else frozenset(metrics.models),
                 instances=None if metrics.instances is None else frozenset(metrics.instances),
             ),
-            decisions=None if self._decisions is None else DecisionLog(self._decisions),
+            decisions=self._decisions,
+            alerts=alerts,
         )
-        return build(
+        pipeline = build(
             clock=self.clock,
             journal=journal,
             classes=self.classes,
-            rules=RuleEngine(self.rules, decided),
+            rules=RuleEngine(self.rules, decided, alerts.take),
             outlets=outlets,
             limits=self.settings.limits,
             window_ns=self.window_ns,
             patience=self.patience,
             on_window=self._seen_windows.take,
-            outgoing=Outgoing(self.settings, self.clock),
+            outgoing=outgoing,
         )
+        outlets.orders, outlets.later = Orders(pipeline.evaluator), pipeline.later
+        if executors(self.settings):
+            actions = self.settings.actions
+            found = Executors(self.settings, source, user_agent(), alerts.notify)
+            outlets.doing = self._doing = Doing(
+                self.clock.now_ns, found.find, actions.kill_switch, actions.wedge_timeout_s
+            )
+        return pipeline
 
     def _write_window(self, row: dict[str, object]) -> None:
         assert self._pipeline is not None  # noqa: S101
@@ -217,7 +241,7 @@ class Service:
     def judging(self) -> str:
         """Return words on what streams are judged by."""
         shadow = " (in shadow)" if self.rules.shadow else ""
-        return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.stream_rules)}{shadow}"
+        return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.rules)}{shadow}"
 
     def following(self) -> str:
         """Return one line on what is judged by what and written where."""
@@ -246,8 +270,12 @@ class Service:
         if self._checkpoint is not None:
             self._checkpoint.stop()
         self._pipeline.outgoing.stop_metrics(self.settings.limits.drain_s / 4)
+        if self._doing is not None:  # what was begun is settled while there is still somebody who records it
+            self._doing.stop(self.settings.limits.drain_s / 4)
         self._pipeline.stop()
-        self._pipeline.outgoing.stop(self.settings.limits.drain_s / 4)
+        self._pipeline.outgoing.stop(self.settings.limits.drain_s / 8)
+        if self._alerts is not None:
+            self._alerts.stop(self.settings.limits.drain_s / 8)
         self._close_files()
         self._doors.close()
         self._drained = True
@@ -257,6 +285,8 @@ class Service:
             self._doors.close()
         if self._checkpoint is not None:
             self._checkpoint.stop()
+        if self._doing is not None:
+            self._doing.stop(0.0)
         if self._pipeline is not None:
             self._pipeline.stop()
         self._close_files()

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 PREEMPTIONS: Final = "otel_llm.engine.preemptions"
 """How often the engine took a running request back into its queue."""
-REQUEST_ID: Final = "gen_ai.request.id"
-"""The engine's own id of a request, under the name that vLLM and SGLang use."""
-
+REQUEST_ID: Final = semconv.GEN_AI_REQUEST_ID
 
 INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
 """Which replica this is, for `otel_llm.instance`."""
@@ -184,12 +182,12 @@ def begin(
             upstream.adopt()
             upstream.reader.input_tokens = input_tokens
             if request_id is not None:
-                upstream.recording.attributes({REQUEST_ID: request_id})
+                upstream.recording.identify({REQUEST_ID: request_id})
             return Generation(upstream.recording, None, upstream=upstream)
         if propagation.covered.get():
             return None
         own = otel_context.get_current() if context is None else context
-        span_only: dict[str, AttributeValue] = {} if request_id is None else {REQUEST_ID: request_id}
+        span_only: dict[str, AttributeValue] = {}
         if choices > 1:
             span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
         request = committed.request(
@@ -198,7 +196,8 @@ def begin(
             operation=operation,
             model=model,
             gen_ai={semconv.GEN_AI_REQUEST_STREAM: stream, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
-            ours={semconv.INSTANCE: os.environ.get(INSTANCE_VARIABLE) or None},
+            # On segment 0 too: by its id a request can be aborted, while it runs.
+            ours={semconv.INSTANCE: os.environ.get(INSTANCE_VARIABLE) or None, REQUEST_ID: request_id},
             span_only=span_only,
             commit_ns=commit_ns,
             choices=choices,

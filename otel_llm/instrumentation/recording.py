@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from opentelemetry.trace import TraceFlags
@@ -66,6 +67,7 @@ class Recording:
         self._done = False
         self._presence = Presence(host.clock_ns, request.commit_ns)
         self._facts: dict[str, AttributeValue] = {}
+        self._unsaid: Mapping[str, AttributeValue] = {}
         self._gpu: gpu.Mark | None = None
 
     @property
@@ -177,6 +179,11 @@ class Recording:
         """Say more on the request span when it ends; from any thread, the newest value of a name wins."""
         self._facts.update(more)  # one operation of a dict: no other thread sees half of it
 
+    def identify(self, more: Mapping[str, AttributeValue]) -> None:
+        """Say more on the request span when it ends, and on the next segment: by this it is known while it runs."""
+        self._facts.update(more)
+        self._unsaid = {**self._unsaid, **more}
+
     @inert_on_bug
     def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, leaving: bool = False) -> None:
         """Cut what arrived until `now_ns` (monotonic), or end a stream that was left or collected.
@@ -204,6 +211,9 @@ class Recording:
                 return
             segments = self._choices.take(self._drained())
             segments += self._choices.cut(now_ns + self._request.offset_ns, self._closing_attributes)
+            if self._unsaid and segments:
+                unsaid, self._unsaid = self._unsaid, {}
+                segments[0] = replace(segments[0], attributes={**unsaid, **segments[0].attributes})
             if self._choices.quiet:
                 self.append = self._append_waking
                 if self._buffer:  # appended before the line above took effect

@@ -236,7 +236,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
             return
         upstream.adopt()
         upstream.reader.input_tokens = _prompt_tokens(request)
-        recording.attributes({REQUEST_ID: request.external_req_id})
+        recording.identify({REQUEST_ID: request.external_req_id})
         if upstream.prompts > 1 and (found := _PROMPT.search(request.external_req_id)):
             index += int(found[1]) * choices
         stream = Stream(watch, recording, index, upstream.kinds, None)
@@ -267,7 +267,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
     headers = headers or request.trace_headers or {}
     context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
     waited_s = time.time() - request.arrival_time
-    span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True, REQUEST_ID: request.external_req_id}
+    span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
     if choices > 1:
         span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
     committed_request = committed.request(
@@ -279,7 +279,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
             semconv.GEN_AI_PROVIDER_NAME: "vllm",
             semconv.GEN_AI_USAGE_INPUT_TOKENS: _prompt_tokens(request),
         },
-        ours={},
+        ours={REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
         span_only=span_only,
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
         choices=choices if choices <= MAX_CHOICES else 1,

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.budget import Budget, RequestKey
+from otel_llm.rules.budget import Budget
 from otel_llm.rules.condition import read_facts
 from otel_llm.rules.decisions import Decided, Decision, Outcome
 from otel_llm.rules.history import snapshot_at
 from otel_llm.rules.machine import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
     from otel_llm.rules.cell import Cell
-    from otel_llm.rules.ruleset import Action, RuleSet
-    from otel_llm.rules.snapshot import Snapshot
+    from otel_llm.rules.condition import Condition
+    from otel_llm.rules.ruleset import Action, Rule, RuleSet
+    from otel_llm.rules.snapshot import Snapshot, StreamKey
     from otel_llm.rules.tokens import Value
 
 _ENDS: Final[Mapping[Output, Outcome]] = {
@@ -27,6 +28,22 @@ _ENDS: Final[Mapping[Output, Outcome]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What a decision is about, and when it is made.
+
+    `stream` is None for the scopes instance and class, which `identity` tells apart; `request`: who shares what an
+    action may do `per_request`; `now_ns` the collector's now, `offset_ns` what to add for the subject's own.
+    """
+
+    stream: StreamKey | None
+    identity: Mapping[str, str]
+    request: Hashable
+    now_ns: int
+    offset_ns: int
+    fact_age_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """One look at a stream: its facts, its now, and the collector's now."""
 
@@ -34,54 +51,102 @@ class Moment:
     x_ns: int
     now_ns: int
 
+    @property
+    def about(self) -> About:
+        """Return what is decided about, and when."""
+        view = self.facts.view
+        return About(
+            stream=view.key,
+            identity={
+                "slo_class": view.slo_class,
+                "model": view.model,
+                "instance": view.instance,
+                "measured_at": view.measured_at,
+            },
+            request=view.key[:2],
+            now_ns=self.now_ns,
+            offset_ns=view.offset_ns,
+            fact_age_ns=self.x_ns - self.facts.watermark_ns,
+        )
+
+
+def deciding(rule: Rule, output: Output) -> Condition:
+    """Return the condition whose facts go with the end of a firing."""
+    return rule.resolve_when if output is Output.RESOLVE and rule.resolve_when is not None else rule.when
+
 
 class Acting:
     """Decide, and keep the budgets; nothing is done here.
 
-    `decided`: what stands in the decision file already; it spends its budgets again and is not returned.
+    `decided`: what stands in the decision file already; it spends its budgets again and is not returned, but handed to
+    `again`, for who has to know what fires.
     """
 
-    def __init__(self, rules: RuleSet, decided: Collection[Decided]) -> None:
+    def __init__(
+        self, rules: RuleSet, decided: Collection[Decided], again: Callable[[Decision], None] | None = None
+    ) -> None:
         self._set = rules
+        self._again = again
         self._decided = frozenset(decided)
-        self._budgets = {
-            rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.stream_rules
-        }
+        self._budgets = {rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.rules}
 
     def fire(self, cell: Cell, at: Moment) -> list[Decision]:
         """Decide the actions of a rule that began to fire, by the facts at its flip."""
-        rule, flip_ns, view = cell.rule, cell.flip_ns, at.facts.view
+        flip_ns = cell.flip_ns
         flip = snapshot_at(at.facts, flip_ns)
-        max_age_ns = rule.max_fact_age_ns if cell.missing else None
-        decisions = []
-        for action, budget in zip(rule.actions, self._budgets[rule.name], strict=True):
-            names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
-            facts = read_facts(names, flip, flip_ns, max_age_ns)
-            within: dict[str, bool] = {}
-            outcome: Outcome = "only_if"
-            if action.only_if is None or action.only_if.truth(flip, flip_ns, max_age_ns):
-                within = budget.take(view.key[:2], view.instance, at.now_ns, action.ttl_ns)
-                outcome = self._outcome(action) if all(within.values()) else "budget"
-            decisions.append(self._decision(cell, at, flip_ns, action, outcome, facts, within))
-        return self._new(decisions)
+        max_age_ns = cell.rule.max_fact_age_ns if cell.missing else None
+        return self.act(
+            cell.rule,
+            flip_ns,
+            at.about,
+            read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
+            holds=lambda only_if: only_if.truth(flip, flip_ns, max_age_ns),
+        )
 
     def close(self, cell: Cell, output: Output, since_ns: int, at: Moment) -> list[Decision]:
         """Record the end of a firing, with the facts at its first instant."""
-        rule = cell.rule
-        by_own = output is Output.RESOLVE and rule.resolve_when is not None
-        condition = rule.resolve_when if by_own and rule.resolve_when is not None else rule.when
-        facts = read_facts(condition.facts, snapshot_at(at.facts, since_ns), since_ns, None)
-        return self._new([self._decision(cell, at, since_ns, None, _ENDS[output], facts, {})])
+        names = deciding(cell.rule, output).facts
+        facts = read_facts(names, snapshot_at(at.facts, since_ns), since_ns, None)
+        return self.end(cell.rule, output, since_ns, at.about, facts)
+
+    def act(
+        self,
+        rule: Rule,
+        flip_ns: int,
+        about: About,
+        *,
+        read: Callable[[Iterable[str]], dict[str, Value | None]],
+        holds: Callable[[Condition], bool | None],
+    ) -> list[Decision]:
+        """Decide each action of a rule that began to fire; `read`, `holds`: the facts at its flip."""
+        decisions = []
+        for action, budget in zip(rule.actions, self._budgets[rule.name], strict=True):
+            names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
+            facts = read(names)
+            within: dict[str, bool] = {}
+            outcome: Outcome = "only_if"
+            if action.only_if is None or holds(action.only_if):
+                within = budget.take(about.request, about.identity.get("instance", ""), about.now_ns, action.ttl_ns)
+                outcome = self._outcome(action) if all(within.values()) else "budget"
+            decisions.append(self._decision(rule, about, flip_ns, action, outcome, facts, within))
+        return self._new(decisions)
+
+    def end(
+        self, rule: Rule, output: Output, since_ns: int, about: About, facts: dict[str, Value | None]
+    ) -> list[Decision]:
+        """Record the end of a firing, with the facts at its first instant."""
+        return self._new([self._decision(rule, about, since_ns, None, _ENDS[output], facts, {})])
 
     def succeed(self, former: Acting) -> None:
         """Take over the budgets of rules that mean the same, and what was decided before."""
-        hashes = {rule.hash for rule in former._set.stream_rules}
-        for rule in self._set.stream_rules:
+        hashes = {rule.hash for rule in former._set.rules}
+        for rule in self._set.rules:
             if rule.hash in hashes:
                 self._budgets[rule.name] = former._budgets[rule.name]  # the name is part of what is hashed
         self._decided |= former._decided
+        self._again = self._again or former._again
 
-    def forget(self, request: RequestKey) -> None:
+    def forget(self, request: Hashable) -> None:
         """Drop what was counted for a request of which no stream is left."""
         for budgets in self._budgets.values():
             for budget in budgets:
@@ -94,40 +159,41 @@ class Acting:
         return "done" if action.verb == "alert" else "unconfirmed"
 
     def _new(self, decisions: list[Decision]) -> list[Decision]:
-        return [decision for decision in decisions if decision.key not in self._decided]
+        new = []
+        for decision in decisions:
+            if decision.key not in self._decided:
+                new.append(decision)
+            elif self._again is not None:
+                self._again(decision)
+        return new
 
     def _decision(
         self,
-        cell: Cell,
-        at: Moment,
+        rule: Rule,
+        about: About,
         flip_ns: int,
         action: Action | None,
         outcome: Outcome,
         facts: dict[str, Value | None],
         within: dict[str, bool],
     ) -> Decision:
-        rule, view = cell.rule, at.facts.view
         return Decision(
-            now_ns=at.now_ns,
+            now_ns=about.now_ns,
             flip_ns=flip_ns,
-            offset_ns=view.offset_ns,
+            offset_ns=about.offset_ns,
             group=rule.group,
             rule=rule.name,
             rule_hash=rule.hash,
             scope=rule.scope,
-            stream=view.key,
-            identity={
-                "slo_class": view.slo_class,
-                "model": view.model,
-                "instance": view.instance,
-                "measured_at": view.measured_at,
-            },
+            stream=about.stream,
+            identity=about.identity,
             state="resolved" if action is None else "firing",
             action=None if action is None else action.verb,
             mode=None if action is None else self._set.mode(action),
             outcome=outcome,
             facts=facts,
-            fact_age_ns=at.x_ns - at.facts.watermark_ns,
+            fact_age_ns=about.fact_age_ns,
             budget=within,
             arguments={} if action is None else dict(action.arguments),
+            ttl_ns=None if action is None else action.ttl_ns,
         )

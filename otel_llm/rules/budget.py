@@ -7,28 +7,28 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_llm.rules.ruleset import Limits
+    from collections.abc import Hashable
 
-RequestKey = tuple[bytes, bytes]
-"""Trace id and span id of the request: all its choices share a budget."""
+    from otel_llm.rules.ruleset import Limits
 
 
 class Budget:
     """Count what one action of one rule has spent; instants in ns on the collector's axis, never going back.
 
-    An action in shadow spends as if it were done. What it holds in flight is given back when its time to live is
-    over: nothing is confirmed in shadow.
+    `request` is whatever a limit `per_request` counts for: a request's trace id and span id, which all its choices
+    share; for the scopes instance and class the labels. An action in shadow spends as if it were done. What it holds
+    in flight is given back when its time to live is over: nothing is confirmed in shadow.
     """
 
     __slots__ = ("_ends", "_instances", "_limits", "_requests")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._requests: Counter[RequestKey] = Counter()
+        self._requests: Counter[Hashable] = Counter()
         self._instances: defaultdict[str, deque[int]] = defaultdict(deque)
         self._ends: list[int] = []
 
-    def take(self, request: RequestKey, instance: str, now_ns: int, ttl_ns: int | None) -> dict[str, bool]:
+    def take(self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None) -> dict[str, bool]:
         """Spend one action if every limit allows it; return, for each limit that is set, whether it does.
 
         A spend counts in a window of length D up to, and no longer at, D after it.
@@ -51,11 +51,11 @@ class Budget:
             self._spend(request, instance, now_ns, ttl_ns)
         return within
 
-    def forget(self, request: RequestKey) -> None:
+    def forget(self, request: Hashable) -> None:
         """Drop the count of a request of which no stream is left."""
         self._requests.pop(request, None)
 
-    def _spend(self, request: RequestKey, instance: str, now_ns: int, ttl_ns: int | None) -> None:
+    def _spend(self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None) -> None:
         if self._limits.per_request is not None:
             self._requests[request] += 1
         if self._limits.per_instance is not None:

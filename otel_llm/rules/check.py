@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from otel_llm.rules.lint import lint
 from otel_llm.rules.load import RuleFile, read_rule_files, rule_files
 from otel_llm.rules.place import RuleError, source_line
 
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.yamlfile import ConfigError
 
+Kind = Literal["error", "warning", "note"]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One finding: its kind, `file:line:column: key: message (advice)`, and the lines that show the place."""
 
-    kind: Literal["error", "warning", "note"]
+    kind: Kind
     text: str
     shown: tuple[str, ...] = ()
 
@@ -55,36 +58,37 @@ class Report:
         return "\n".join([*map(str, self.findings), f"{total}: {counts}"])
 
 
-def check_rules(arguments: Iterable[str | Path], executors: Collection[str] = ()) -> Report:
-    """Check files, folders and globs as one set of rules; raises UnreadableConfigError where one cannot be read."""
+def check_rules(
+    arguments: Iterable[str | Path], executors: Collection[str] = (), classes: Collection[str] | None = None
+) -> Report:
+    """Check files, folders and globs as one set of rules; raises UnreadableConfigError where one cannot be read.
+
+    Lints are looked for once nothing is wrong; `classes`: the names of the SLO classes, where they are known.
+    """
     files = read_rule_files(rule_files(arguments), executors)
     findings = [finding for file in files for finding in _findings(file)]
+    if not any(file.errors for file in files):
+        known = None if classes is None else frozenset(classes)
+        findings += [finding(error, source, "warning") for error, source in lint(files, known)]
     return Report(len(files), sum(len(file.rules) for file in files), tuple(findings))
 
 
-def finding(error: ConfigError, source: str | None) -> Finding:
+def finding(error: ConfigError, source: str | None, kind: Kind = "error") -> Finding:
     """Show an error with the line that it points at and a caret below."""
     if source is None or error.line is None or error.column is None:
-        return Finding("error", str(error))
+        return Finding(kind, str(error))
     line = source_line(source, error.line)
     length = error.length if isinstance(error, RuleError) else 1
     number = f"{error.line:>5} | "
     # A tab before the caret stays a tab, so that the caret stands below what it means however wide a tab is.
     lead = "".join("\t" if char == "\t" else " " for char in line[: error.column - 1])
     caret = f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"
-    return Finding("error", str(error), (f"{number}{line}".rstrip(), caret))
+    return Finding(kind, str(error), (f"{number}{line}".rstrip(), caret))
 
 
 def _findings(file: RuleFile) -> list[Finding]:
     source = file.file.text if file.file is not None else _text(file.path)
-    found = [finding(error, source) for error in file.errors]
-    for rule in file.rules:
-        if rule.scope != "stream":
-            text = (
-                f"{file.path}: rule {rule.name}: scope {rule.scope} is checked, but this version does not evaluate it"
-            )
-            found.append(Finding("note", text))
-    return found
+    return [finding(error, source) for error in file.errors]
 
 
 def _text(path: Path) -> str | None:

@@ -14,7 +14,7 @@ from otel_llm.rules.snapshot import READ, Snapshot
 from otel_llm.rules.types import Typed, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from otel_llm.rules.tokens import Value
 
@@ -54,8 +54,11 @@ class Condition:
             return None
         if max_age_ns is not None and self.ages and x_ns - snapshot.watermark_ns > max_age_ns:
             return None
+        return self.of_values([read(snapshot, x_ns) for read in self._read])
+
+    def of_values(self, values: Sequence[Value | None]) -> bool | None:
+        """Evaluate with these values of its facts; None where one is missing or the value does not exist."""
         # No fact is ever NaN: lengths are integers of ns, and no ratio is taken of nothing.
-        values = [read(snapshot, x_ns) for read in self._read]
         if None in values:
             return None
         try:

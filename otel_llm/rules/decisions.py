@@ -1,10 +1,10 @@
-"""Decisions, and the file of them: one JSON line each, in the words of the rules page, flushed when it is made."""
+"""Decisions, and their records: one JSON line each, in the words of the rules page."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,8 +40,8 @@ class Decision:
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
     axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
     `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
-    those that decided, at the flip; None where missing. `arguments`: the action's own, for whoever does it and for the
-    console; not part of the record.
+    those that decided, at the flip; None where missing. `arguments` and `ttl_ns`: the action's own, for whoever does it
+    and for the console; not part of the record.
     """
 
     now_ns: int
@@ -61,6 +61,7 @@ class Decision:
     fact_age_ns: int
     budget: Mapping[str, bool]
     arguments: Mapping[str, Any]
+    ttl_ns: int | None = None
 
     @property
     def key(self) -> Decided:
@@ -104,20 +105,8 @@ class Decision:
             about = f"trace {trace_id.hex()}" + (f" choice {choice}" if choice else "")
         name = self.arguments.get("name")
         what = self.state if self.action is None else f"{self.action} {name}" if name else self.action
-        facts = ", ".join(f"{fact} {_shown(value)}" for fact, value in self.facts.items())
+        facts = ", ".join(f"{fact} {shown(value)}" for fact, value in self.facts.items())
         return f"{self.rule}: {what}: {self.outcome} ({facts}) {about}"
-
-
-class DecisionLog:
-    """Append decisions to an open text file, each line flushed when it is written; the file stays its opener's."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Write the record of one decision."""
-        self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
-        self._file.flush()
 
 
 def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
@@ -140,7 +129,8 @@ def _subject(record: Mapping[str, Any]) -> Subject:
     return bytes.fromhex(record["trace_id"]), bytes.fromhex(record["span_id"]), int(record["choice"])
 
 
-def _shown(value: Value | None) -> str:
+def shown(value: Value | None) -> str:
+    """Return the value of a fact as people read it."""
     if value is None:
         return "missing"
     return f"{value:.3f}" if isinstance(value, float) else str(value)

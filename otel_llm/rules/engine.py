@@ -25,7 +25,7 @@ from otel_llm.rules.machine import Event, Output, State, step
 from otel_llm.rules.snapshot import IDENTITY, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from otel_llm.rules.compile import Program
     from otel_llm.rules.decisions import Decided, Decision
@@ -65,26 +65,25 @@ class Looked(NamedTuple):
 class RuleEngine:
     """Evaluate the stream rules of a set over in-flight streams.
 
-    `decided`: decisions that stand in the decision file already; they are taken into account and not returned again.
+    `decided`: decisions that stand in the decision file already; they are taken into account and not returned again,
+    but handed to `again`.
     """
 
-    def __init__(self, rules: RuleSet, decided: Collection[Decided] = ()) -> None:
+    def __init__(
+        self,
+        rules: RuleSet,
+        decided: Collection[Decided] = (),
+        again: Callable[[Decision], None] | None = None,
+    ) -> None:
         self.rules = rules
         self._rules = [(rule, _identity_part(rule)) for rule in rules.stream_rules]
-        self._acting = Acting(rules, decided)
+        self.decided = frozenset(decided)
+        self.acting = Acting(rules, self.decided, again)
         self._watched: dict[StreamKey, _Watched] = {}
         self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
         self._changes: list[tuple[int, StreamKey]] = []
         self._timers: list[tuple[int, StreamKey]] = []
         self._looked: dict[StreamKey, _Watched] | None = None
-
-    @property
-    def warning(self) -> str | None:
-        """Say which rules are not evaluated, in one line; None if all are."""
-        names = [rule.name for rule in self.rules.not_evaluated]
-        if not names:
-            return None
-        return f"checked, but not evaluated by this version (scopes instance and class): {', '.join(names)}"
 
     def update(self, view: StreamView, now_ns: int, *, late: bool = False) -> None:
         """Note that a stream is new or has changed; the next `advance` looks at it, at its now.
@@ -173,8 +172,17 @@ class RuleEngine:
             taken.cells = self._cells(view, known)
             taken.fired, taken.muted = watched.fired, watched.muted
             self.update(view, now_ns, late=watched.muted)
-        self._acting.succeed(former._acting)
+        self.acting.succeed(former.acting)
         return decisions
+
+    def pending(self, rule: str) -> list[tuple[StreamKey, int]]:
+        """Return the streams on which a rule waits for its `for`, and since when it has held, on the stream's axis."""
+        return [
+            (watched.key, cell.run.start_ns)
+            for watched in self._watched.values()
+            for cell in watched.cells
+            if cell.rule.name == rule and cell.state is State.PENDING and cell.run is not None
+        ]
 
     def follows(self, key: StreamKey) -> bool:
         """Tell whether a stream is followed."""
@@ -271,10 +279,10 @@ class RuleEngine:
             return []
         if output is Output.FIRE:
             began_to_fire(cell, at.facts, since_ns)
-            return self._acting.fire(cell, at)
+            return self.acting.fire(cell, at)
         cell.floor_ns = max(cell.floor_ns, since_ns)
         cell.run = None
-        return self._acting.close(cell, output, since_ns, at)
+        return self.acting.close(cell, output, since_ns, at)
 
     def _watch(self, view: StreamView) -> _Watched:
         watched = _Watched(view.key, _identity(view), self._cells(view, []))
@@ -304,7 +312,7 @@ class RuleEngine:
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]
-            self._acting.forget(request)
+            self.acting.forget(request)
 
 
 def _earliest(cells: list[Cell], view: StreamView) -> int | None:

@@ -20,6 +20,7 @@ class Fact:
     `ages`: it is missing once it is older than a rule's `max_fact_age`; identity and the age itself never are.
     `linear`: between tokens it is linear in time (perhaps with a floor), so its crossings are computed.
     `steps`: between tokens it may change by steps (deadlines that pass), so it is looked at every 100 ms.
+    `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: the only texts it has, "" aside.
     """
 
     name: str
@@ -32,25 +33,27 @@ class Fact:
     ages: bool = True
     linear: bool = False
     steps: bool = False
+    signed: bool = False
+    values: tuple[str, ...] = ()
 
 
 _STREAM: Final[tuple[Scope, ...]] = ("stream",)
 _WINDOWED: Final[tuple[Scope, ...]] = ("instance", "class")
 
 
-def _identity(name: str, meaning: str, scopes: tuple[Scope, ...]) -> Fact:
-    return Fact(name, "string", "", scopes, meaning, before='"" where unknown', ages=False)
+def _identity(name: str, meaning: str, scopes: tuple[Scope, ...], values: tuple[str, ...] = ()) -> Fact:
+    return Fact(name, "string", "", scopes, meaning, before='"" where unknown', ages=False, values=values)
 
 
-def _clock(name: str, meaning: str, before: str = "") -> Fact:
-    return Fact(name, "double", "s", _STREAM, meaning, before, timed=True, linear=True)
+def _clock(name: str, meaning: str, before: str = "", *, signed: bool = False) -> Fact:
+    return Fact(name, "double", "s", _STREAM, meaning, before, timed=True, linear=True, signed=signed)
 
 
 STREAM_FACTS: Final[tuple[Fact, ...]] = (
     _identity("slo_class", "the request's SLO class", SCOPES),
     _identity("model", "the requested model", SCOPES),
     _identity("instance", "which replica serves it", ("stream", "instance")),
-    _identity("measured_at", "client, relay or server", SCOPES),
+    _identity("measured_at", "client, relay or server", SCOPES, ("client", "relay", "server")),
     Fact("tokens", "int", "tokens", _STREAM, "tokens of any kind so far", "0"),
     Fact("tokens_read", "int", "tokens", _STREAM, "tokens so far that the class's user reads", "0"),
     _clock("age_seconds", "time since the commit"),
@@ -58,7 +61,7 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
     _clock("gap_seconds", "time since the last token of any kind", "since the commit"),
     _clock("idle_seconds", "how long the user has sat without text to read, so far"),
     _clock("idle_decode_seconds", "the same from the first token read on", "0.0"),
-    _clock("runway_seconds", "reading time of the text still unread; negative while the user waits"),
+    _clock("runway_seconds", "reading time of the text still unread; negative while the user waits", signed=True),
     Fact(
         "rate_tokens_per_second",
         "double",
@@ -82,7 +85,16 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
         timed=True,
         steps=True,
     ),
-    Fact("fact_age_seconds", "double", "s", _STREAM, "the stream's now less its watermark", ages=False, linear=True),
+    Fact(
+        "fact_age_seconds",
+        "double",
+        "s",
+        _STREAM,
+        "the stream's now less its watermark",
+        ages=False,
+        linear=True,
+        signed=True,  # looking back from a watermark, an earlier instant lies before it
+    ),
     Fact(
         "exact_resume",
         "bool",
@@ -96,15 +108,15 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
 
 _NOW_FACTS: Final[tuple[Fact, ...]] = (
     Fact("streams", "int", "", _WINDOWED, "streams in flight now"),
-    Fact("starving", "int", "", _WINDOWED, "of them, those whose user waits for text now"),
-    Fact("starving_share", "double", "0..1", _WINDOWED, "starving / streams"),
+    Fact("starving", "int", "", _WINDOWED, "of them, those whose user is known to wait for text now"),
+    Fact("starving_share", "double", "0..1", _WINDOWED, "starving / streams of which that is known"),
 )
 
 _WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
     ("requests", "int", "", "requests that ended"),
     ("attainment", "double", "0..1", "met / (met + not met)"),
     ("burn_rate", "double", "", "(1 - attainment) / (1 - the class's objective)"),
-    ("smooth_goodput", "double", "tokens/s", "sum of benefit / the window"),
+    ("smooth_goodput", "double", "tokens/s", "benefit that came in it, of streams in flight too / the window"),
     ("goodput", "double", "tokens/s", "tokens read of requests that met / the window"),
     ("idle_p99", "double", "s", "99th percentile of the idle time of requests that ended"),
     ("fluidity_ok_share", "double", "0..1", "requests at or above the class's fluidity objective"),
@@ -112,7 +124,7 @@ _WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
 )
 
 WINDOW_FACTS: Final[tuple[Fact, ...]] = _NOW_FACTS + tuple(
-    Fact(f"{stem}_{window}", type_, unit, _WINDOWED, f"{meaning}, over {window}")
+    Fact(f"{stem}_{window}", type_, unit, _WINDOWED, f"{meaning}, over {window}", signed=stem == "smooth_goodput")
     for stem, type_, unit, meaning in _WINDOW_STEMS
     for window in WINDOWS
 )

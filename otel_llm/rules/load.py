@@ -15,6 +15,8 @@ from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, YamlFile
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from otel_llm.rules.yamlfile import KeyPath
+
 _SUFFIXES: Final = (".yaml", ".yml")
 _OTHER_FILES: Final = frozenset({"classes", "tests"})
 """Top-level keys of the other files that lie beside rules: SLO classes, tests of rules."""
@@ -31,12 +33,16 @@ class RulesError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """One file as it was read: its rules that are right, and all that is wrong with it; `file` None if not YAML."""
+    """One file as it was read: its rules that are right, and all that is wrong with it; `file` None if not YAML.
+
+    `places`: for each of the rules where it stands in the file.
+    """
 
     path: Path
     file: YamlFile | None
     rules: tuple[Rule, ...]
     errors: tuple[ConfigError, ...]
+    places: tuple[KeyPath, ...] = ()
 
 
 def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] = ()) -> RuleSet:
@@ -96,7 +102,7 @@ def _read(path: Path, executors: Collection[str], first: dict[str, str]) -> Rule
         else:
             first[name] = f"{file.file}:{file.value_mark(key).line}"
     errors.sort(key=lambda error: (error.line or 0, error.column or 0))
-    return RuleFile(path, file, tuple(rules), tuple(errors))
+    return RuleFile(path, file, tuple(rules), tuple(errors), tuple(reader.places))
 
 
 def _may_hold_rules(path: Path) -> bool:

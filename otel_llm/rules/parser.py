@@ -139,7 +139,7 @@ class _Parser:
         value = token.value
         if isinstance(value, int) and not isinstance(value, bool):
             if value > INT_MAX + (1 if minus else 0):
-                self._refuse(token, f"`{token.text}` is beyond the range of an int", "an int has 64 bits")
+                self._refuse(token, f"`{token.text[:40]}` is beyond the range of an int", "an int has 64 bits")
             value = -value if minus else value
         elif isinstance(value, float) and minus:
             value = -value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.yamlfile import ConfigError, Mark, YamlFile, dotted
@@ -64,8 +66,11 @@ def source_offsets(source: str, mark: Mark, value: str) -> list[int] | None:
 
 def source_line(source: str, line: int) -> str:
     """Return a line of the source, counted from 1, without its break."""
-    lines = _BREAK.split(source)
-    return lines[line - 1] if 0 < line <= len(lines) else ""
+    starts = _line_starts(source)
+    if not 0 < line <= len(starts):
+        return ""
+    stop = _BREAK.search(source, starts[line - 1])
+    return source[starts[line - 1] : stop.start() if stop else len(source)]
 
 
 def _follow(source: str, at: int, char: str, style: str | None) -> tuple[int, int] | None:
@@ -91,17 +96,17 @@ def _follow(source: str, at: int, char: str, style: str | None) -> tuple[int, in
 
 
 def _offset(source: str, mark: Mark) -> int:
-    start = 0
-    for _ in range(mark.line - 1):
-        found = _BREAK.search(source, start)
-        if found is None:
-            break
-        start = found.end()
-    return start + mark.column - 1
+    starts = _line_starts(source)
+    return starts[min(mark.line, len(starts)) - 1] + mark.column - 1
 
 
 def _line_and_column(source: str, offset: int) -> tuple[int, int]:
-    line, start = 1, 0
-    for found in _BREAK.finditer(source, 0, offset):
-        line, start = line + 1, found.end()
-    return line, offset - start + 1
+    starts = _line_starts(source)
+    line = bisect_right(starts, offset)
+    return line, offset - starts[line - 1] + 1
+
+
+@lru_cache(maxsize=4)
+def _line_starts(source: str) -> list[int]:
+    # A file of nothing but mistakes has thousands of them: each must not walk through the whole file again.
+    return [0, *(found.end() for found in _BREAK.finditer(source))]

@@ -24,6 +24,7 @@ _WORDING = {
     "too_short": ("empty", "it needs at least one entry"),
     "string_too_short": ("an empty name", "give it one"),
 }
+_LONGEST = 200
 
 
 class StrictModel(BaseModel):
@@ -46,6 +47,12 @@ def wrong(message: str, advice: str = "", *below: str | int) -> PydanticCustomEr
     return PydanticCustomError("wrong", "{message}", {"message": message, "advice": advice, "below": below})
 
 
+def quoted(value: object) -> str:
+    """Return a value as it is written in Python, shortened: what is refused may be long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
 def refusals(file: YamlFile, error: ValidationError, prefix: KeyPath = ()) -> list[ConfigError]:
     """Return what the schema refused, in file order; `prefix`: where in the file the validated data stands."""
     found = [_refusal(file, prefix, dict(detail)) for detail in error.errors(include_url=False)]
@@ -59,6 +66,6 @@ def _refusal(file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any]) -> Conf
     if detail["type"] == "wrong":
         return file.refuse(path, context["message"], context["advice"], at_key=context["message"] == "unknown key")
     if detail["type"] == "literal_error":
-        return file.refuse(path, f"{detail['input']!r} is not allowed here", f"write {context['expected']}")
+        return file.refuse(path, f"{quoted(detail['input'])} is not allowed here", f"write {context['expected']}")
     message, advice = _WORDING.get(detail["type"], (detail["msg"], ""))
     return file.refuse(path, message, advice)

@@ -38,6 +38,8 @@ class RuleReader:
         self.errors: list[ConfigError] = []
         self.names: list[tuple[str, KeyPath]] = []
         """Every rule's name, and where it stands."""
+        self.places: list[KeyPath] = []
+        """Where each rule that is right stands."""
         self._executors = executors
 
     def rules(self) -> list[Rule]:
@@ -69,6 +71,7 @@ class RuleReader:
         actions = [self._action(action, group.scope, (*path, "actions", at)) for at, action in enumerate(rule.actions)]
         if when is None or len(self.errors) > before:
             return None
+        self.places.append(path)
         return Rule(
             name=rule.rule,
             group=group.name,

@@ -108,8 +108,8 @@ class RuleSet:
         return tuple(rule for rule in self.rules if rule.scope == "stream")
 
     @property
-    def not_evaluated(self) -> tuple[Rule, ...]:
-        """Return the rules whose scope this version checks but does not evaluate."""
+    def group_rules(self) -> tuple[Rule, ...]:
+        """Return the rules that are evaluated for each instance or class."""
         return tuple(rule for rule in self.rules if rule.scope != "stream")
 
     def in_shadow(self) -> RuleSet:

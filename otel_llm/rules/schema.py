@@ -9,14 +9,14 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.facts import LABELS, Scope
-from otel_llm.rules.refusals import StrictModel, wrong
+from otel_llm.rules.refusals import StrictModel, quoted, wrong
 from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, Limits, Mode, OnMissing, Verb
 from otel_llm.rules.yamlfile import did_you_mean
 
 _VERBS: Final = get_args(Verb)
 _RATE: Final = re.compile(r"(?P<count>[0-9]{1,9}) in (?P<window>\S+)")
 _RATE_ADVICE: Final = "write `2 in 10s`"
-_LONGEST_NAME: Final = 200
+LONGEST_NAME: Final = 200
 
 
 def _duration(value: object) -> int:
@@ -27,8 +27,8 @@ def _duration(value: object) -> int:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_NAME or not value.isprintable():
-        raise wrong(f"{value!r} is no name", f"write a line of text, at most {_LONGEST_NAME} characters")
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
+        raise wrong(f"{quoted(value)} is no name", f"write a line of text, at most {LONGEST_NAME} characters")
     if "{{" in value or "${" in value:
         raise wrong("a template", "there are no templates in rules; write the text itself")
     return value
@@ -43,14 +43,14 @@ def _receiver(value: object) -> str:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
-        raise wrong(f"{value!r} is no limit", "write a whole number from 1; to do nothing, leave the action out")
+        raise wrong(f"{quoted(value)} is no limit", "write a whole number from 1; to do nothing, leave the action out")
     return value
 
 
 def _rate(value: object) -> tuple[int, int]:
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found is None or not int(found["count"]):
-        raise wrong(f"{value!r} is no limit in a window", _RATE_ADVICE)
+        raise wrong(f"{quoted(value)} is no limit in a window", _RATE_ADVICE)
     try:
         window_ns = parse_duration_ns(found["window"])
     except ValueError as error:
@@ -65,7 +65,7 @@ def _labels(value: object) -> tuple[str, ...]:
         raise wrong("not a list of facts", f"write [{', '.join(LABELS)}] or some of them")
     for index, label in enumerate(value):
         if label not in LABELS:
-            raise wrong(f"{label!r} is no label", did_you_mean(str(label), LABELS), index)
+            raise wrong(f"{quoted(label)} is no label", did_you_mean(str(label), LABELS), index)
         if label in value[:index]:
             raise wrong(f"{label} stands here twice", "", index)
     return tuple(value)

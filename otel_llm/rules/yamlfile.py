@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections import ChainMap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -90,7 +91,7 @@ class YamlFile:
 
     def key_mark(self, path: KeyPath) -> Mark:
         """Return where the key at this path begins (an item of a list: where it begins), or the nearest enclosing."""
-        return _nearest({**self.values, **self.keys}, path)
+        return _nearest(ChainMap(self.keys, self.values), path)
 
     def refuse(self, path: KeyPath, message: str, advice: str = "", *, at_key: bool = False) -> ConfigError:
         """Return the error for the value (or the key) at this path."""

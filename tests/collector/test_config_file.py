@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import re
 from pathlib import Path
@@ -10,17 +11,24 @@ import pytest
 from support.doors_tls import signed
 
 from otel_llm.collector.config import (
+    ActionSettings,
+    AlertmanagerSettings,
+    AlertSettings,
     Auth,
+    DecisionSettings,
+    Engine,
     ForwardSettings,
     JournalSettings,
     Limits,
     MetricsSettings,
     OtlpOutSettings,
+    Receiver,
     Settings,
     Tls,
 )
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.otlp_out_target import OtlpTarget
+from otel_llm.collector.secret_files import read_signing_secrets
 from otel_llm.rules.yamlfile import ConfigError
 
 MIB = 2**20
@@ -48,6 +56,7 @@ journal:
   compress: false
   retain_bytes: 8192
   retain_seconds: 3600
+decisions: {file_bytes: 4097, retain_bytes: 8193}
 metrics: {instance_label: true, models: [m, n], instances: []}
 tls: {certificate: server.pem, key: keys/server.key, client_ca: server.pem, web: server}
 auth: {tokens_file: tokens, web: open}
@@ -57,7 +66,38 @@ forward: {endpoint: 'https://b.example:4317', headers_file: headers, timeout: 3s
 otlp:
   metrics: {endpoint: 'http://c.example:4318', protocol: http/protobuf, interval: 1m, compression: none}
   windows: {endpoint: 'http://d.example', ca_file: server.pem}
+receivers:
+  oncall: {url: 'https://e.example/hook?team=a', secret_file: secrets, timeout: 2s, kind: notification}
+  mover: {url: 'http://127.0.0.1:9', secret_file: secrets, kind: action}
+alertmanager:
+  urls: ['http://127.0.0.1:9093/', 'https://f.example/am']
+  resend: 30s
+  resolved_for: 5m
+  timeout: 3s
+  bearer_file: tokens
+  ca_file: server.pem
+alerts:
+  log: alerts.jsonl
+  receivers: [oncall]
+  settle: 2s
+  otlp: {endpoint: 'http://g.example:4318', protocol: http/protobuf}
+  dead_letter: dead.jsonl
+actions:
+  kill_switch: stop
+  wedge_timeout: 20s
+  engines:
+    fast:
+      kind: vllm
+      instances: {node-1: 'http://10.0.0.1:8000', node-2: 'http://10.0.0.2:8000/'}
+      token_file: tokens
+      abort_path: /inference/v1/abort_requests
+    front:
+      kind: vllm_router
+      url: http://10.0.0.9:30000
+      instances: {node-1: 'http://10.0.0.1:8000'}
+    scaler: {kind: webhook, secret_file: secrets, instances: {'*': 'https://h.example/scale'}}
 """
+SECRET = "whsec_" + base64.b64encode(bytes(range(24))).decode()
 
 
 @pytest.fixture
@@ -67,6 +107,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "server.pem").write_bytes(certificate)
     (tmp_path / "keys" / "server.key").write_bytes(key)
     (tmp_path / "tokens").write_text("a-token-of-this-test\n")
+    (tmp_path / "secrets").write_text(f"# of the on-call hook\n{SECRET}\n")
     (tmp_path / "headers").write_text("X-Scope: t1\n")
     return tmp_path
 
@@ -108,6 +149,7 @@ def test_every_key(folder: Path) -> None:
             retain_bytes=8192,
             retain_s=3600,
         ),
+        decisions=DecisionSettings(file_bytes=4097, retain_bytes=8193),
         metrics=MetricsSettings(instance_label=True, models=("m", "n"), instances=()),
         tls=Tls(folder / "server.pem", folder / "keys/server.key", folder / "server.pem", web="server"),
         auth=Auth(folder / "tokens", web="open"),
@@ -120,14 +162,56 @@ def test_every_key(folder: Path) -> None:
             OtlpTarget("http://c.example:4318", "http/protobuf", compression="none"), interval_s=60
         ),
         otlp_windows=OtlpOutSettings(OtlpTarget("http://d.example", ca_file=folder / "server.pem")),
+        receivers=(
+            Receiver("oncall", "https://e.example/hook?team=a", folder / "secrets", 2.0, "notification"),
+            Receiver("mover", "http://127.0.0.1:9", folder / "secrets", kind="action"),
+        ),
+        alertmanager=AlertmanagerSettings(
+            urls=("http://127.0.0.1:9093", "https://f.example/am"),
+            resend_s=30.0,
+            resolved_for_s=300.0,
+            timeout_s=3.0,
+            bearer_file=folder / "tokens",
+            ca_file=folder / "server.pem",
+        ),
+        alerts=AlertSettings(
+            log=folder / "alerts.jsonl",
+            receivers=("oncall",),
+            settle_s=2.0,
+            otlp=OtlpTarget("http://g.example:4318", "http/protobuf"),
+            dead_letter=folder / "dead.jsonl",
+        ),
+        actions=ActionSettings(
+            engines=(
+                Engine(
+                    "fast",
+                    "vllm",
+                    (("node-1", "http://10.0.0.1:8000"), ("node-2", "http://10.0.0.2:8000")),
+                    None,
+                    folder / "tokens",
+                    None,
+                    "/inference/v1/abort_requests",
+                ),
+                Engine("front", "vllm_router", (("node-1", "http://10.0.0.1:8000"),), "http://10.0.0.9:30000"),
+                Engine("scaler", "webhook", (("*", "https://h.example/scale"),), secret_file=folder / "secrets"),
+            ),
+            kill_switch=folder / "stop",
+            wedge_timeout_s=20.0,
+        ),
     )
 
 
 def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
     """A key that is added to the settings is added here."""
     said = set(re.findall(r"[a-z_]+(?=:)", EVERY_KEY))
-    for part in (Limits, JournalSettings, MetricsSettings, Tls, Auth):
+    parts = (Limits, JournalSettings, DecisionSettings, MetricsSettings, Tls, Auth)
+    for part in (*parts, Receiver, AlertmanagerSettings, AlertSettings, ActionSettings, Engine):
         for field in dataclasses.fields(part):
+            if field.name == "name":
+                continue  # the key of the section
+            if part not in parts:
+                assert field.name.removesuffix("_s") in said
+                continue
             name = {"fsync_interval_s": "fsync_interval"}.get(field.name, re.sub(r"_s$", "_seconds", field.name))
             assert name in said
 
@@ -145,6 +229,7 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
         ("journal: {fsync: sometimes}", "2:18: journal.fsync", "'always', 'interval' or 'never'"),
         ("journal: {fsync_interval: 0}", "2:27: journal.fsync_interval", "longer than zero"),
         ("journal: {fsync_interval: 5 parsecs}", "2:27: journal.fsync_interval", "300ms"),
+        ("decisions: {file_bytes: 4095}", "2:25: decisions.file_bytes", "greater than or equal to 4096"),
         ("metrics: {models: m}", "2:19: metrics.models", "not a list"),
         ("metrics: {models: ['']}", "2:20: metrics.models[0]", "an empty name"),
         ("tls: {certificate: server.pem}", "2:6: tls.key", "missing"),
@@ -171,6 +256,61 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
         ("forward: {endpoint: 'http://b', protocol: http/json}", "2:43: forward.protocol", "'http/protobuf'"),
         ("forward: {endpoint: 'http://b', headers_file: nowhere}", "2:47: forward.headers_file", "No such file"),
         ("otlp: {windows: {endpoint: 'x'}}", "2:28: otlp.windows.endpoint", "is no endpoint"),
+        ("receivers: {a: {secret_file: secrets}}", "2:16: receivers.a.url", "missing"),
+        ("receivers: {a: {url: 'http://b'}}", "2:16: receivers.a.secret_file", "missing"),
+        (
+            "receivers: {a: {url: 'http://u:p@b', secret_file: secrets}}",
+            "2:22: receivers.a.url",
+            "credentials in a URL",
+        ),
+        ("receivers: {a: {url: 'ftp://b', secret_file: secrets}}", "2:22: receivers.a.url", "no URL that can be asked"),
+        ("receivers: {a: {url: 'http://', secret_file: secrets}}", "2:22: receivers.a.url", "no URL that can be asked"),
+        ("receivers: {a: {url: 'http://b:0', secret_file: secrets}}", "2:22: receivers.a.url", "no URL that can be"),
+        ("receivers: {a: {url: 'http://b/#c', secret_file: secrets}}", "2:22: receivers.a.url", "a fragment"),
+        ("receivers: {a: {url: 'http://b', secret_file: nowhere}}", "2:47: receivers.a.secret_file", "No such file"),
+        ("receivers: {a: {url: 'http://b', secret_file: secrets, kind: x}}", "2:62: receivers.a.kind", "'action'"),
+        ("receivers: {' ': {url: 'http://b', secret_file: secrets}}", "2:18: receivers. ", "is no name"),
+        ("alertmanager: {urls: []}", "2:22: alertmanager.urls", "at least one entry"),
+        ("alertmanager: {urls: ['http://a', 'http://a/']}", "2:35: alertmanager.urls[1]", "stands here twice"),
+        ("alertmanager: {urls: ['http://a/api/v2/alerts']}", "2:23: alertmanager.urls[0]", "leave out /api"),
+        ("alertmanager: {urls: ['http://a?b']}", "2:23: alertmanager.urls[0]", "a URL with a query"),
+        ("alertmanager: {urls: ['http://a'], resend: 0}", "2:44: alertmanager.resend", "longer than zero"),
+        ("alertmanager: {urls: ['http://a'], bearer_file: x}", "2:49: alertmanager.bearer_file", "No such file"),
+        ("alertmanager: {urls: ['https://a'], ca_file: x}", "2:46: alertmanager.ca_file", "No such file"),
+        ("alerts: {receivers: [oncall]}", "2:22: alerts.receivers[0]", "name it in the section `receivers`"),
+        ("alerts: {otlp: {endpoint: b}}", "2:27: alerts.otlp.endpoint", "is no endpoint"),
+        (
+            "alerts: {otlp: {endpoint: 'http://b', queue_bytes: 1048576}}",
+            "2:39: alerts.otlp.queue_bytes",
+            "unknown key",
+        ),
+        ("actions: {engines: {e: {kind: tgi, instances: {a: 'http://a'}}}}", "2:31: actions.engines.e.kind", "'vllm'"),
+        ("actions: {engines: {e: {kind: vllm, instances: {}}}}", "2:48: actions.engines.e.instances", "at least one"),
+        (
+            "actions: {engines: {e: {kind: vllm, instances: {a: 'b'}}}}",
+            "2:52: actions.engines.e.instances.a",
+            "no URL that can be asked",
+        ),
+        (
+            "actions: {engines: {e: {kind: vllm_router, instances: {a: 'http://a'}}}}",
+            "2:24: actions.engines.e.url",
+            "an engine of kind vllm_router needs it",
+        ),
+        (
+            "actions: {engines: {e: {kind: webhook, instances: {a: 'http://a'}}}}",
+            "2:24: actions.engines.e.secret_file",
+            "an engine of kind webhook needs it",
+        ),
+        (
+            "actions: {engines: {e: {kind: vllm, url: 'http://b', instances: {a: 'http://a'}}}}",
+            "2:37: actions.engines.e.url",
+            "it belongs to vllm_router or sglang_router",
+        ),
+        (
+            "actions: {engines: {e: {kind: vllm, instances: {a: 'http://a'}, abort_path: x}}}",
+            "2:77: actions.engines.e.abort_path",
+            "is no path",
+        ),
         ("otlp: {traces: {}}", "2:8: otlp.traces", "did you mean metrics?"),
     ],
 )
@@ -193,12 +333,55 @@ def test_a_wrong_line_in_a_file_that_is_named_is_said_with_its_own_place(folder:
     assert "secret" not in str(raised.value)
 
 
+def test_a_secret_that_is_none_is_said_with_its_own_place(folder: Path) -> None:
+    receiver = "version: 1\nreceivers: {a: {url: 'http://b', secret_file: secrets}}\n"
+    short = "whsec_" + base64.b64encode(bytes(23)).decode()
+    for text, says in (
+        ("not-a-secret\n", "secrets:1:1: not a signing secret"),
+        (f"{SECRET}\n{short}\n", "secrets:2:1: not a signing secret"),
+        (f"{SECRET.removeprefix('whsec_')}\n", "secrets:1:1: not a signing secret"),
+        ("# none\n", "secrets: no secret in this file"),
+        (f"{SECRET}\n" * 5, "secrets: more than 4 secrets"),
+    ):
+        (folder / "secrets").write_text(text)
+        with pytest.raises(ConfigError) as raised:
+            load(folder, receiver)
+        assert says in str(raised.value)
+        assert "not-a-secret" not in str(raised.value)
+        assert short not in str(raised.value)
+    (folder / "secrets").write_text(f"{SECRET}\n")
+    assert read_signing_secrets(folder / "secrets") == (bytes(range(24)),)
+
+
+def test_alerts_go_to_receivers_of_notifications(folder: Path) -> None:
+    receivers = "receivers: {mover: {url: 'http://b', secret_file: secrets, kind: action}}"
+    for named, says in (("mover", "'mover' takes actions"), ("moved", "did you mean mover?")):
+        with pytest.raises(ConfigError, match=r":3:22: alerts.receivers\[0\]: ") as raised:
+            load(folder, f"version: 1\n{receivers}\nalerts: {{receivers: [{named}]}}\n")
+        assert says in str(raised.value)
+
+
+def test_an_instance_is_asked_at_one_place_to_do_a_thing(folder: Path) -> None:
+    engines = "version: 1\nactions:\n  engines:\n    a: {kind: vllm, instances: {n: 'http://a'}}\n"
+    with pytest.raises(ConfigError, match=r":5:35: actions.engines.b.instances.n: 'n' is an instance of 'a' already"):
+        load(folder, engines + "    b: {kind: sglang, instances: {n: 'http://b'}}\n")
+    assert (
+        len(
+            load(
+                folder, engines + "    b: {kind: vllm_router, url: 'http://c', instances: {n: 'http://b'}}\n"
+            ).actions.engines
+        )
+        == 2
+    )
+
+
 def test_secrets_are_not_shown(folder: Path) -> None:
     (folder / "headers").write_text("authorization: Bearer xyzzy\n")
     settings = load(folder, EVERY_KEY)
     assert settings.forward is not None
     assert settings.forward.target.headers == (("authorization", "Bearer xyzzy"),)
     assert "xyzzy" not in repr(settings)
+    assert "e.example" not in repr(settings)  # a hook's URL is often all that it takes to use it
 
 
 def test_the_defaults_are_those_of_the_settings(folder: Path) -> None:

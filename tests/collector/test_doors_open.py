@@ -16,7 +16,7 @@ from support.doors_http import ask
 from support.doors_tls import authority, signed
 
 from otel_llm.collector.address import Address
-from otel_llm.collector.config import Auth, Settings, Tls
+from otel_llm.collector.config import ActionSettings, AlertmanagerSettings, Auth, Engine, Receiver, Settings, Tls
 from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.doors_exposure import exposure
 from otel_llm.collector.errors import AddressError, TlsFileError
@@ -165,6 +165,20 @@ def test_secrets_that_everybody_can_read_are_said(auth: Auth) -> None:
     auth.tokens_file.chmod(0o644)
     (line,) = exposure(Settings(auth=auth), LOCAL, LOCAL, LOCAL)
     assert f"chmod o-r {auth.tokens_file}" in line
+
+
+def test_secrets_of_receivers_and_engines_are_looked_at_too(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("hook", "bearer", "token", "secret")]
+    for file in files:
+        file.touch(0o644)
+    hook, bearer, token, secret = files
+    settings = Settings(
+        receivers=(Receiver("a", "http://b", hook), Receiver("c", "http://d", hook)),
+        alertmanager=AlertmanagerSettings(("http://e",), bearer_file=bearer),
+        actions=ActionSettings((Engine("f", "webhook", (("*", "http://g"),), token_file=token, secret_file=secret),)),
+    )
+    said = exposure(settings, LOCAL, LOCAL, LOCAL)
+    assert [line.rpartition(" ")[2] for line in said] == [str(file) for file in files]
 
 
 def test_kinds_are_reloaded_each_as_a_whole_or_not_at_all(caplog: pytest.LogCaptureFixture) -> None:

@@ -245,6 +245,21 @@ def test_kinds_of_an_engines_tokens_in_other_apis(recorder: Recorded, path: str,
     assert seen == [REASONING, TOOL]
 
 
+def test_an_engines_id_is_told_with_the_next_segment_while_the_request_runs(recorder: Recorded) -> None:
+    def adopt() -> None:
+        request = served.current.get()
+        assert request is not None
+        assert request.recording is not None
+        request.recording.identify({semconv.GEN_AI_REQUEST_ID: "chatcmpl-1"})
+        request.recording.tick(request.recording.clock_ns() + 10**9)  # a silent stream says that it is there
+
+    ask(Application([adopt, Raw(b"data: [DONE]\n\n")]))
+    said = [dict(segment.attributes or {}).get(semconv.GEN_AI_REQUEST_ID) for segment in recorder.stream().segments]
+    assert said == [None, "chatcmpl-1", None]
+    [request] = recorder.requests()
+    assert dict(request.attributes or {})[semconv.GEN_AI_REQUEST_ID] == "chatcmpl-1"
+
+
 def test_an_exception_before_the_reply(recorder: Recorded) -> None:
     application = Application(fails=RuntimeError("private words"))
 

@@ -146,7 +146,9 @@ def test_the_request_joins_the_trace_and_the_class_of_its_headers(hooked: types.
     [request] = recorder.requests()
     assert request.parent is not None
     assert (f"{request.parent.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, PARENT)
-    assert dict(recorder.stream().segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
+    first = dict(recorder.stream().segments[0].attributes or {})
+    assert first[semconv.SLO_CLASS] == "voice"
+    assert first[semconv.GEN_AI_REQUEST_ID] == "one"  # by it the request can be aborted while it runs
 
 
 def test_a_trace_that_came_without_http_is_joined_as_well(hooked: types.ModuleType, recorder: Recorded) -> None:

@@ -134,11 +134,17 @@ def same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-@pytest.mark.parametrize("seed", range(4))
+SEEDS = range(4)
+COMPARED_EACH = 5_000
+"""With each of the seeds: 20,000 random expressions together."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_we_accept_google_accepts_and_computes_alike(seed: int) -> None:
     writer = Writer(seed)
-    compared = undefined = true = 0
-    for _ in range(2_000):
+    compared = undefined = true = written = 0
+    while compared < COMPARED_EACH:
+        written += 1
         text = writer.expression(writer.random.choice(["bool", "bool", "bool", "double", "int"]), 4)
         facts = writer.facts()
         try:
@@ -151,9 +157,9 @@ def test_what_we_accept_google_accepts_and_computes_alike(seed: int) -> None:
         undefined += mine is UNDEFINED
         true += mine is True
     # Most of what is written must be accepted and come to something, or the agreement means nothing.
-    assert compared > 1_200
-    assert undefined > 20
-    assert true > 200
+    assert compared > 0.6 * written
+    assert undefined > 50
+    assert true > 500
 
 
 @pytest.mark.parametrize(

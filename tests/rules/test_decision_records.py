@@ -1,16 +1,15 @@
-"""Decision records: exactly the fields of the rules page, one JSON line each, flushed, readable after a crash."""
+"""Decision records: exactly the fields of the rules page, one JSON line each, readable after a crash."""
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from rules.scripted import COMMIT, MS, S, flushed, key, one_rule, run
 
-from otel_llm.rules.decisions import Decided, Decision, DecisionLog, Outcome, read_decided
+from otel_llm.rules.decision_files import DecisionFiles
+from otel_llm.rules.decisions import Decided, Decision, Outcome, read_decided
 
 FIELDS = [
     "time_unix_nano", "flip_unix_nano", "now_offset_nano", "group", "rule", "rule_hash", "scope", "trace_id", "span_id",
@@ -75,40 +74,12 @@ def test_in_words(decisions: list[Decision]) -> None:
     assert str(decisions[2]) == f"R: resolved: ended (slo_class chat, gap_seconds 0.800) {trace}"
 
 
-class Watched(io.StringIO):
-    def __init__(self) -> None:
-        super().__init__()
-        self.flushed: list[str] = []
-
-    def flush(self) -> None:
-        super().flush()
-        self.flushed.append(self.getvalue())
-
-
-def test_every_line_is_flushed_when_it_is_written(decisions: list[Decision]) -> None:
-    file = Watched()
-    log = DecisionLog(file)
-    for number, decision in enumerate(decisions):
-        log.write(decision.record(number))
-        assert file.flushed[-1].count("\n") == number + 1
-        assert file.flushed[-1].endswith("\n")
-    lines = file.getvalue().splitlines()
-    assert [json.loads(line)["time_unix_nano"] for line in lines] == [0, 1, 2]
-
-
-def test_text_that_is_no_unicode_can_be_written(decisions: list[Decision], tmp_path: Path) -> None:
-    rules = one_rule("model != '' && gap_seconds > 0.4")
-    (fired,) = run(rules, flushed([100], [250]), 2 * S, identity={key(): {"model": "m\udcff"}})
-    with (tmp_path / "d.jsonl").open("w", encoding="utf-8") as file:
-        DecisionLog(file).write(fired.record(1))
-    assert json.loads((tmp_path / "d.jsonl").read_text())["facts"]["model"] == "m\udcff"
-
-
-def test_what_was_written_is_known_again(decisions: list[Decision]) -> None:
-    file = io.StringIO()
+def test_what_was_written_is_known_again(decisions: list[Decision], tmp_path: Path) -> None:
+    files = DecisionFiles(tmp_path / "d.jsonl")
     for decision in decisions:
-        DecisionLog(file).write(decision.record(1))
-    lines = file.getvalue().splitlines(keepends=True)
+        files.write(decision.record(1))
+    files.close()
+    lines = (tmp_path / "d.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     decided, broken = read_decided(lines)
     assert decided == {one.key for one in decisions}
     assert broken == 0

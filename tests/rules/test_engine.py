@@ -420,18 +420,6 @@ def test_the_timer_is_the_next_flip_and_nothing_earlier() -> None:
     assert engine.next_timer() is None
 
 
-def test_rules_of_other_scopes_are_named_once() -> None:
-    text = """
-version: 1
-groups:
-- {name: c, scope: class, rules: [{rule: Burn, when: 'burn_rate_5m > 14.4', actions: [{alert: {name: B}}]}]}
-"""
-    warning = RuleEngine(ruleset(text)).warning
-    assert warning is not None
-    assert "Burn" in warning
-    assert RuleEngine(one_rule("tokens > 1")).warning is None
-
-
 # Replays.
 
 

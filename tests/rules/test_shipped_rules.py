@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 from rules.scripted import S, flushed, key, run, story
 
 from otel_llm.rules.check import check_rules
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.shipped import shipped_rules_dir
+from otel_llm.ruletest.reader import read_test_file
+from otel_llm.ruletest.run import run_test
 
 FOLDER = shipped_rules_dir()
+PAGES = Path(__file__).parents[2] / "docs" / "rules"
 FLUSHES = [250 * at for at in range(1, 60)]
 # A healthy start: 20 tokens in 400 ms, four seconds of reading; then nothing until 7 s.
 STALLED = [300 + 20 * at for at in range(20)] + [7000 + 20 * at for at in range(40)]
@@ -18,7 +25,7 @@ STALLED = [300 + 20 * at for at in range(20)] + [7000 + 20 * at for at in range(
 def test_they_are_right() -> None:
     report = check_rules([FOLDER])
     assert report.exit_code(strict=True) == 0, str(report)
-    assert report.rules >= 2
+    assert report.rules == 8
 
 
 def test_without_a_name_they_are_loaded_in_shadow() -> None:
@@ -29,15 +36,70 @@ def test_without_a_name_they_are_loaded_in_shadow() -> None:
 
 
 def test_every_action_but_an_alert_has_a_budget_and_a_time_to_live() -> None:
+    by = {
+        "stream": ("slo_class", "model", "instance"),
+        "instance": ("slo_class", "model", "instance"),
+        "class": ("slo_class", "model", "measured_at"),
+    }
     for rule in load_rules().rules:
+        assert any(action.verb == "alert" for action in rule.actions), rule.name
         for action in rule.actions:
             if action.verb == "alert":
-                assert dict(action.arguments)["by"] == ("slo_class", "model", "instance")
+                assert dict(action.arguments)["by"] == by[rule.scope]
                 continue
             assert action.ttl_ns is not None
-            assert None not in (action.limits.per_request, action.limits.per_instance, action.limits.in_flight)
+            assert None not in (action.limits.per_instance, action.limits.in_flight)
             assert action.only_if is not None
-            assert "exact_resume" in action.only_if.facts
+            if rule.scope == "stream":
+                assert action.limits.per_request is not None
+                assert "exact_resume" in action.only_if.facts
+
+
+SCRIPTS = [
+    pytest.param(path, one.name, id=f"{path.name.removesuffix('.test.yaml')}: {one.name}")
+    for path in sorted(FOLDER.glob("*.test.yaml"))
+    for one in read_test_file(path).tests
+]
+
+
+@pytest.mark.parametrize(("path", "name"), SCRIPTS)
+def test_the_rules_pass_their_own_tests(path: Path, name: str) -> None:
+    file = read_test_file(path)
+    result = run_test(file, next(one for one in file.tests if one.name == name))
+    assert result.passed, result.words(path.name)
+
+
+def test_every_rule_is_seen_to_fire_and_not_to_fire() -> None:
+    seen: dict[str, set[bool]] = {}
+    for path in FOLDER.glob("*.test.yaml"):
+        for test in yaml.safe_load(path.read_text("utf-8"))["tests"]:
+            for one in test["expect"]:
+                if "rule" in one and "firing" in one:
+                    seen.setdefault(one["rule"], set()).add(bool(one["firing"]))
+    assert seen == {rule.name: {True, False} for rule in load_rules().rules}
+
+
+def test_every_rule_has_its_page_which_shows_it_as_it_ships() -> None:
+    shipped: dict[str, object] = {}
+    for path in FOLDER.glob("*.yaml"):
+        for group in yaml.safe_load(path.read_text("utf-8")).get("groups", ()):
+            shipped |= {rule["rule"]: rule for rule in group["rules"]}
+    index = (PAGES / "README.md").read_text("utf-8")
+    shown: dict[str, object] = {}
+    for page in sorted(PAGES.glob("*.md")):
+        if page.name == "README.md":
+            continue
+        text = page.read_text("utf-8")
+        blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+        names = [rule["rule"] for block in blocks for rule in yaml.safe_load(block)]
+        assert text.startswith(f"# {', '.join(names)}\n")
+        assert "**What it means.**" in text
+        assert "**What to do.**" in text
+        for block in blocks:
+            shown |= {rule["rule"]: rule for rule in yaml.safe_load(block)}
+        for name in names:
+            assert f"[{name}]({page.name})" in index
+    assert shown == shipped
 
 
 def test_a_stall_behind_an_empty_buffer() -> None:

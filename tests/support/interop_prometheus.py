@@ -57,6 +57,10 @@ class Prometheus:
         (found,) = self._get("/api/v1/targets")["activeTargets"]
         return dict(found)
 
+    def rules(self) -> list[dict[str, Any]]:
+        """Return the rules of all groups, with how their last evaluation went."""
+        return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
+
     def ready(self) -> bool:
         try:
             with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5):
@@ -74,9 +78,9 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """Run Prometheus in a folder, scraping `target` four times a second."""
-    (folder / "prometheus.yml").write_text(CONFIG.replace("TARGET", target), encoding="utf-8")
+def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Prometheus]:
+    """Run Prometheus in a folder, scraping `target` four times a second; `more`: what its configuration also says."""
+    (folder / "prometheus.yml").write_text(CONFIG.replace("TARGET", target) + more, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as listener:  # it cannot pick a port itself
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     command = [

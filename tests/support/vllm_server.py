@@ -67,6 +67,10 @@ class VllmServer:
             **(environment or {}),
         }
 
+    def environment(self, more: Mapping[str, str]) -> None:
+        """Set variables of the server that is not started yet."""
+        self._environment |= more
+
     @property
     def group(self) -> int:
         """The id of the server's process group."""

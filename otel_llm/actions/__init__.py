@@ -1,0 +1,1 @@
+"""What rules decide is made known, and done, here: alerts and actions."""

@@ -1,0 +1,67 @@
+"""What of alerts a restart needs, in one file beside the journal: those that were told, and messages on their way."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.actions.courier import Message
+from otel_llm.actions.firing import Alert
+from otel_llm.collector.journal_resume import replace_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATE_FILE: Final = "alerts.json"
+VERSION: Final = 1
+_KEPT: Final = ("scope", "starts_ns", "empty_ns", "ends_ns", "total", "rules", "samples", "facts")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class State:
+    """What stands in the file; `saved_ns`: every decision until then is in it, None where there was no file."""
+
+    saved_ns: int | None = None
+    alerts: list[Alert] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+
+def state_bytes(state: State) -> bytes:
+    """Return the file's contents. Who fires for an alert is not in it: the journal, read again, tells."""
+    alerts = [{"labels": dict(one.key), **{name: getattr(one, name) for name in _KEPT}} for one in state.alerts]
+    messages = [message.record() for message in state.messages]
+    whole = {"version": VERSION, "saved_ns": state.saved_ns, "alerts": alerts, "messages": messages}
+    return json.dumps(whole, separators=(",", ":")).encode() + b"\n"
+
+
+def write_state(folder: Path, data: bytes) -> None:
+    """Replace the file; raises JournalError where it cannot be written, and then the old one stands."""
+    replace_whole(folder / STATE_FILE, data, durable=False)
+
+
+def read_state(folder: Path) -> State:
+    """Return what stands in the file; an empty state where there is none, or (logged) a broken one."""
+    path = folder / STATE_FILE
+    try:
+        whole = json.loads(path.read_bytes())
+        return _state(whole)
+    except FileNotFoundError:
+        return State()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _log.warning("%s: cannot be used: %s; alerts that fire are told anew", path, error)
+        return State()
+
+
+def _state(whole: dict[str, Any]) -> State:
+    if whole["version"] != VERSION:
+        raise ValueError(f"version {whole['version']}")
+    alerts = [_alert(one) for one in whole["alerts"]]
+    return State(int(whole["saved_ns"]), alerts, [Message(**one) for one in whole["messages"]])
+
+
+def _alert(one: dict[str, Any]) -> Alert:
+    key = tuple(sorted((str(name), str(value)) for name, value in one["labels"].items()))
+    return Alert(key, **{name: one[name] for name in _KEPT})

@@ -1,0 +1,278 @@
+"""Alerts from decisions to whoever is to know: Alertmanagers, webhooks, a log file, OTLP.
+
+`take` is called by the evaluator and only notes who fires. A thread looks a moment later: it ends what has settled,
+writes down what is to be told, and hands it on; each Alertmanager and each other place has a thread of its own, so that
+none waits for another. What is written down before it is told is told at least once; under its id, at most once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.actions.alert_state import State, read_state, state_bytes, write_state
+from otel_llm.actions.alert_words import cloud_event_of, for_alertmanager, line_of
+from otel_llm.actions.alertmanager import Alertmanager, Post, valid_ns
+from otel_llm.actions.courier import Courier, Message
+from otel_llm.actions.events import rfc3339
+from otel_llm.actions.firing import Firing
+from otel_llm.actions.places import LogPlace, OtlpPlace, WebhookPlace
+from otel_llm.collector.errors import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from otel_llm.actions.firing import Event, Key
+    from otel_llm.collector.clock import Clock
+    from otel_llm.collector.config import Settings
+    from otel_llm.rules.decisions import Decision
+
+LINGER_S: Final = 0.2
+"""How long what was taken waits for company: 2,000 readers who starve at once are one alert of 2,000, not of one."""
+DEAD_LETTERS: Final = "dead_letters.jsonl"
+LOG: Final = "log"
+OTLP: Final = "otlp"
+WEBHOOK: Final = "webhook:"
+_IDLE_S: Final = 60.0
+_REPLAYED_AT_ONCE: Final = 1000
+_log = logging.getLogger(__name__)
+
+
+class Alerts:
+    """Make alerts known: `take` every decision, those of a replay too, then `start`; `stop` once.
+
+    `folder`: the journal's, where what a restart needs is kept. Nothing leaves before `start`. Without a place that is
+    configured nothing is kept and no thread runs. `source` names this collector in CloudEvents.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, clock: Clock, source: str = "otel-llm-collector") -> None:
+        self._clock = clock
+        self._folder = folder
+        self._source = source
+        alerts, manager = settings.alerts, settings.alertmanager
+        self._dead_letter = alerts.dead_letter or folder / DEAD_LETTERS
+        self._lock = threading.Lock()
+        kept_s = 900.0 if manager is None else manager.resolved_for_s
+        self._firing = Firing(round(alerts.settle_s * 1e9), round(kept_s * 1e9))
+        self._managers: list[Alertmanager] = []
+        self._valid_ns = 0
+        if manager is not None:
+            self._valid_ns = valid_ns(manager)
+            self._managers = [Alertmanager(url, manager, clock, self._render) for url in manager.urls]
+        self._otlp = None if alerts.otlp is None else OtlpPlace(alerts.otlp, clock, source)
+        self._couriers: dict[str, Courier] = {}
+        for receiver in settings.receivers:
+            if receiver.kind == "notification":
+                place = f"{WEBHOOK}{receiver.name}"
+                self._couriers[place] = self._courier(place, WebhookPlace(receiver, clock))
+        self._told = [f"{WEBHOOK}{name}" for name in alerts.receivers]
+        if alerts.log is not None:
+            self._couriers[LOG] = self._courier(LOG, LogPlace(alerts.log))
+            self._told.append(LOG)
+        if self._otlp is not None:
+            self._couriers[OTLP] = self._courier(OTLP, self._otlp)
+            self._told.append(OTLP)
+        self._taken: deque[Decision] = deque()
+        self._handed: deque[Message] = deque()
+        self._changed = threading.Condition()
+        self._woken = False
+        self._dirty = False
+        self._stopping = False
+        self._unwritten = 0
+        self._saved_ns = clock.now_ns()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def sends(self) -> bool:
+        """Return whether alerts go anywhere besides the records: then an alert's outcome is `sent`, not `done`."""
+        return bool(self._managers or self._told)
+
+    def take(self, decision: Decision) -> None:
+        """Note who fires; never waits for anybody and raises nothing."""
+        if not self.sends or (decision.state == "firing" and decision.action != "alert"):
+            return
+        self._taken.append(decision)
+        if self._thread is not None:
+            self._wake()
+        elif len(self._taken) >= _REPLAYED_AT_ONCE:  # a replay: nobody waits, and there may be many
+            with self._lock:
+                self._drain()
+
+    def notify(self, receiver: str, message_id: str, body: bytes, about: str) -> bool:
+        """Bring a message to a receiver of kind notification until it arrives; return whether there is such a one.
+
+        Never waits and raises nothing. Messages about the same thing arrive in their order.
+        """
+        place = f"{WEBHOOK}{receiver}"
+        if place not in self._couriers:
+            return False
+        now_ns = self._clock.now_ns()
+        self._handed.append(Message(message_id, place, about, body.decode("utf-8", "replace"), now_ns, now_ns))
+        self._wake()
+        return True
+
+    def start(self) -> None:
+        """Go on where the run before stopped, and begin to tell."""
+        if not self._managers and not self._couriers:
+            return
+        state = read_state(self._folder)
+        with self._lock:
+            self._drain()
+            self._firing.begin(state.alerts, state.saved_ns, self._clock.now_ns())
+        for message in state.messages:
+            courier = self._couriers.get(message.to)
+            if courier is None:
+                self._bury(message, f"{message.to} is not configured any more")
+            else:
+                courier.offer([message])
+        for courier in self._couriers.values():
+            courier.start()
+        for manager in self._managers:
+            manager.start()
+        self._dirty = True
+        self._thread = threading.Thread(target=self._run, name="otel-llm-alerts", daemon=True)
+        self._thread.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Tell what is due within the grace, and stop. What fires goes on firing: the next run takes it up."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is None:
+            return
+        until_s = time.monotonic() + grace_s
+        self._thread.join(grace_s)
+        for courier in self._couriers.values():
+            courier.stop(max(0.0, until_s - time.monotonic()))
+        for manager in self._managers:
+            manager.stop(max(0.0, until_s - time.monotonic()))
+        if self._otlp is not None:
+            self._otlp.close()
+        self._save()
+
+    def look(self) -> None:
+        """End what has settled, write down what is to be told, then hand it on."""
+        with self._changed:
+            dirty, self._dirty = self._dirty, False
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            self._drain()
+            events = self._firing.poll(now_ns)
+            messages = [message for event in events for message in self._messages(event, now_ns)]
+        while self._handed:
+            messages.append(self._handed.popleft())
+        if dirty or events or messages:  # who else joins or leaves, the journal tells
+            self._save(messages)
+        for place, courier in self._couriers.items():
+            mine = [message for message in messages if message.to == place]
+            if mine:
+                courier.offer(mine)
+        for manager in self._managers:
+            manager.wake()
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of alerts and messages, by the keys that the collector's own metrics have."""
+        with self._lock:
+            firing = sum(alert.ends_ns is None for alert in self._firing.alerts())
+            left_out = self._firing.left_out
+        sent = [manager.counts for manager in self._managers]
+        brought = [courier.counts for courier in self._couriers.values()]
+        return {
+            "alerts_firing": firing,
+            "alerts_left_out": left_out,
+            "alerts_unwritten": self._unwritten,
+            "alertmanager_sent": sum(one.sent for one in sent),
+            "alertmanager_refused": sum(one.refused for one in sent),
+            "alertmanager_failures": sum(one.failures for one in sent),
+            "notifications_waiting": sum(len(courier.waiting()) for courier in self._couriers.values()),
+            "notifications_sent": sum(one.sent for one in brought),
+            "notifications_retries": sum(one.retries for one in brought),
+            "notifications_given_up": sum(one.given_up for one in brought),
+        }
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            with self._changed:
+                self._changed.wait_for(lambda: self._woken or self._dirty or self._stopping, self._until_s())
+                self._changed.wait_for(lambda: self._stopping, LINGER_S)
+                self._woken = False
+                stopping = self._stopping
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001  a bug of ours: the alerts stay, the next look may do
+                _log.exception("otel-llm: alerts could not be looked at")
+
+    def _until_s(self) -> float:
+        with self._lock:
+            next_ns = self._firing.next_ns()
+        return _IDLE_S if next_ns is None else min(max(0.0, (next_ns - self._clock.now_ns()) / 1e9), _IDLE_S)
+
+    def _render(self, now_ns: int, fresh: Mapping[Key, int]) -> tuple[list[Post], set[Key]]:
+        with self._lock:
+            alerts = self._firing.alerts()
+            due = [alert for alert in alerts if fresh.get(alert.key) != alert.version]
+            posts = [Post(one.key, one.version, for_alertmanager(one, now_ns, self._valid_ns)) for one in due]
+            return posts, {alert.key for alert in alerts}
+
+    def _messages(self, event: Event, now_ns: int) -> list[Message]:
+        line = line_of(event)
+        about = json.dumps(event.alert.key)
+        text = json.dumps({"time": rfc3339(now_ns), **line}, separators=(",", ":"), ensure_ascii=False)
+        made = []
+        for place in self._told:
+            body = cloud_event_of(line, self._source, now_ns).decode() if place.startswith(WEBHOOK) else text
+            made.append(Message(line["id"], place, about, body, now_ns, now_ns))
+        return made
+
+    def _save(self, more: list[Message] | None = None) -> None:
+        waiting = [message for courier in self._couriers.values() for message in courier.waiting()]
+        with self._lock:
+            state = State(self._saved_ns, self._firing.alerts(), [*waiting, *(more or ())])
+            data = state_bytes(state)
+        try:
+            write_state(self._folder, data)
+        except JournalError as error:
+            if not self._unwritten:
+                _log.warning("otel-llm: the state of alerts cannot be written (%s): a restart may tell twice", error)
+            self._unwritten += 1
+
+    def _courier(self, place: str, at: WebhookPlace | LogPlace | OtlpPlace) -> Courier:
+        return Courier(place, self._clock, at.deliver, self._settled, self._bury)
+
+    def _settled(self) -> None:
+        with self._changed:
+            self._dirty = True
+            self._changed.notify_all()
+
+    def _bury(self, message: Message, reason: str) -> None:
+        line = {"time_unix_nano": self._clock.now_ns(), "reason": reason, **message.record()}
+        try:
+            self._dead_letter.parent.mkdir(parents=True, exist_ok=True)
+            with self._dead_letter.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
+        except OSError as error:
+            _log.error("otel-llm: %s: %s: message %s is lost", self._dead_letter, error.strerror, message.id)
+            self._unwritten += 1
+
+    def _drain(self) -> None:
+        """Let what was taken count; the lock is held."""
+        self._saved_ns = self._clock.now_ns()  # what is decided from here on may not be in it
+        while self._taken:
+            decision = self._taken.popleft()
+            try:
+                self._firing.take(decision)
+            except Exception:  # noqa: BLE001  a bug of ours: the others count
+                _log.exception("otel-llm: no alert could be made of a decision of %s", decision.rule)
+
+    def _wake(self) -> None:
+        if self._woken:
+            return
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()

@@ -1,0 +1,112 @@
+"""Deliver one action: one try and at most one more, never after its time to live.
+
+An action is worth something for as long as the stall that it answers: hundreds of milliseconds. So there are no retries
+with growing pauses. When the first try fails in a way that a second may not, or half of the time is over without an
+answer, it is tried once more, with the same id, by which the other side knows that it is the same action.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.actions.executor import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.actions.events import Order
+    from otel_llm.actions.executor import Executor
+    from otel_llm.rules.decisions import Outcome
+
+PAUSE_NS: Final = 20_000_000
+"""Between a try that failed at once and the second."""
+MOST_HANGING: Final = 64
+"""Tries under way at one time; one that is given up holds its thread until the other side lets go."""
+TRIES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """Say that nothing was sent, and what that comes to."""
+
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Deliver actions, each in the thread that asks.
+
+    `now_ns`: the collector's clock; `forbidden` says why nothing may be sent now, None when it may: asked before each
+    try.
+    """
+
+    now_ns: Callable[[], int]
+    forbidden: Callable[[], NotSent | None]
+    tries: int = 0
+    """Requests made, second ones too."""
+    _slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(MOST_HANGING))
+
+    def deliver(self, order: Order, executor: Executor) -> Reply | NotSent:
+        """Return what came of it, at the latest when the action expires or the executor's patience is over."""
+        answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        begun_ns = self.now_ns()
+        until_ns = min(order.expires_ns, begun_ns + int(executor.timeout_s * 1e9))
+        not_sent = self._try(order, executor, answers, until_ns)
+        if not_sent is not None:
+            return not_sent
+        again_ns: int | None = begun_ns + (until_ns - begun_ns) // 2
+        open_tries, maybe_sent, detail = 1, False, "no answer in time"
+        while True:
+            now_ns = self.now_ns()
+            next_ns = until_ns if again_ns is None else min(until_ns, again_ns)
+            try:
+                reply = answers.get(timeout=max(next_ns - now_ns, 0) / 1e9)
+            except queue.Empty:
+                now_ns = self.now_ns()
+                if again_ns is not None and again_ns <= now_ns < until_ns:
+                    again_ns = None
+                    open_tries += self._try(order, executor, answers, until_ns) is None
+                if now_ns >= until_ns or (not open_tries and again_ns is None):
+                    return Reply("again", detail, maybe_sent=maybe_sent or open_tries > 0)
+                continue
+            if reply.result != "again":
+                return reply
+            open_tries -= 1
+            maybe_sent, detail = maybe_sent or reply.maybe_sent, reply.detail
+            if again_ns is not None:
+                again_ns = self.now_ns() + max(PAUSE_NS, int(min(reply.after_s, 3600.0) * 1e9))
+                if again_ns >= until_ns:
+                    again_ns = None
+            if not open_tries and again_ns is None:
+                return Reply("again", detail, maybe_sent=maybe_sent)
+
+    def _try(
+        self, order: Order, executor: Executor, answers: queue.SimpleQueue[Reply], until_ns: int
+    ) -> NotSent | None:
+        """Start a try, unless it is too late or not allowed."""
+        not_sent = self.forbidden()
+        if not_sent is not None:
+            return not_sent
+        now_ns = self.now_ns()
+        if now_ns >= order.expires_ns:
+            return NotSent("expired", f"its time to live was over {(now_ns - order.expires_ns) / 1e6:.0f} ms ago")
+        if not self._slots.acquire(blocking=False):
+            return NotSent("failed", f"{MOST_HANGING} tries are under way and not answered")
+        timeout_s = max(until_ns - now_ns, 1) / 1e9
+        self.tries += 1
+
+        def run() -> None:
+            try:
+                reply = executor.attempt(order, now_ns, timeout_s)
+            except Exception as bug:  # noqa: BLE001  an executor raises nothing; one that does has not done it for certain
+                reply = Reply("again", f"a bug of ours: {type(bug).__name__}", maybe_sent=True)
+            finally:
+                self._slots.release()
+            answers.put(reply)
+
+        threading.Thread(target=run, name="otel-llm-action", daemon=True).start()
+        return None

@@ -1,0 +1,187 @@
+"""Ask engines and routers for what they offer: vLLM and SGLang to abort a request, their routers to drop a worker.
+
+What they take was read in their source, or measured: vLLM 0.32, SGLang 0.5.23, SGLang router 0.3.2, vLLM router 0.1.
+None tells whether a request was known: that it was ended is looked for in the stream itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from otel_llm.actions.executor import Reply, of_answer, of_silence
+from otel_llm.actions.post import Answer, NoAnswerError, ask
+from otel_llm.rules.yamlfile import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.actions.events import Order
+
+VLLM_ABORT: Final = "/inference/v1/abort_requests"
+"""Only where vLLM was started with `--enable-scale-out`; it answers 200 whatever the ids."""
+SGLANG_ABORT: Final = "/abort_request"
+SHORTEST_RID: Final = 16
+"""SGLang with several tokenizers aborts every request whose rid begins with the one it is given."""
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:\-]{0,254}", re.ASCII)
+_NUMBERED: Final = re.compile(r"cmpl-.*-[0-9]+", re.ASCII)
+_ENGINE_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Ask one engine over HTTP; `token` is asked for each try, and None where it wants none."""
+
+    url: str = field(repr=False)
+    token: Callable[[], str | None]
+    agent: str
+    timeout_s: float = _ENGINE_TIMEOUT_S
+    exclusive: bool = True
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Answer:
+        """Make one request; raises NoAnswerError, or ConfigError where the token's file cannot be used."""
+        headers = {"user-agent": self.agent}
+        token = self.token()
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        data = None
+        if body is not None:
+            headers["content-type"] = "application/json"
+            data = json.dumps(body, separators=(",", ":")).encode()
+        return ask(method, self.url + path, headers, data, timeout_s)
+
+    def asked(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
+        """Make one request whose status says everything; raises nothing."""
+        try:
+            return of_answer(self.ask(method, path, body, timeout_s))
+        except NoAnswerError as error:
+            return of_silence(error)
+        except ConfigError as error:
+            return Reply("refused", f"no token to ask with: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class VllmAbort(_Asking):
+    """Abort a request of a vLLM server."""
+
+    path: str = VLLM_ABORT
+    in_stream: bool = True
+
+    def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
+        """Ask once; never with an empty list, which would abort every request of some versions."""
+        request_id = order.request_id
+        if request_id is None or not _ID.fullmatch(request_id):
+            return Reply("refused", _NO_ID)
+        return self.asked("POST", self.path, {"request_ids": vllm_ids(request_id)}, timeout_s)
+
+    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
+        """Return None: the stream tells."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SglangAbort(_Asking):
+    """Abort a request of an SGLang server; never all of them (`abort_all`)."""
+
+    path: str = SGLANG_ABORT
+    in_stream: bool = True
+
+    def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
+        """Ask once."""
+        rid = order.request_id
+        if rid is None or not _ID.fullmatch(rid):
+            return Reply("refused", _NO_ID)
+        if len(rid) < SHORTEST_RID:
+            reason = f"a rid of {len(rid)} characters may be the beginning of others, which SGLang would abort too"
+            return Reply("refused", f"{reason}; set rids of one length, at least {SHORTEST_RID}")
+        return self.asked("POST", self.path, {"rid": rid}, timeout_s)
+
+    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
+        """Return None: the stream tells."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RouterDrain(_Asking):
+    """Have a router send nothing more to a worker; what runs there goes on.
+
+    `worker`: its URL, as the router knows it. `legacy`: the vLLM router's calls, which name the worker in the query;
+    else the SGLang router's, which has an id for each.
+    """
+
+    worker: str = ""
+    legacy: bool = False
+    in_stream: bool = False
+
+    def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
+        """Ask once; a worker that the router does not have is drained."""
+        worker = _plain(self.worker)
+        if self.legacy:
+            return self.asked("POST", f"/remove_worker?url={quote(worker, safe='')}", None, timeout_s)
+        try:
+            listed = self.ask("GET", "/workers", None, timeout_s)
+            found = _sglang_workers(listed) if listed.ok else None
+        except NoAnswerError as error:
+            return of_silence(error)
+        except ConfigError as error:
+            return Reply("refused", f"no token to ask with: {error}")
+        if found is None:
+            return of_answer(listed) if not listed.ok else Reply("refused", "its list of workers cannot be read")
+        if worker not in found:
+            return Reply("done", "the router has no such worker")
+        return self.asked("DELETE", f"/workers/{quote(found[worker], safe='')}", None, timeout_s)
+
+    def look(self, timeout_s: float) -> bool | None:
+        """Return whether the router lists the worker no more."""
+        try:
+            answer = self.ask("GET", "/list_workers" if self.legacy else "/workers", None, timeout_s)
+        except (NoAnswerError, ConfigError):
+            return False
+        found = _listed(answer) if self.legacy else _sglang_workers(answer)
+        return answer.ok and found is not None and _plain(self.worker) not in found
+
+
+_NO_ID: Final = "its telemetry does not say by which id the engine knows it (gen_ai.request.id)"
+
+
+def vllm_ids(request_id: str) -> list[str]:
+    """Return what vLLM may call a request: a chat is `chatcmpl-ID`, the first prompt of a completion `cmpl-ID-0`."""
+    if request_id.startswith("chatcmpl-") or _NUMBERED.fullmatch(request_id):
+        return [request_id]
+    if request_id.startswith("cmpl-"):
+        return [f"{request_id}-0"]
+    return [f"chatcmpl-{request_id}", f"cmpl-{request_id}-0"]
+
+
+def _json(answer: Answer) -> Any:
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return None
+
+
+def _sglang_workers(answer: Answer) -> dict[str, str] | None:
+    """Return the ids of workers by URL; None where the answer is no list of them."""
+    said = _json(answer)
+    workers = said.get("workers") if isinstance(said, dict) else None
+    if not isinstance(workers, list):
+        return None
+    found = {}
+    for one in workers:
+        if isinstance(one, dict) and isinstance(one.get("url"), str):
+            found[_plain(one["url"])] = str(one.get("id", one["url"]))
+    return found
+
+
+def _listed(answer: Answer) -> set[str] | None:
+    said = _json(answer)
+    urls = said.get("urls") if isinstance(said, dict) else said
+    return {_plain(url) for url in urls if isinstance(url, str)} if isinstance(urls, list) else None
+
+
+def _plain(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")

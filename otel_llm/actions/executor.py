@@ -1,0 +1,106 @@
+"""What an executor is: it tries to do one action once, and may look whether it was done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+if TYPE_CHECKING:
+    from otel_llm.actions.events import Order
+    from otel_llm.actions.post import Answer, NoAnswerError
+
+RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers after which a second try may go better, if there is time for it."""
+ALREADY: Final = 409
+"""The other side is doing this action (the same id) now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of one try.
+
+    `done`: the other side says that it is done; `accepted`: it has taken it; `refused`: it will not do it; `again`: it
+    could not now, or did not answer, and `maybe_sent` tells whether it may have taken it all the same. `after_s`: how
+    long it wants to be left alone before another try.
+    """
+
+    result: Literal["done", "accepted", "refused", "again"]
+    detail: str = ""
+    maybe_sent: bool = False
+    after_s: float = 0.0
+
+
+class Executor(Protocol):
+    """Do actions of some verbs; called in threads of their own, several at a time."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Return how long a try may take at most, whatever the action's time to live."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Return whether only one action may be open for an instance at one time."""
+
+    @property
+    def in_stream(self) -> bool:
+        """Return whether what is done shows in the stream that it is about, as its end."""
+
+    def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:
+        """Try once; raises nothing."""
+
+    def look(self, timeout_s: float) -> bool | None:
+        """Return whether it is seen to be done, None where that cannot be looked up; raises nothing."""
+
+
+def of_answer(answer: Answer) -> Reply:
+    """Return what an answer's status stands for; what its body says is its own reader's."""
+    if answer.ok:
+        return Reply("accepted")
+    if answer.status == ALREADY:
+        return Reply("accepted", "it is doing it already")
+    reason = f"HTTP {answer.status}"
+    if 300 <= answer.status < 400:
+        return Reply("refused", f"{reason}: redirects are not followed")
+    if answer.status in RETRYABLE:
+        return Reply("again", reason, after_s=_after_s(answer))
+    return Reply("refused", reason)
+
+
+def of_silence(error: NoAnswerError) -> Reply:
+    """Return what a try stands for to which no answer came."""
+    return Reply("again", error.reason, maybe_sent=error.maybe_sent)
+
+
+def result_of(answer: Answer) -> Reply:
+    """Return what a receiver of CloudEvents says: its status, and `{"result": ..., "detail": ...}` where it says so.
+
+    A body that says nothing of the kind is no mistake: the status alone counts then.
+    """
+    reply = of_answer(answer)
+    if not answer.ok:
+        return reply
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        return reply
+    result = said.get("result") if isinstance(said, dict) else None
+    detail = _line(said.get("detail")) if isinstance(said, dict) else ""
+    if result == "done":
+        return Reply("done", detail)
+    if result in ("refused", "unknown_request"):
+        return Reply("refused", f"{result}: {detail}" if detail else str(result))
+    return Reply("accepted", detail)
+
+
+def _line(value: object) -> str:
+    """Return a bounded line of what the other side wrote: it goes into a record and a log."""
+    text = value if isinstance(value, str) else ""
+    return "".join(char if char.isprintable() else " " for char in text[:200]).strip()
+
+
+def _after_s(answer: Answer) -> float:
+    try:
+        return max(0.0, float(answer.headers.get("retry-after", "0")))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,209 @@
+"""Alerts out of decisions: one for each name and set of labels, however many streams fire; no clock is read, no I/O.
+
+A stream that begins to fire joins an alert, the end of its firing leaves it. The alert fires from its first member to
+its last. It resolves when it had no member for the settling time: at an instance at which one reader after the other
+starves for a moment there is one alert, not one a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from otel_llm.rules.decisions import Decision, Subject
+    from otel_llm.rules.facts import Scope
+    from otel_llm.rules.tokens import Value
+
+SAMPLES: Final = 5
+"""How many trace ids an alert shows."""
+MOST_ALERTS: Final = 10_000
+"""Alerts that are kept at once, those not long resolved too; what would be one more is counted and left out."""
+
+_ON_THE_WAY_NS: Final = 5_000_000_000
+"""How long after its instant a decision may be taken at most, in doubt."""
+
+Key = tuple[tuple[str, str], ...]
+"""An alert's labels, its name among them as `alertname`, sorted; labels without a value are left out."""
+Member = tuple[str, "Subject"]
+"""A rule, by its hash, and what it fires for."""
+Status = Literal["firing", "resolved"]
+
+
+@dataclass(slots=True)
+class Alert:
+    """One alert from its first member to its end; instants in unix ns of the collector's clock.
+
+    `empty_ns`: since when it has no member, None while it has; `ends_ns`: when it ended, None while it fires. `version`
+    grows whenever it begins or ends. `total`: how many streams (or instances, classes) joined it so far.
+    """
+
+    key: Key
+    scope: Scope
+    starts_ns: int
+    version: int = 0
+    empty_ns: int | None = None
+    ends_ns: int | None = None
+    total: int = 0
+    rules: list[str] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    facts: dict[str, Value | None] = field(default_factory=dict)
+    members: set[Member] = field(default_factory=set)
+    subjects: Counter[Subject] = field(default_factory=Counter)
+    begun_ns: int = 0
+    since_ns: int = 0
+    """When the first member, or the first after a time without, was decided; and since when it fired."""
+
+    @property
+    def status(self) -> Status:
+        """Return whether it fires; one whose last member left not long ago still does."""
+        return "firing" if self.ends_ns is None else "resolved"
+
+    @property
+    def count(self) -> int:
+        """Return how many streams, instances or classes fire now."""
+        return len(self.subjects)
+
+
+class Event(NamedTuple):
+    """An alert has begun or ended."""
+
+    alert: Alert
+    status: Status
+
+
+class Firing:
+    """Keep the alerts: `take` every decision in order; `begin` once, when they may be told; then `poll`."""
+
+    def __init__(self, settle_ns: int, keep_ns: int) -> None:
+        self._settle_ns = settle_ns
+        self._keep_ns = keep_ns
+        self._alerts: dict[Key, Alert] = {}
+        self._of: dict[Member, list[Alert]] = {}
+        self._untold: list[Event] = []
+        self._version = 0
+        self._begun = False
+        self.left_out = 0
+        """Firings that were not told: there were too many alerts."""
+
+    def take(self, decision: Decision) -> None:
+        """Let what a decision is about join or leave its alerts; those in shadow and beyond a budget join none."""
+        member = (decision.rule_hash, decision.subject)
+        at_ns = min(decision.flip_ns - decision.offset_ns, decision.now_ns)
+        if decision.state == "resolved":
+            for joined in self._of.pop(member, ()):
+                joined.members.discard(member)
+                joined.subjects[member[1]] -= 1
+                if not joined.subjects[member[1]]:
+                    del joined.subjects[member[1]]
+                if not joined.members:
+                    joined.empty_ns = max(at_ns, joined.starts_ns)
+            return
+        if decision.action != "alert" or decision.outcome not in ("done", "sent"):
+            return
+        key = key_of(str(decision.arguments["name"]), decision.arguments.get("by", ()), decision.identity)
+        alert = self._alerts.get(key)
+        if alert is None or alert.ends_ns is not None:
+            if alert is None and len(self._alerts) >= MOST_ALERTS:
+                self.left_out += 1
+                return
+            alert = self._new(Alert(key, decision.scope, at_ns, facts=dict(decision.facts)))
+        if member not in alert.members:
+            self._join(alert, member, decision, at_ns)
+
+    def begin(self, saved: Iterable[Alert], saved_ns: int | None, now_ns: int) -> None:
+        """Go on from what an earlier run had told when it last wrote it down, at `saved_ns`; None: there was none.
+
+        What was taken until now is what fires. An alert that fires now as then goes on; one that fires no more ends
+        like any other. One that began after that instant and is over already is told now, any older one was.
+        """
+        told = {alert.key: alert for alert in saved}
+        untold_from_ns = now_ns if saved_ns is None else saved_ns - _ON_THE_WAY_NS
+        for key, alert in list(self._alerts.items()):
+            was = told.pop(key, None)
+            if was is not None and was.ends_ns is None:
+                alert.starts_ns = min(was.starts_ns, alert.starts_ns)
+                alert.total = max(was.total, alert.count)
+                alert.samples, alert.facts = was.samples, was.facts
+            elif alert.members or (alert.begun_ns > untold_from_ns and not _covers(was, alert.since_ns)):
+                self._untold.append(Event(alert, "firing"))
+            elif was is not None:
+                self._alerts[key] = was
+            else:
+                del self._alerts[key]
+        for key, was in told.items():
+            if was.ends_ns is None and was.empty_ns is None:
+                was.empty_ns = max(now_ns, was.starts_ns)
+            self._alerts[key] = was
+        for alert in self._alerts.values():
+            self._version += 1
+            alert.version = self._version
+        self._begun = True
+
+    def poll(self, now_ns: int) -> list[Event]:
+        """End the alerts that have settled, forget those that ended long ago; return what began and ended since."""
+        for key, alert in list(self._alerts.items()):
+            if alert.ends_ns is not None:
+                if alert.ends_ns + self._keep_ns <= now_ns:
+                    del self._alerts[key]
+            elif alert.empty_ns is not None and alert.empty_ns + self._settle_ns <= now_ns:
+                alert.ends_ns = alert.empty_ns
+                self._version += 1
+                alert.version = self._version
+                self._untold.append(Event(alert, "resolved"))
+        events, self._untold = self._untold, []
+        return events
+
+    def next_ns(self) -> int | None:
+        """Return when `poll` has something to end, if nothing is taken."""
+        empty = [one.empty_ns for one in self._alerts.values() if one.empty_ns is not None and one.ends_ns is None]
+        return min(empty, default=None) if not empty else min(empty) + self._settle_ns
+
+    def alerts(self) -> list[Alert]:
+        """Return those that fire and those that ended not long ago."""
+        return list(self._alerts.values())
+
+    def _new(self, alert: Alert) -> Alert:
+        self._version += 1
+        alert.version = self._version
+        self._alerts[alert.key] = alert
+        if self._begun:
+            self._untold.append(Event(alert, "firing"))
+        return alert
+
+    def _begin_anew(self, alert: Alert, at_ns: int) -> None:
+        """Before anything is told nothing ends either: what was before the pause was another alert."""
+        alert.starts_ns, alert.total = at_ns, 0
+        alert.rules.clear()
+        alert.samples.clear()
+
+    def _join(self, alert: Alert, member: Member, decision: Decision, at_ns: int) -> None:
+        if not alert.members:
+            if not self._begun and alert.empty_ns is not None and alert.empty_ns + self._settle_ns <= at_ns:
+                self._begin_anew(alert, at_ns)
+            alert.begun_ns, alert.since_ns = decision.now_ns, at_ns
+        alert.empty_ns = None
+        alert.members.add(member)
+        alert.subjects[member[1]] += 1
+        alert.total += alert.subjects[member[1]] == 1
+        self._of.setdefault(member, []).append(alert)
+        if decision.rule not in alert.rules:
+            alert.rules.append(decision.rule)
+        if decision.stream is not None and len(alert.samples) < SAMPLES:
+            trace_id = decision.stream[0].hex()
+            if trace_id not in alert.samples:
+                alert.samples.append(trace_id)
+
+
+def key_of(name: str, by: Iterable[str], identity: Mapping[str, str]) -> Key:
+    """Return the labels of an alert: its name, and of what it is about the labels that it is told apart by."""
+    labels = {label: identity[label] for label in by if identity.get(label)}
+    return tuple(sorted({**labels, "alertname": name}.items()))
+
+
+def _covers(was: Alert | None, at_ns: int) -> bool:
+    """Tell whether an alert that has ended was told of what fired at an instant."""
+    return was is not None and was.ends_ns is not None and at_ns <= was.ends_ns

@@ -1,0 +1,140 @@
+"""The places that alerts are brought to: a signed webhook, a log file, an OTLP endpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.actions.events import CONTENT_TYPE
+from otel_llm.actions.post import NoAnswerError, ask
+from otel_llm.actions.signing import signed_headers
+from otel_llm.collector.otlp_out_attempt import Attempt, of_http_status
+from otel_llm.collector.otlp_out_target import user_agent
+from otel_llm.collector.replay import whole_lines
+from otel_llm.collector.secret_files import read_signing_secrets
+from otel_llm.rules.yamlfile import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from opentelemetry.sdk._logs.export import LogRecordExporter
+
+    from otel_llm.actions.courier import Message
+    from otel_llm.collector.clock import Clock
+    from otel_llm.collector.config import Receiver
+    from otel_llm.collector.otlp_out_target import OtlpTarget
+
+ALERT_EVENT: Final = "otel_llm.alert"
+ALREADY: Final = 409
+_PASSING: Final = frozenset({408, 425, 429})
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookPlace:
+    """A receiver: each try is signed with its own time, and the id stays, so that a repetition is known there."""
+
+    receiver: Receiver
+    clock: Clock
+
+    def deliver(self, message: Message) -> Attempt:
+        """Make one attempt; a redirect is refused, what passes is tried again."""
+        body = message.body.encode()
+        headers = {"content-type": CONTENT_TYPE, "user-agent": user_agent()}
+        try:
+            secrets = read_signing_secrets(self.receiver.secret_file)
+            headers |= signed_headers(message.id, self.clock.now_ns() // 10**9, body, secrets)
+            answer = ask("POST", self.receiver.url, headers, body, self.receiver.timeout_s)
+        except (NoAnswerError, ConfigError) as error:
+            return Attempt("retry", str(error))
+        if answer.ok or answer.status == ALREADY:
+            return Attempt("accepted")
+        if answer.status >= 500 or answer.status in _PASSING:
+            after_s = of_http_status(429, answer.headers.get("retry-after")).after_s
+            return Attempt("retry", f"HTTP {answer.status}", after_s)
+        redirect = ": redirects are not followed" if 300 <= answer.status < 400 else ""
+        return Attempt("refused", f"HTTP {answer.status}{redirect}")
+
+
+@dataclass(slots=True)
+class LogPlace:
+    """A file of JSON lines; opened for each, so that it can be moved away. What stands there is not written again."""
+
+    path: Path
+    _there: set[str] | None = None
+
+    def deliver(self, message: Message) -> Attempt:
+        """Append the line."""
+        try:
+            if self._there is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._there = ids_in(self.path)
+            if message.id not in self._there:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(message.body + "\n")
+                self._there.add(message.id)
+        except OSError as error:
+            return Attempt("retry", f"{self.path}: {error.strerror}")
+        return Attempt("accepted")
+
+
+@dataclass(slots=True)
+class OtlpPlace:
+    """An OTLP endpoint, which gets each alert as a log record, an event `otel_llm.alert`."""
+
+    target: OtlpTarget
+    clock: Clock
+    instance_id: str
+    _exporter: LogRecordExporter | None = field(default=None, repr=False)
+
+    def deliver(self, message: Message) -> Attempt:
+        """Make one attempt; the exporter repeats what passes within the target's timeout itself."""
+        from opentelemetry.instrumentation.utils import suppress_instrumentation
+        from opentelemetry.sdk._logs import ReadableLogRecord
+        from opentelemetry.sdk._logs.export import LogRecordExportResult
+
+        from otel_llm.collector.otlp_out_exporters import log_exporter, resource, scope
+
+        if self._exporter is None:
+            self._exporter = log_exporter(self.target)
+        record = alert_record(json.loads(message.body), self.clock.now_ns())
+        with suppress_instrumentation():
+            result = self._exporter.export([ReadableLogRecord(record, resource(self.instance_id), scope())])
+        if result is LogRecordExportResult.SUCCESS:
+            return Attempt("accepted")
+        return Attempt("retry", "the exporter reported a failure")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._exporter is not None:
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+def alert_record(line: dict[str, Any], now_ns: int) -> Any:
+    """Return the log record of a line of the alert log; its labels are attributes of their own."""
+    from opentelemetry._logs import LogRecord, SeverityNumber
+    from opentelemetry.context import Context
+
+    firing = line["status"] == "firing"
+    said = {f"annotation.{name}": value for name, value in line["annotations"].items()}
+    said |= {f"label.{name}": value for name, value in line["labels"].items()}
+    return LogRecord(
+        timestamp=line["starts_unix_nano"] if firing else line["ends_unix_nano"],
+        observed_timestamp=now_ns,
+        context=Context(),
+        severity_number=SeverityNumber.WARN if firing else SeverityNumber.INFO,
+        event_name=ALERT_EVENT,
+        body=line["annotations"]["summary"],
+        attributes={"id": line["id"], "status": line["status"], **said},
+    )
+
+
+def ids_in(path: Path) -> set[str]:
+    """Return the ids of the last lines of a log of alerts; raises OSError where it cannot be read."""
+    found = set()
+    for line in whole_lines(path):
+        try:
+            found.add(str(json.loads(line)["id"]))
+        except (ValueError, KeyError, TypeError):
+            continue  # not ours: left alone
+    return found

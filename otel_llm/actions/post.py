@@ -1,0 +1,87 @@
+"""One HTTP request to a target that the configuration names: no redirect is followed, no answer is read to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MOST_ANSWER_BYTES: Final = 64 * 1024
+
+
+class NoAnswerError(Exception):
+    """Say that no answer came; `maybe_sent`: whether the request may have arrived all the same."""
+
+    def __init__(self, reason: str, *, maybe_sent: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.maybe_sent = maybe_sent
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, and the beginning of a body; names of headers in lower case."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the status is a success; a redirect is none."""
+        return 200 <= self.status < 300
+
+
+def ask(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    timeout_s: float,
+    ca_file: Path | None = None,
+) -> Answer:
+    """Send one request on a connection of its own and return the answer, whatever its status.
+
+    `timeout_s` bounds the connecting, and every wait for the next bytes. Proxies are those of the environment; a
+    `.netrc` is not read. A redirect is an answer like another: what we send goes where the configuration says only.
+
+    Raises:
+        NoAnswerError: nothing that could be read came back.
+    """
+    import requests
+    from opentelemetry.instrumentation.utils import suppress_instrumentation
+
+    with suppress_instrumentation(), requests.Session() as session:
+        session.proxies.update(requests.utils.get_environ_proxies(url))
+        session.trust_env = False
+        session.verify = True if ca_file is None else str(ca_file)
+        try:
+            with session.request(
+                method,
+                url,
+                data=body,
+                headers=dict(headers),
+                timeout=max(timeout_s, 0.001),
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                beginning = response.raw.read(MOST_ANSWER_BYTES, decode_content=False)
+                names = {name.lower(): value for name, value in response.headers.items()}
+                return Answer(response.status_code, beginning, names)
+        except requests.exceptions.ConnectTimeout:
+            raise NoAnswerError("no connection in time", maybe_sent=False) from None
+        except requests.exceptions.SSLError:
+            raise NoAnswerError(
+                "no TLS connection: its certificate is not trusted, or it speaks none", maybe_sent=False
+            ) from None
+        except requests.exceptions.ConnectionError as error:
+            refused = "NewConnectionError" in repr(error) or "NameResolutionError" in repr(error)
+            reason = "no connection" if refused else "the connection broke"
+            raise NoAnswerError(reason, maybe_sent=not refused) from None
+        except requests.exceptions.Timeout:
+            raise NoAnswerError("no answer in time", maybe_sent=True) from None
+        except Exception as error:  # noqa: BLE001  urllib3's own, and whatever a target can provoke besides
+            raise NoAnswerError(f"no answer that can be read ({type(error).__name__})", maybe_sent=True) from None

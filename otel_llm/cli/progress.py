@@ -1,0 +1,28 @@
+"""How far a long reading is: on a terminal, where there is much to read."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LONG_INPUT_BYTES: Final = 20_000_000
+"""Inputs of less than this are read before a progress bar would be noticed."""
+
+
+@contextlib.contextmanager
+def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[[int], None] | None]:
+    """Give what takes the bytes read so far, of `size`, and shows them with rate and time left; None: nobody looks."""
+    console = Console(stderr=True)
+    if size < long_bytes or not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("reading", total=size)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,161 @@
+"""`otel-llm rules backtest`: what rules would have decided, had they been in force when a journal was written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from otel_llm.cli.durations import Duration
+from otel_llm.cli.progress import reading
+from otel_llm.rules.load import RulesError, load_rules
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from otel_llm.collector.backtest import Backtest
+    from otel_llm.rules.decisions import Decision
+
+WIDTH: Final = 140
+"""Columns of the table where the output is no terminal."""
+LONG_JOURNAL_BYTES: Final = 2_000_000
+"""Journals of less than this are evaluated before a progress bar would be noticed."""
+_FILE = click.Path(path_type=Path)
+
+EXAMPLES = """
+\b
+Examples:
+  otel-llm rules backtest --rules new.yaml ~/.local/state/otel-llm/journal
+  otel-llm rules backtest --rules new.yaml --against rules/chat.yaml journal
+  otel-llm rules backtest --rules new.yaml --decisions decisions.jsonl journal
+  otel-llm rules backtest --rules rules/ --decisions decisions.jsonl --fail-on-difference journal
+
+\b
+Exit code: 0 fine; 1 the decisions differ (with --fail-on-difference), or a rule file is
+refused; 2 bad usage, or nothing to read.
+"""
+
+
+@click.command("backtest", epilog=EXAMPLES, short_help="What rules would have decided over a journal.")
+@click.argument("journals", nargs=-1, required=True, type=_FILE, metavar="JOURNAL...")
+@click.option(
+    "--rules",
+    "rule_paths",
+    multiple=True,
+    help="Rule file, folder or glob; may be repeated. [default: the shipped rules, in shadow]",
+)
+@click.option("--against", multiple=True, help="The rules of then: file, folder or glob; may be repeated.")
+@click.option(
+    "--decisions",
+    multiple=True,
+    type=_FILE,
+    help="What was decided then: a file of collect --decisions, with those closed before it; may be repeated.",
+)
+@click.option("--slo", type=_FILE, metavar="F", help="SLO classes. [default: the shipped ones]")
+@click.option("--config", type=_FILE, metavar="F", help="The collector's settings: limits, receivers.")
+@click.option("--window", type=Duration(), default="10s", show_default=True, help="As collect was given it.")
+@click.option("--lateness", type=Duration(), default="5s", show_default=True, help="As collect was given it.")
+@click.option("--lost-after", type=Duration(), default="120s", show_default=True, help="As collect was given it.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="What is printed: a table to read, or one JSON object.",
+)
+@click.option("--write", type=_FILE, metavar="OUT", help="Write the decisions of --rules here (JSON lines).")
+@click.option("--fail-on-difference", is_flag=True, help="Exit 1 unless both sides decide exactly the same.")
+def backtest(
+    journals: tuple[Path, ...],
+    rule_paths: tuple[str, ...],
+    against: tuple[str, ...],
+    decisions: tuple[Path, ...],
+    slo: Path | None,
+    config: Path | None,
+    window: int,
+    lateness: int,
+    lost_after: int,
+    form: str,
+    write: Path | None,
+    fail_on_difference: bool,
+) -> None:
+    """Evaluate rules over JOURNALs of `otel-llm collect` (folders or files), on the times of receipt in them.
+
+    The collector's own evaluator runs; nothing is sent or done, whatever the rules say. With --against or --decisions
+    it is compared with what was in force then, firing by firing.
+    """
+    from otel_llm.collector.backtest import VERBS
+    from otel_llm.collector.backtest import backtest as run
+    from otel_llm.collector.backtest_journal import Recording
+    from otel_llm.collector.backtest_run import Terms
+    from otel_llm.collector.backtest_summary import summary
+    from otel_llm.collector.config_file import load_settings
+    from otel_llm.collector.evaluator import Patience
+    from otel_llm.readers.records import InputError
+
+    if against and decisions:
+        raise click.UsageError("--against or --decisions: one of them says what was in force then")
+    if fail_on_difference and not against and not decisions:
+        raise click.UsageError("--fail-on-difference needs something to differ from: --against or --decisions")
+    try:
+        settings = load_settings(config)
+        new = load_rules(rule_paths, VERBS)
+        old = load_rules(against, VERBS) if against else None
+    except RulesError as refused:
+        click.echo("\n".join(str(one) for one in refused.errors), err=True)
+        sys.exit(1)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    try:
+        terms = Terms(load_slo(slo), settings.limits, Patience(lateness, lost_after), window)
+        recording = Recording(journals)
+        with _writer(write) as decided, reading(recording.size, LONG_JOURNAL_BYTES) as advance:
+            found = run(
+                recording,
+                rules=new,
+                terms=terms,
+                against=old,
+                decisions=decisions,
+                notified=[one.name for one in settings.receivers if one.kind == "notification"],
+                progress=advance,
+                decided=decided,
+            )
+    except (ConfigError, InputError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    if form == "json":
+        click.echo(json.dumps(summary(found), allow_nan=False))
+    else:
+        _print(found)
+    if fail_on_difference and found.differs:
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def _writer(path: Path | None) -> Iterator[Callable[[list[Decision]], None] | None]:
+    """Give what writes decisions as records, on the instant at which each was made for a wall clock."""
+    if path is None:
+        yield None
+        return
+    with path.open("w", encoding="utf-8") as file:
+
+        def write(decisions: list[Decision]) -> None:
+            for decision in decisions:
+                file.write(json.dumps(decision.record(), separators=(",", ":"), allow_nan=False) + "\n")
+
+        yield write
+
+
+def _print(found: Backtest) -> None:
+    from rich.console import Console
+
+    from otel_llm.cli.backtest_words import show
+
+    console = Console()
+    show(console if console.is_terminal else Console(width=WIDTH), found)

@@ -1,0 +1,133 @@
+"""`otel-llm rules explain`: a recorded decision in words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from otel_llm.audit.words import printable
+from otel_llm.cli.progress import reading
+from otel_llm.rules.decision_files import decision_files, read_back
+from otel_llm.rules.explain import explain as in_words
+from otel_llm.rules.explain import headline
+from otel_llm.rules.load import load_rules
+from otel_llm.rules.transitions import NoIdError, find, newest
+from otel_llm.rules.yamlfile import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from otel_llm.rules.ruleset import Rule
+
+MOST_SHOWN = 20
+"""Of ids that begin alike so many are told."""
+LONGEST_LINE = 6000
+"""A condition has at most 4,096 characters."""
+
+
+@click.command("explain", short_help="Say a recorded decision in words.")
+@click.argument("id_", required=False, metavar="[ID]")
+@click.option(
+    "--decisions",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="The decision file of `collect`; its closed files (FILE.000001 ...) are read too.",
+)
+@click.option("--rules", "rule_files", multiple=True, metavar="F", help="Where its rule stands; else the shipped ones.")
+@click.option("--list", "listing", is_flag=True, help="List what was decided last, with ids.")
+@click.option("--rule", metavar="NAME", help="List only this rule's.")
+@click.option("--trace", metavar="HEX", help="List only those of this trace.")
+@click.option("--last", type=click.IntRange(1, 100_000), default=MOST_SHOWN, show_default=True, help="List so many.")
+def explain(
+    id_: str | None,
+    decisions: Path,
+    rule_files: tuple[str, ...],
+    listing: bool,
+    rule: str | None,
+    trace: str | None,
+    last: int,
+) -> None:
+    """Say in words what a rule decided: when, of whom, by which facts, what came of it.
+
+    ID names one flip of one rule on one stream, instance or class, with all actions decided then: 16 hex digits, or as
+    many of the first as no other has (at least 4). --list shows them. Exits 0, 1 where the ID names none or several, 2
+    where a file cannot be read.
+
+    \b
+    Example:
+      otel-llm rules explain --decisions decisions.jsonl --list
+      otel-llm rules explain --decisions decisions.jsonl 3f2a9c
+    """
+    if listing is (id_ is not None):
+        raise click.UsageError("name an ID, or ask for --list")
+    if id_ is not None and (rule is not None or trace is not None):
+        raise click.UsageError("--rule and --trace choose what --list shows")
+    try:
+        files = decision_files(decisions)
+        if not files:
+            raise click.UsageError(f"{decisions}: no such file; `collect --decisions` writes it")
+        with reading(sum(file.stat().st_size for file in files) * (1 if listing else 2)) as advance:
+            lines = _counted(decisions, advance)
+            if listing:
+                _list(lines, last, rule, None if trace is None else trace.lower())
+                return
+            assert id_ is not None  # noqa: S101
+            found = find(id_, lines)
+        if len(found.matches) != 1:
+            sys.exit(_not_one(id_, list(found.matches)))
+        (one,) = found.matches.values()
+        for line in in_words(one, found.before, found.after, _rule(rule_files, str(one.first["rule_hash"]))):
+            click.echo(printable(line, LONGEST_LINE))
+        _say_broken(found.broken)
+    except (OSError, ConfigError, NoIdError) as problem:
+        raise click.UsageError(str(problem)) from problem
+
+
+def _list(lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str | None) -> None:
+    found, broken = newest(lines(), last, rule=rule, trace_id=trace)
+    for one in found:
+        click.echo(printable(headline(one), LONGEST_LINE))
+    if not found:
+        click.echo("no decisions")
+    _say_broken(broken)
+
+
+def _not_one(id_: str, matches: list[str]) -> int:
+    if not matches:
+        click.echo(f"no decision's id begins with {id_}", err=True)
+    else:
+        shown = ", ".join(matches[:MOST_SHOWN]) + (" ..." if len(matches) > MOST_SHOWN else "")
+        click.echo(f"{len(matches)} ids begin with {id_}: {shown}", err=True)
+    return 1
+
+
+def _say_broken(broken: int) -> None:
+    if broken:
+        click.echo(f"{broken} lines are no decision records", err=True)
+
+
+def _rule(files: tuple[str, ...], rule_hash: str) -> Rule | None:
+    """Return the rule of this hash; raises ConfigError where rules that are named are wrong."""
+    return next((rule for rule in load_rules(files, _ANY).rules if rule.hash == rule_hash), None)
+
+
+_ANY = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
+"""Nothing is done here: whatever may be enforced somewhere is read."""
+
+
+def _counted(path: Path, advance: Callable[[int], None] | None) -> Callable[[], Iterator[str]]:
+    done = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal done
+        for number, line in enumerate(read_back(path)):
+            done += len(line)
+            if advance is not None and not number % 4096:
+                advance(done)
+            yield line
+
+    return lines

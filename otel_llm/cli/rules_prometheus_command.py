@@ -1,0 +1,73 @@
+"""`otel-llm rules prometheus`: recording and alerting rules for Prometheus, from SLO classes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from otel_llm.collector.prometheus_rules import (
+    LEAST_REQUESTS,
+    PrometheusSettings,
+    UnwritableError,
+    prometheus_rules,
+)
+from otel_llm.rules.check import finding
+from otel_llm.rules.shipped import shipped_slo_file
+from otel_llm.rules.slo_file import slo_of
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, load_yaml
+
+
+@click.command()
+@click.option("--slo", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]")
+@click.option("--job", default="otel-llm", show_default=True, help="Job under which the collectors are scraped.")
+@click.option(
+    "--match",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Label of the scraped target that every rule asks for and records; may be repeated.",
+)
+@click.option("--service", default="otel-llm", show_default=True, help="Name for `sloth_service`.")
+@click.option(
+    "--least-requests",
+    type=click.IntRange(1, 10**9),
+    default=LEAST_REQUESTS,
+    show_default=True,
+    help="Requests that an alert needs in its longer window; more where fewer would let a single miss alert.",
+)
+def prometheus(slo: Path | None, job: str, match: tuple[str, ...], service: str, least_requests: int) -> None:
+    """Print Prometheus rules for the objectives of SLO classes, and alerts on the collector itself.
+
+    Error ratios and budgets have Sloth's record names; alerts look at two windows and need a least number of requests.
+    What is left out is said on stderr. Exits 0, 1 (the classes are refused) or 2 (usage, a file that cannot be read).
+
+    \b
+    Example:
+      otel-llm rules prometheus --slo slo.yaml --job otel-llm > otel-llm.rules.yml
+    """
+    path = slo or shipped_slo_file()
+    try:
+        settings = PrometheusSettings(job, service, tuple(map(_pair, match)), least_requests)
+    except UnwritableError as problem:
+        raise click.UsageError(str(problem)) from problem
+    source = None
+    try:
+        file = load_yaml(path)
+        source = file.text
+        written = prometheus_rules(slo_of(file), settings)
+    except UnreadableConfigError as problem:
+        raise click.UsageError(str(problem)) from problem
+    except ConfigError as problem:
+        click.echo(str(finding(problem, source)), err=True)
+        sys.exit(1)
+    except UnwritableError as problem:
+        raise click.ClickException(f"{path}: {problem}") from problem
+    for note in written.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(written.text, nl=False)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value

@@ -1,0 +1,21 @@
+"""`otel-llm rules schema`: what an editor needs to complete and check rule files."""
+
+from __future__ import annotations
+
+import click
+
+from otel_llm.rules.editor_schema import schema_text
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON schema of rule files, for editors.
+
+    With the YAML language server, begin a rule file with `# yaml-language-server: $schema=rules.schema.json`. It knows
+    keys, verbs and words; conditions are checked by `otel-llm rules check`.
+
+    \b
+    Example:
+      otel-llm rules schema > rules.schema.json
+    """
+    click.echo(schema_text(), nl=False)

@@ -1,0 +1,94 @@
+"""`otel-llm rules test`: unit tests of rules."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from otel_llm.rules.check import finding
+from otel_llm.rules.load import RulesError
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.ruletest.reader import read_test_file
+from otel_llm.ruletest.run import run_test
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from otel_llm.ruletest.reader import RuleTest, TestFile
+    from otel_llm.ruletest.run import Result
+
+
+@click.command("test", short_help="Run unit tests of rules.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--run", "only", metavar="TEXT", help="Run only tests whose name contains this.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell every decision of every test, not only of those that fail.")
+def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
+    """Run the unit tests of rules in FILE...: streams by token-arrival scripts, and what is expected of the rules.
+
+    The collector's own evaluator runs, on virtual time: nothing waits for a clock. docs/rules-test.md has the format.
+    Exits 0 if all is as expected, 1 if something is not or a file is refused, 2 if one cannot be read or
+    nothing is to be run.
+
+    \b
+    Example:
+      otel-llm rules test rules/*.test.yaml
+    """
+    refused = 0
+    todo: list[tuple[Path, TestFile, RuleTest]] = []
+    for path in files:
+        try:
+            read = read_test_file(path)
+        except UnreadableConfigError as problem:
+            raise click.UsageError(str(problem)) from problem
+        except ConfigError as problem:
+            refused += 1
+            for error in problem.errors if isinstance(problem, RulesError) else [problem]:
+                click.echo(str(finding(error, _text(error.file))))
+            continue
+        todo += [(path, read, one) for one in read.tests if only is None or only in one.name]
+    if not todo and not refused:
+        raise click.UsageError(f"no test's name contains {only!r}")
+    with _progress(len(todo)) as bar:
+        results: list[tuple[Path, Result]] = []
+        for number, (path, read, one) in enumerate(todo):
+            results.append((path, run_test(read, one, None if bar is None else partial(_tell, bar, number))))
+    said: Path | None = None
+    for path, result in results:
+        if said != path:
+            click.echo(f"{path}")
+            said = path
+        click.echo(result.words(str(path), story=verbose))
+    passed = sum(result.passed for _, result in results)
+    failed = len(results) - passed
+    click.echo(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))
+    sys.exit(1 if failed or refused else 0)
+
+
+@contextlib.contextmanager
+def _progress(tests: int) -> Iterator[Callable[[float], None] | None]:
+    """Give what takes how many tests are done, parts of one included, and shows it; None: nobody looks."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not tests:
+        yield None
+        return
+    columns = (TextColumn("testing"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("testing", total=tests)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _tell(bar: Callable[[float], None], before: int, share: float) -> None:
+    bar(before + share)
+
+
+def _text(file: str) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        return Path(file).read_text("utf-8-sig")
+    return None

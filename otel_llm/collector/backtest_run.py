@@ -1,0 +1,156 @@
+"""One evaluator of a backtest: the collector's own, over journals, on the receipt times that stand in them.
+
+What comes out is what a collector would have decided that received these exports at these instants: evaluator, rule
+engine, sieve and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
+journal's folder is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
+from otel_llm.collector.pipeline import TOGETHER_BYTES
+from otel_llm.collector.together import MOST
+from otel_llm.collector.windowing import Windowing
+from otel_llm.readers import otlp
+from otel_llm.readers.attributes import AttributeLimits
+from otel_llm.readers.records import DecodeError
+from otel_llm.rules.engine import RuleEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from otel_llm.collector.config import Limits
+    from otel_llm.collector.metering import Metered
+    from otel_llm.collector.streams import LiveStream
+    from otel_llm.collector.together import Received
+    from otel_llm.readers.journal_format import Record
+    from otel_llm.readers.rows import Row
+    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.slo.classes import SloClasses
+    from otel_llm.slo.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what streams are followed: as the options of `collect` say it."""
+
+    classes: SloClasses
+    limits: Limits
+    patience: Patience = field(default_factory=Patience)
+    window_ns: int = 10_000_000_000
+
+
+@dataclass(slots=True)
+class Run:
+    """One collector's evaluator over the records of a journal, under one set of rules.
+
+    `decided` takes decisions as they are made, in order.
+    """
+
+    terms: Terms
+    rules: RuleSet
+    decided: Callable[[list[Decision]], None]
+    judged: int = 0
+    """Streams that are over."""
+    headless: int = 0
+    """Those of them whose first segment is not in the journal: they began before it, or it was lost."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """`undecodable` records, and `internal_errors`: those taken together with one that a bug of ours hit."""
+    evaluator: Evaluator = field(init=False)
+
+    def __post_init__(self) -> None:
+        terms = self.terms
+        windowing = Windowing(window_ns=terms.window_ns, lateness_ns=terms.patience.lateness_ns)
+        self.evaluator = Evaluator(
+            classes=terms.classes,
+            rules=RuleEngine(self.rules),
+            windowing=windowing,
+            sink=_Found(self),
+            patience=terms.patience,
+        )
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Evaluate consecutive records, each with a time of receipt."""
+        received = self._read(records)
+        try:
+            self.evaluator.apply_all(received)
+        except Exception:  # the live collector goes on as well; said once with its traceback, counted always
+            if not self.counts["internal_errors"]:
+                log.exception("otel-llm: records could not be evaluated")
+            self.counts["internal_errors"] += len(received)
+
+    def until(self, instant_ns: int) -> None:
+        """Let time pass up to this instant (unix ns), after the last record, as a collector does that is stopped."""
+        self.evaluator.finish(instant_ns)
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many streams are not over."""
+        return len(self.evaluator.live)
+
+    def _read(self, records: Sequence[Record]) -> list[Received]:
+        limits = self.terms.limits
+        attributes = AttributeLimits(limits.attributes_per_span, limits.attribute_chars)
+        received: list[Received] = []
+        for record, batch in zip(records, otlp.read_all([one.raw for one in records], limits=attributes), strict=True):
+            if isinstance(batch, DecodeError):
+                self.counts["undecodable"] += 1
+                continue
+            assert record.receipt_ns is not None  # noqa: S101
+            batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
+            batch.received(record.receipt_ns)
+            received.append((batch, record.receipt_ns))
+        return received
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the evaluator finds: decisions are handed on, verdicts counted, the rest is the collector's business."""
+
+    run: Run
+
+    def charged(self, metered: Metered) -> None:
+        """Leave the counters to the collector."""
+
+    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:  # noqa: ARG002
+        """Count a stream that is over."""
+        self.run.judged += 1
+        self.run.headless += not stream.received.has(0)
+
+    def foreign_judged(self, row: Row) -> None:
+        """Leave other instrumentations' spans to the collector: no rule is about them."""
+
+    def decided(self, decisions: list[Decision]) -> None:
+        """Hand decisions on."""
+        self.run.decided(decisions)
+
+
+def replay(records: Iterable[Record], runs: Sequence[Run], progress: Callable[[], None] | None = None) -> None:
+    """Have every run take all records; `progress` is called now and then."""
+    for together in _bunches(records):
+        for run in runs:
+            run.take(together)
+        if progress is not None:
+            progress()
+
+
+def _bunches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Cut records into bunches as the service takes them in together: the same is found, only sooner."""
+    bunch: list[Record] = []
+    size = 0
+    for record in records:
+        bunch.append(record)
+        size += len(record.raw)
+        if len(bunch) == MOST or size >= TOGETHER_BYTES:
+            yield bunch
+            bunch, size = [], 0
+    if bunch:
+        yield bunch

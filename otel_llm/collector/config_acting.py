@@ -1,0 +1,233 @@
+"""The sections of the settings file on alerts and actions: who is told, and who can be asked to act."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from otel_llm.collector import config
+from otel_llm.collector.config_target import Duration, EndpointShape, FileName, at, target
+from otel_llm.collector.secret_files import read_signing_secrets
+from otel_llm.collector.tokens import read_tokens
+from otel_llm.rules.refusals import StrictModel, wrong
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from otel_llm.rules.yamlfile import KeyPath, YamlFile
+
+_LONGEST_NAME: Final = 200
+_WHAT_DOES: Final[dict[config.EngineKind, str]] = {
+    "vllm": "aborts",
+    "sglang": "aborts",
+    "vllm_router": "drains",
+    "sglang_router": "drains",
+    "webhook": "scales",
+}
+_ROUTERS: Final[tuple[config.EngineKind, ...]] = ("vllm_router", "sglang_router")
+_NEEDED_BY: Final[dict[str, tuple[config.EngineKind, ...]]] = {"url": _ROUTERS, "secret_file": ("webhook",)}
+_ONLY_FOR: Final[dict[str, tuple[config.EngineKind, ...]]] = _NEEDED_BY | {"abort_path": ("vllm", "sglang")}
+_URL_ADVICE: Final = "write for example https://hooks.example/alerts"
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if "@" in parts.netloc:
+        raise wrong("credentials in a URL", "put them into the file that the section has for them")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not _is_plain(value):
+        raise wrong("no URL that can be asked", _URL_ADVICE)
+    if parts.fragment:
+        raise wrong("a URL with a fragment", "leave out what follows the #: it would not be sent")
+    return value
+
+
+def _base_url(value: str) -> str:
+    value = _url(value)
+    if urlsplit(value).query:
+        raise wrong(
+            "a URL with a query", "write for example http://127.0.0.1:9093, with a path before its API if need be"
+        )
+    return value.rstrip("/")
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or not _is_plain(value) or "#" in value:
+        raise wrong(f"{value!r} is no path", "write for example /abort_request")
+    return value
+
+
+def _is_plain(value: str) -> bool:
+    return value.isascii() and value.isprintable() and " " not in value
+
+
+def _named(value: object) -> object:
+    """Refuse names that a rule could not write, or nobody could read."""
+    for name in value if isinstance(value, dict) else ():
+        if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+            raise wrong(f"{name!r} is no name", f"write a line of text, at most {_LONGEST_NAME} characters", name)
+    return value
+
+
+_Url = Annotated[str, AfterValidator(_url)]
+_BaseUrl = Annotated[str, AfterValidator(_base_url)]
+
+
+class _Receiver(StrictModel):
+    url: _Url
+    secret_file: FileName
+    timeout: Duration = 5.0
+    kind: Literal["notification", "action"] = "notification"
+
+
+ReceiverShapes = Annotated[dict[str, _Receiver], BeforeValidator(_named)]
+
+
+class AlertmanagerShape(StrictModel):
+    """The section `alertmanager`."""
+
+    urls: Annotated[list[_BaseUrl], Field(min_length=1, max_length=16)]
+    resend: Duration = 60.0
+    resolved_for: Duration = 900.0
+    timeout: Duration = 10.0
+    bearer_file: FileName | None = None
+    ca_file: FileName | None = None
+
+
+class AlertsShape(StrictModel):
+    """The section `alerts`."""
+
+    log: FileName | None = None
+    receivers: list[str] = Field(default_factory=list)
+    settle: Duration = 5.0
+    otlp: EndpointShape | None = None
+    dead_letter: FileName | None = None
+
+
+class _Engine(StrictModel):
+    kind: config.EngineKind
+    instances: Annotated[dict[str, _BaseUrl], BeforeValidator(_named), Field(min_length=1)]
+    url: _BaseUrl | None = None
+    token_file: FileName | None = None
+    secret_file: FileName | None = None
+    abort_path: Annotated[str, AfterValidator(_path)] | None = None
+
+
+class ActionsShape(StrictModel):
+    """The section `actions`."""
+
+    kill_switch: FileName | None = None
+    wedge_timeout: Duration = 10.0
+    engines: Annotated[dict[str, _Engine], BeforeValidator(_named)] = Field(default_factory=dict)
+
+
+def build_receivers(file: YamlFile, folder: Path, section: dict[str, Any]) -> tuple[config.Receiver, ...]:
+    """Return the receivers; raises ConfigError where a file of secrets cannot be used."""
+    made = []
+    for name, one in section.items():
+        secret_file = _readable(file, folder, one.secret_file, ("receivers", name, "secret_file"), read_signing_secrets)
+        made.append(config.Receiver(name, one.url, secret_file, one.timeout, one.kind))
+    return tuple(made)
+
+
+def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape) -> config.AlertmanagerSettings:
+    """Return the section; raises ConfigError where a file that it names cannot be used."""
+    for index, url in enumerate(section.urls):
+        if url in section.urls[:index]:
+            raise file.refuse(("alertmanager", "urls", index), "stands here twice", "name each Alertmanager once")
+        if url.endswith(("/api/v2", "/api/v2/alerts", "/api/v1/alerts")):
+            advice = "leave out /api and what follows: that is added"
+            raise file.refuse(("alertmanager", "urls", index), "a URL of the API", advice)
+    bearer_file = ca_file = None
+    if section.bearer_file is not None:
+        bearer_file = _readable(file, folder, section.bearer_file, ("alertmanager", "bearer_file"), read_tokens)
+    if section.ca_file is not None:
+        ca_file = _readable(file, folder, section.ca_file, ("alertmanager", "ca_file"), _certificates)
+    return config.AlertmanagerSettings(
+        tuple(section.urls), section.resend, section.resolved_for, section.timeout, bearer_file, ca_file
+    )
+
+
+def build_alerts(
+    file: YamlFile, folder: Path, section: AlertsShape, receivers: tuple[config.Receiver, ...]
+) -> config.AlertSettings:
+    """Return the section; raises ConfigError where it names a receiver that is none for alerts."""
+    kinds = {receiver.name: receiver.kind for receiver in receivers}
+    for index, name in enumerate(section.receivers):
+        place: KeyPath = ("alerts", "receivers", index)
+        if name not in kinds:
+            advice = did_you_mean(name, list(kinds)) if kinds else "name it in the section `receivers`"
+            raise file.refuse(place, f"{name!r} is no receiver", advice)
+        if kinds[name] != "notification":
+            raise file.refuse(place, f"{name!r} takes actions", "alerts go to receivers of `kind: notification`")
+        if name in section.receivers[:index]:
+            raise file.refuse(place, f"{name!r} stands here twice", "")
+    return config.AlertSettings(
+        log=None if section.log is None else folder / section.log,
+        receivers=tuple(section.receivers),
+        settle_s=section.settle,
+        otlp=None if section.otlp is None else target(file, folder, section.otlp, ("alerts", "otlp")),
+        dead_letter=None if section.dead_letter is None else folder / section.dead_letter,
+    )
+
+
+def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> config.ActionSettings:
+    """Return the section; raises ConfigError for an instance of two engines, and files that cannot be used."""
+    engines = []
+    whose: dict[str, str] = {}
+    for name, one in section.engines.items():
+        place: KeyPath = ("actions", "engines", name)
+        for instance in one.instances:
+            other = whose.setdefault(instance, name)
+            if other != name and _alike(section.engines[other].kind, one.kind):
+                message = f"{instance!r} is an instance of {other!r} already"
+                raise file.refuse((*place, "instances", instance), message, "name it once", at_key=True)
+        for key, kinds in _ONLY_FOR.items():
+            if getattr(one, key) is not None and one.kind not in kinds:
+                advice = f"it belongs to {' or '.join(kinds)}"
+                raise file.refuse((*place, key), f"an engine of kind {one.kind} has no {key}", advice, at_key=True)
+        for key, kinds in _NEEDED_BY.items():
+            if getattr(one, key) is None and one.kind in kinds:
+                raise file.refuse((*place, key), "missing", f"an engine of kind {one.kind} needs it")
+        token_file = secret_file = None
+        if one.token_file is not None:
+            token_file = _readable(file, folder, one.token_file, (*place, "token_file"), read_tokens)
+        if one.secret_file is not None:
+            secret_file = _readable(file, folder, one.secret_file, (*place, "secret_file"), read_signing_secrets)
+        instances = tuple(one.instances.items())
+        engines.append(config.Engine(name, one.kind, instances, one.url, token_file, secret_file, one.abort_path))
+    kill_switch = None if section.kill_switch is None else folder / section.kill_switch
+    return config.ActionSettings(tuple(engines), kill_switch, section.wedge_timeout)
+
+
+def _alike(one: config.EngineKind, other: config.EngineKind) -> bool:
+    """Tell whether both kinds do the same things, so that it would be open who does them for an instance."""
+    return _WHAT_DOES[one] == _WHAT_DOES[other]
+
+
+def _certificates(path: Path) -> None:
+    try:
+        ssl.create_default_context(cafile=str(path))
+    except ssl.SSLError:
+        raise ConfigError(str(path), None, None, "", "no certificates in PEM", "name the file of who signs") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from None
+
+
+def _readable(file: YamlFile, folder: Path, name: str, place: KeyPath, read: Callable[[Path], object]) -> Path:
+    """Return a file that was read once, so that one that cannot be used is refused at the start."""
+    path = folder / name
+    try:
+        read(path)
+    except UnreadableConfigError as error:
+        raise at(file, place, error) from None
+    return path

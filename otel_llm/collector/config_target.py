@@ -1,0 +1,77 @@
+"""What several sections of the settings file have: durations, names of files, OTLP endpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from otel_llm.collector import config
+from otel_llm.collector.errors import StartError
+from otel_llm.collector.otlp_out_target import OtlpTarget
+from otel_llm.collector.secret_files import read_headers
+from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.rules.refusals import StrictModel, wrong
+from otel_llm.rules.yamlfile import UnreadableConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
+
+_MIB: Final = config.MIB
+
+
+def _seconds_of_duration(value: object) -> float:
+    try:
+        length_ns = parse_duration_ns(value)
+    except ValueError as error:
+        raise wrong(str(error), DURATION_ADVICE) from None
+    if length_ns == 0:
+        raise wrong("must be longer than zero", DURATION_ADVICE)
+    return length_ns / 1e9
+
+
+Duration = Annotated[float, BeforeValidator(_seconds_of_duration)]
+FileName = Annotated[str, Field(min_length=1)]
+
+
+class EndpointShape(StrictModel):
+    """Where something is sent over OTLP, and how."""
+
+    endpoint: Annotated[str, Field(min_length=1)]
+    protocol: Literal["grpc", "http/protobuf"] = "grpc"
+    headers_file: FileName | None = None
+    compression: Literal["none", "gzip"] = "gzip"
+    timeout: Duration = 10.0
+    ca_file: FileName | None = None
+
+
+class TargetShape(EndpointShape):
+    """An endpoint with a queue before it."""
+
+    queue_bytes: Annotated[int, Field(ge=_MIB, le=2**40)] = 64 * _MIB
+
+
+def target(file: YamlFile, folder: Path, section: EndpointShape, place: KeyPath) -> OtlpTarget:
+    """Return what an endpoint's section names.
+
+    Raises:
+        ConfigError: it cannot be used, or a file that it names cannot.
+    """
+    headers: tuple[tuple[str, str], ...] = ()
+    if section.headers_file is not None:
+        try:
+            headers = read_headers(folder / section.headers_file)
+        except UnreadableConfigError as error:
+            raise at(file, (*place, "headers_file"), error) from None
+    ca_file = None if section.ca_file is None else folder / section.ca_file
+    try:
+        return OtlpTarget(section.endpoint, section.protocol, headers, section.compression, section.timeout, ca_file)
+    except StartError as error:
+        raise file.refuse((*place, "endpoint"), str(error)) from None
+
+
+def at(file: YamlFile, place: KeyPath, error: ConfigError) -> ConfigError:
+    """Return the refusal of a file that is not there, at the place that names it."""
+    return file.refuse(place, f"{error.file}: {error.message}", error.advice)

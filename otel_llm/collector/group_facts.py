@@ -1,0 +1,301 @@
+"""Rules of scopes instance and class: what their facts are made of, kept up while streams run, looked at each second.
+
+Nothing is done with a segment. A request that ends is added to its group's totals of the second; on each whole second
+of the virtual clock these are added to the windows of its labels, streams in flight are counted by columns, and the
+rules are looked at. An instant at which nothing can have changed is passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_llm.collector.group_subjects import Subjects
+from otel_llm.rules.rolling import Totals
+from otel_llm.rules.scope_engine import ScopeEngine
+from otel_llm.rules.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
+from otel_llm.slo.classes import UnknownClassError
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    import numpy.typing as npt
+
+    from otel_llm.collector.group_subjects import Subject
+    from otel_llm.collector.metering import Meter
+    from otel_llm.collector.streams import LiveStream
+    from otel_llm.collector.table import Group, Table
+    from otel_llm.rules.decisions import Decision, Labels
+    from otel_llm.rules.engine import RuleEngine
+    from otel_llm.slo.classes import Objective, SloClasses
+    from otel_llm.slo.verdict import Verdict
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+
+class Groups:
+    """Keep the facts of instances and classes, and have their rules looked at.
+
+    `quiet`: facts are kept and no rule is looked at, as long as a journal is read that does not go back far enough.
+    """
+
+    def __init__(
+        self, table: Table, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
+    ) -> None:
+        self._table = table
+        self._meter = meter
+        self.quiet = False
+        self.next_tick_ns: int | None = None
+        self._last_tick_ns = 0
+        self._subjects = Subjects(counts)
+        self._pending: dict[Group, Totals] = {}
+        """What came since the last tick, by group: added to the windows of both scopes at the next."""
+        self._heard_ns: dict[Group, int] = {}
+        """When anything was last received of streams that ended since."""
+        self._charged_tokens: Ints = np.zeros(0, dtype=np.int64)
+        self._charged_idle_ns: Ints = np.zeros(0, dtype=np.int64)
+        """By slot: what the windows have of the stream that is in it."""
+        self._set(engine, classes)
+
+    def use(self, engine: RuleEngine, classes: SloClasses, now_ns: int) -> list[Decision]:
+        """Decide by this engine's rules from now on; return how firings of rules that are gone end."""
+        former, charged = self.engine, self._benefit
+        # The facts that went with those firings are those that were kept for them.
+        self._count_flying(now_ns)
+        subjects = [self._facts(one, now_ns) for one in self._subjects.all()]
+        self._set(engine, classes, charged=charged)
+        decisions = self.engine.succeed(former, subjects)
+        for subject in self._subjects.all():
+            subject.keep(self._needs[subject.scope], now_ns)
+        self.wake(now_ns)
+        return decisions
+
+    def _set(self, engine: RuleEngine, classes: SloClasses, *, charged: bool = False) -> None:
+        self.engine = ScopeEngine(engine.rules, engine.acting, engine.decided)
+        self._classes = classes
+        self._needs = {scope: needs(self.engine.of(scope)) for scope in GROUP_SCOPES}
+        self._benefit = any(found.benefit for found in self._needs.values())
+        if self._benefit and not charged:
+            self._begin_to_charge()
+
+    def wake(self, now_ns: int) -> None:
+        """Note that something happened: the next whole second is looked at."""
+        tick_ns = max(_second(now_ns), self._last_tick_ns + SECOND_NS)
+        if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
+            self.next_tick_ns = tick_ns
+
+    def may_move_ahead(self, first_ns: int, last_ns: int) -> bool:
+        """Tell whether no second is looked at between the receipt of the first and of the last of some exports."""
+        return _second(first_ns) > last_ns and (self.next_tick_ns is None or self.next_tick_ns > last_ns)
+
+    def ended(self, stream: LiveStream, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
+        """Count a request that ended, and the rest of its benefit."""
+        group = stream.group
+        self._of(group).count(outcome, verdict, stream.slo.objective.fluidity_index)
+        self._heard_ns[group] = max(self._heard_ns.get(group, 0), stream.last_receipt_ns)
+        self.close(stream, verdict)
+        self.wake(now_ns)
+
+    def close(self, stream: LiveStream, verdict: Verdict | None) -> None:
+        """Charge what was not charged yet of the verdict's benefit; without one, all that was charged goes back."""
+        if not self._benefit:
+            return
+        self._make_room()
+        tokens, idle_ns, abort = 0, 0, 0.0
+        if verdict is not None and verdict.idle_ns is not None:
+            tokens, idle_ns, abort = verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty
+        slot, benefit = stream.slot, stream.slo.benefit
+        total = self._of(stream.group).benefit
+        total.add(tokens - int(self._charged_tokens[slot]))
+        total.add(benefit.penalty_tokens(int(self._charged_idle_ns[slot])))
+        total.add(-benefit.penalty_tokens(idle_ns))
+        total.add(-abort)
+        self._charged_tokens[slot] = self._charged_idle_ns[slot] = 0
+
+    def tick(self, now_ns: int) -> list[Decision]:
+        """Look at a whole second; return what was decided."""
+        self._last_tick_ns = now_ns
+        if self._benefit:
+            self._charge_flying()
+        changed = bool(self._pending)
+        for group, totals in self._pending.items():
+            for subject in self._of_group(group, now_ns, self._heard_ns.get(group, 0)):
+                for rolling in subject.windows.values():
+                    rolling.add(totals, now_ns)
+        self._forget_pending()
+        flying = self._count_flying(now_ns)
+        decisions: list[Decision] = []
+        if not self.quiet:
+            for subject in self._subjects.all():
+                decisions += self._look(subject, now_ns)
+        self.next_tick_ns = now_ns + SECOND_NS if flying or changed else self._next_tick_ns(now_ns)
+        return decisions
+
+    def resume(self, now_ns: int) -> None:
+        """Begin to decide, once the journal is read: windows begin empty, and what fired before fires."""
+        self.quiet = False
+        self._last_tick_ns = max(self._last_tick_ns, now_ns - now_ns % SECOND_NS)
+        self._forget_pending()
+        if self._benefit:
+            self._begin_to_charge()
+        for scope, labels in self.engine.left_firing:
+            self._subjects.add(scope, labels, self._needs[scope], now_ns)
+        for subject in self._subjects.all():
+            subject.begin_again(now_ns)
+        self._count_flying(now_ns)
+        for subject in self._subjects.all():
+            self.engine.follow(self._facts(subject, now_ns))
+        self.next_tick_ns = None
+        self.wake(now_ns)
+
+    # A tick's parts.
+
+    def _look(self, subject: Subject, now_ns: int) -> list[Decision]:
+        facts = self._facts(subject, now_ns)
+        decisions = self.engine.look(facts)
+        if now_ns >= subject.over_ns:
+            decisions += self.engine.over(facts)
+            self._subjects.drop(subject)
+        return decisions
+
+    def _count_flying(self, now_ns: int) -> int:
+        """Count the streams in flight of every subject, and those whose reader waits; return how many there are."""
+        for subject in self._subjects.all():
+            subject.count_anew()
+        table = self._table
+        slots = table.flying()
+        if not slots.size:
+            return 0
+        groups = table.group[slots]
+        streams = np.bincount(groups)
+        heard_ns = np.zeros(len(streams), dtype=np.int64)
+        np.maximum.at(heard_ns, groups, table.receipt_ns[slots])
+        ages = {age for found in self._needs.values() for age in found.starving_ns}
+        known = self._starving(slots, groups, ages, len(streams), now_ns) if ages else {}
+        for index in np.flatnonzero(streams).tolist():
+            for subject in self._of_group(table.groups[index], now_ns, int(heard_ns[index])):
+                flying = subject.flying
+                flying.streams += int(streams[index])
+                for age, (some, hungry) in flying.known.items():
+                    more, starving = known[age]
+                    flying.known[age] = (some + int(more[index]), hungry + int(starving[index]))
+        return len(slots)
+
+    def _starving(
+        self, slots: Ints, groups: Ints, ages: set[int], length: int, now_ns: int
+    ) -> dict[int, tuple[Ints, Ints]]:
+        """Count by group, for each greatest age of telemetry, the streams of which it is known, and those starving."""
+        table = self._table
+        x_ns = table.now_ns(slots, now_ns)
+        age_ns = x_ns - table.watermark_ns[slots]
+        hungry = table.running.runway_ns(slots, x_ns) < 0
+        whole = np.ones(len(slots), dtype=bool)
+        for place in np.flatnonzero(table.ready[slots] == 0).tolist():
+            stream = table.streams[slots[place]]
+            whole[place] = stream is not None and not stream.has_gap
+        found = {}
+        for age in ages:
+            known: Bools = whole & (age_ns <= age)
+            found[age] = (
+                np.bincount(groups[known], minlength=length),
+                np.bincount(groups[known & hungry], minlength=length),
+            )
+        return found
+
+    def _charge_flying(self) -> None:
+        """Charge what readers of streams in flight got and waited since the last tick, up to each one's watermark."""
+        self._make_room()
+        table, running = self._table, self._table.running
+        slots = table.flying()
+        tokens = running.count[slots]
+        idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
+        before, before_ns = self._charged_tokens[slots], self._charged_idle_ns[slots]
+        changed = (tokens != before) | (idle_ns != before_ns)
+        if not changed.any():
+            return
+        slots, tokens, idle_ns = slots[changed], tokens[changed] - before[changed], idle_ns[changed]
+        costs = self._meter.penalties(slots, before_ns[changed], idle_ns)
+        self._charged_tokens[slots] += tokens
+        self._charged_idle_ns[slots] = idle_ns
+        groups, member = np.unique(table.group[slots], return_inverse=True)
+        for at, group in enumerate(groups.tolist()):
+            own = member == at
+            total = self._of(table.groups[group]).benefit
+            total.add(int(tokens[own].sum()))
+            total.add(-math.fsum(costs[own].tolist()))  # one number whatever the order of slots
+
+    def _begin_to_charge(self) -> None:
+        """Take what readers have got and waited so far as charged."""
+        self._charged_tokens[:] = self._charged_idle_ns[:] = 0
+        pending, self._pending = self._pending, {}
+        self._charge_flying()
+        self._pending = pending
+
+    def _next_tick_ns(self, now_ns: int) -> int | None:
+        """Return the next second at which something can change though nothing is in flight; None if there is none."""
+        instants = []
+        for subject in self._subjects.all():
+            facts = self._facts(subject, now_ns)
+            due_ns = self.engine.next_due_ns(subject.scope, subject.labels, now_ns)
+            instants += [subject.over_ns, facts.next_change_ns(rates=subject.needs.rates), due_ns]
+        earliest = min((instant for instant in instants if instant is not None), default=None)
+        return None if earliest is None else max(_second(earliest), now_ns + SECOND_NS)
+
+    def _facts(self, subject: Subject, now_ns: int) -> ScopeFacts:
+        return ScopeFacts(
+            scope=subject.scope,
+            labels=subject.labels,
+            now_ns=now_ns,
+            heard_ns=subject.heard_ns,
+            flying=subject.flying,
+            windows=subject.windows,
+            since_ns=subject.since_ns,
+            objective=self._objective(subject.labels),
+        )
+
+    def _objective(self, labels: Labels) -> Objective | None:
+        try:
+            return self._classes.get(dict(labels)["slo_class"]).objective
+        except UnknownClassError:
+            return None
+
+    def _of_group(self, group: Group, now_ns: int, heard_ns: int) -> list[Subject]:
+        """Return whom a group counts for, in the scopes for which there is a rule: it has a stream now."""
+        found = []
+        for scope, asked in self._needs.items():
+            if self.engine.of(scope):
+                subject = self._subjects.of(scope, group, asked, now_ns)
+                subject.busy_ns, subject.heard_ns = now_ns, max(subject.heard_ns, heard_ns)
+                found.append(subject)
+        return found
+
+    def _of(self, group: Group) -> Totals:
+        return self._pending.setdefault(group, Totals())
+
+    def _forget_pending(self) -> None:
+        self._pending.clear()
+        self._heard_ns.clear()
+
+    def _make_room(self) -> None:
+        more = self._table.size - len(self._charged_tokens)
+        if more:
+            zeros = np.zeros(more, dtype=np.int64)
+            self._charged_tokens = np.concatenate((self._charged_tokens, zeros))
+            self._charged_idle_ns = np.concatenate((self._charged_idle_ns, zeros))
+
+
+def _second(instant_ns: int) -> int:
+    """Return the first whole second not before an instant."""
+    return -(-instant_ns // SECOND_NS) * SECOND_NS
+
+
+def groups_for(
+    table: Table, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
+) -> Groups | None:
+    """Return who keeps the facts that rules of scopes instance and class ask for; None where there is no such rule."""
+    if not engine.rules.group_rules:
+        return None
+    return Groups(table, meter, engine, classes, counts)

@@ -1,0 +1,112 @@
+"""The instances and classes that rules are looked at for: who they are, what is kept of each, and how many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.table import MOST_GROUPS
+from otel_llm.rules.rolling import Rolling
+from otel_llm.rules.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, Flying, Needs
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from otel_llm.collector.table import Group
+    from otel_llm.rules.decisions import Labels
+    from otel_llm.rules.facts import Scope
+
+MAX_SUBJECTS: Final = 500
+"""Instances and classes told apart in one scope; beyond them models and instances count as `other`, as in metrics."""
+OTHER: Final = "other"
+LINGER_NS: Final = 60 * SECOND_NS
+"""How long one is followed, at least, after its last stream."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """An instance or a class; instants of the collector's clock.
+
+    `since_ns`: since when each of its windows has been filled; `heard_ns`: when anything was last received of it;
+    `busy_ns`: the last tick at which there was a stream of it.
+    """
+
+    scope: Scope
+    labels: Labels
+    needs: Needs = field(default_factory=Needs)
+    windows: dict[str, Rolling] = field(default_factory=dict)
+    since_ns: dict[str, int] = field(default_factory=dict)
+    flying: Flying = field(default_factory=lambda: Flying(0, {}))
+    heard_ns: int = 0
+    busy_ns: int = 0
+
+    def keep(self, needs: Needs, now_ns: int) -> None:
+        """Keep what is needed from now on: windows that are new begin empty."""
+        self.needs = needs
+        self.since_ns = {window: self.since_ns.get(window, now_ns) for window in needs.windows}
+        self.windows = {window: self.windows.get(window) or Rolling(WINDOW_NS[window]) for window in needs.windows}
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Forget which streams are in flight."""
+        self.flying = Flying(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
+
+    def begin_again(self, now_ns: int) -> None:
+        """Forget what ended."""
+        self.windows, self.since_ns = {}, {}
+        self.heard_ns, self.busy_ns = self.heard_ns or now_ns, self.busy_ns or now_ns
+        self.keep(self.needs, now_ns)
+
+    @property
+    def over_ns(self) -> int:
+        """Return when it has been still for so long that nothing is left of it to decide by."""
+        return self.busy_ns + max(LINGER_NS, self.needs.lasting_ns)
+
+
+class Subjects:
+    """Hold the subjects of both scopes, no more than MAX_SUBJECTS of each (and `other` of each class)."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._known: dict[Scope, dict[Labels, Subject]] = {scope: {} for scope in GROUP_SCOPES}
+        self._ordered: list[Subject] | None = None
+        self._folded: set[Group] = set()
+
+    def all(self) -> list[Subject]:
+        """Return the subjects in one order, whenever they came."""
+        if self._ordered is None:
+            self._ordered = [known[labels] for known in self._known.values() for labels in sorted(known)]
+        return self._ordered
+
+    def of(self, scope: Scope, group: Group, needs: Needs, now_ns: int) -> Subject:
+        """Return whom a group counts for, made where it is new."""
+        known = self._known[scope]
+        labels = labels_of(scope, group)
+        if labels not in known and len(known) >= MAX_SUBJECTS:
+            if group not in self._folded and len(self._folded) < MOST_GROUPS:
+                self._folded.add(group)
+                self._counts["folded_groups"] += 1
+            slo_class, _, _, measured_at = group
+            labels = labels_of(scope, (slo_class, OTHER, OTHER, measured_at))
+        return known.get(labels) or self.add(scope, labels, needs, now_ns)
+
+    def add(self, scope: Scope, labels: Labels, needs: Needs, now_ns: int) -> Subject:
+        """Return the subject of these labels, made where it is new."""
+        subject = self._known[scope].get(labels)
+        if subject is None:
+            subject = self._known[scope][labels] = Subject(scope, labels)
+            subject.keep(needs, now_ns)
+            self._ordered = None
+        return subject
+
+    def drop(self, subject: Subject) -> None:
+        """Follow a subject no longer."""
+        del self._known[subject.scope][subject.labels]
+        self._ordered = None
+
+
+def labels_of(scope: Scope, group: Group) -> Labels:
+    """Return what a group is called in a scope."""
+    slo_class, model, instance, measured_at = group
+    values = {"slo_class": slo_class, "model": model, "instance": instance, "measured_at": measured_at}
+    return tuple(sorted((name, values[name]) for name in LABELS_OF[scope]))

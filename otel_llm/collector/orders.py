@@ -1,0 +1,70 @@
+"""What an action needs to know of the streams in flight, read when it is decided: an engine's id, whom to preempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from otel_llm.actions.events import Candidate, Order
+from otel_llm.semconv import GEN_AI_REQUEST_ID
+
+if TYPE_CHECKING:
+    from otel_llm.collector.evaluator import Evaluator
+    from otel_llm.rules.decisions import Decision
+
+MOST_CANDIDATES: Final = 5
+"""Of whom `preempt` could take, the first of its order; there may be thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Make orders of decisions; asked in the evaluator's thread, when they are made."""
+
+    evaluator: Evaluator
+
+    def order(self, decision: Decision) -> Order:
+        """Return the order that a decision is."""
+        return Order(decision, self._request_id(decision), self.candidates(decision))
+
+    def candidates(self, decision: Decision) -> tuple[Candidate, ...]:
+        """Return whom a `preempt` could take, first choice first: lowest class priority, then the largest runway.
+
+        These are the other streams on the instance. Where it is for a stream, none of a higher priority than its own.
+        """
+        instance = decision.identity.get("instance", "")
+        if decision.action != "preempt" or not instance or decision.outcome not in ("shadow", "unconfirmed"):
+            return ()
+        table = self.evaluator.table
+        slots = table.flying()
+        groups, member = np.unique(table.group[slots], return_inverse=True)
+        here = np.array([table.groups[at][2] == instance for at in groups.tolist()], dtype=bool)
+        slots = slots[here[member]] if slots.size else slots
+        priorities = np.array([one.priority for one in table.classes], dtype=np.int64)[table.slo_index[slots]]
+        if decision.stream is not None and (own := self.evaluator.live.get(decision.stream)) is not None:
+            others = (slots != own.slot) & (priorities <= own.slo.priority)
+            slots, priorities = slots[others], priorities[others]
+        if not slots.size:
+            return ()
+        runway_ns = table.runway_ns(slots, decision.now_ns)
+        ranks = np.lexsort((-runway_ns, priorities))
+        last = ranks[min(MOST_CANDIDATES, len(ranks)) - 1]
+        # All that rank like the last of them too: which of those come first is for their ids to say, not their slots.
+        alike = (priorities < priorities[last]) | ((priorities == priorities[last]) & (runway_ns >= runway_ns[last]))
+        found = [
+            (int(priorities[at]), -int(runway_ns[at]), stream.key, stream.slo_class)
+            for at in np.flatnonzero(alike).tolist()
+            if (stream := table.streams[int(slots[at])]) is not None
+        ]
+        return tuple(
+            Candidate(key[0].hex(), key[1].hex(), key[2], slo_class, priority, -behind_ns / 1e9)
+            for priority, behind_ns, key, slo_class in sorted(found)[:MOST_CANDIDATES]
+        )
+
+    def _request_id(self, decision: Decision) -> str | None:
+        stream = None if decision.stream is None else self.evaluator.live.get(decision.stream)
+        if stream is None:
+            return None
+        found = stream.resolve().attributes.get(GEN_AI_REQUEST_ID)
+        return found if isinstance(found, str) else None

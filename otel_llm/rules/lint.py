@@ -1,0 +1,42 @@
+"""Run the lints over rule files that are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_llm.rules.lint_actions import action_lints, alert_lints
+from otel_llm.rules.lint_conditions import condition_lints
+from otel_llm.rules.lint_timing import timing_lints
+from otel_llm.rules.lints import Complaint, Placed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from otel_llm.rules.load import RuleFile
+    from otel_llm.rules.yamlfile import ConfigError
+
+
+def lint(files: Iterable[RuleFile], classes: frozenset[str] | None = None) -> list[tuple[ConfigError, str]]:
+    """Return what is odd in files, in their order, each with the text of its file; the files have no errors.
+
+    `classes`: the names of the SLO classes, None where they are not known.
+    """
+    read = [
+        (file.file, Placed(rule, place, classes))
+        for file in files
+        if file.file is not None
+        for rule, place in zip(file.rules, file.places, strict=True)
+    ]
+    owner = {id(placed): file for file, placed in read}
+    found = [(file, complaint) for file, placed in read for complaint in _of(placed)]
+    found += [(owner[id(placed)], complaint) for placed, complaint in alert_lints(placed for _, placed in read)]
+    order = {id(file): at for at, file in enumerate(owner.values())}
+    errors = [(order[id(file)], complaint.refusal(file), file.text) for file, complaint in found]
+    errors.sort(key=lambda one: (one[0], one[1].line or 0, one[1].column or 0))
+    return [(error, text) for _, error, text in errors]
+
+
+def _of(placed: Placed) -> Iterator[Complaint]:
+    yield from condition_lints(placed)
+    yield from timing_lints(placed)
+    yield from action_lints(placed)

@@ -1,0 +1,138 @@
+"""What ended lately, added up over windows that end now: sums that slide without ever being taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.slo.classes import ABORTED
+from otel_llm.slo.exact import ExactSum
+from otel_llm.slo.quantiles import Sketch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from fractions import Fraction
+
+    from otel_llm.slo.verdict import Verdict
+
+PARTS: Final = 60
+"""Into how many parts a window is divided: what is older than it leaves it a part at a time."""
+_COUNTS: Final = ("ended", "met", "missed", "aborted", "goodput_tokens", "fluid", "fluid_kept")
+
+
+@dataclass(slots=True)
+class Totals:
+    """Add up requests that ended, and the benefit that readers got; exact in any order.
+
+    `met`, `missed`: of those of which it can be said; `fluid`: those with deadlines, `fluid_kept` those at or above the
+    class's fluidity objective; `idle`: seconds.
+    """
+
+    ended: int = 0
+    met: int = 0
+    missed: int = 0
+    aborted: int = 0
+    goodput_tokens: int = 0
+    fluid: int = 0
+    fluid_kept: int = 0
+    benefit: ExactSum = field(default_factory=ExactSum)
+    idle: Sketch = field(default_factory=Sketch)
+
+    def count(self, outcome: str, verdict: Verdict | None, fluidity: Fraction | None) -> None:
+        """Count a request that ended; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
+        self.ended += 1
+        self.aborted += outcome in ABORTED
+        if verdict is None:
+            return
+        self.met += verdict.met is True
+        self.missed += verdict.met is False
+        if verdict.met:
+            self.goodput_tokens += verdict.tokens_read
+        if fluidity is not None and verdict.deadlines and verdict.deadline_misses is not None:
+            self.fluid += 1
+            kept = (verdict.deadlines - verdict.deadline_misses) * fluidity.denominator
+            self.fluid_kept += kept >= fluidity.numerator * verdict.deadlines
+        if verdict.idle_ns is not None:
+            self.idle.add(verdict.idle_ns / 1e9)
+
+    def merge(self, other: Totals) -> None:
+        """Add all that another total holds."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.benefit.merge(other.benefit)
+        if other.idle.count:
+            self.idle.merge(other.idle)
+
+
+def merged(totals: Iterable[Totals]) -> Totals:
+    """Return all of them together."""
+    found = Totals()
+    for one in totals:
+        found.merge(one)
+    return found
+
+
+class Rolling:
+    """Hold the totals of the last `window_ns`, to a sixtieth of it; instants in ns, never going back.
+
+    Part k holds what came in (k s, (k + 1) s], s a sixtieth of the window: at an instant the window is the part that
+    it lies in and the 59 before. Two stacks of parts: the older ones already added up from the newest of them on, so
+    that the oldest leaves by being dropped. Adding and asking cost a few merges, whatever the window holds.
+    """
+
+    __slots__ = ("_found", "_newer", "_newer_sum", "_older", "step_ns", "window_ns")
+
+    def __init__(self, window_ns: int) -> None:
+        self.window_ns = window_ns
+        self.step_ns = window_ns // PARTS
+        self._older: list[tuple[int, Totals]] = []
+        """The oldest part last; each with all those of this list that are newer."""
+        self._newer: list[tuple[int, Totals]] = []
+        self._newer_sum = Totals()
+        self._found: Totals | None = None
+
+    def add(self, totals: Totals, now_ns: int) -> None:
+        """Add what came up to now, since the last time."""
+        part = self._part(now_ns)
+        self._found = None
+        if not self._newer or self._newer[-1][0] != part:
+            self._newer.append((part, Totals()))
+        self._newer[-1][1].merge(totals)
+        self._newer_sum.merge(totals)
+
+    def total(self, now_ns: int) -> Totals:
+        """Return the totals of the window that ends now; not to be changed."""
+        last = self._part(now_ns) - PARTS
+        older, newer = self._older, self._newer
+        if (older and older[-1][0] <= last) or (newer and newer[0][0] <= last):
+            self._found = None
+            while older and older[-1][0] <= last:
+                older.pop()
+            if not older and newer and newer[0][0] <= last:
+                self._turn(last)
+        if self._found is None:
+            self._found = merged((older[-1][1], self._newer_sum)) if older else merged((self._newer_sum,))
+        return self._found
+
+    def reach_ns(self, now_ns: int) -> int:
+        """Return how far back the window that ends now reaches: from 59 sixtieths of it to all of it."""
+        return now_ns - (self._part(now_ns) - PARTS + 1) * self.step_ns
+
+    def next_change_ns(self) -> int | None:
+        """Return the first instant at which the oldest part is out of the window; None if it is empty."""
+        oldest = self._older[-1][0] if self._older else self._newer[0][0] if self._newer else None
+        return None if oldest is None else (oldest + PARTS) * self.step_ns + 1
+
+    def _part(self, now_ns: int) -> int:
+        return (now_ns - 1) // self.step_ns
+
+    def _turn(self, last: int) -> None:
+        """Make the newer parts the older ones."""
+        running = Totals()
+        for part, totals in reversed(self._newer):
+            if part <= last:
+                break
+            running = merged((running, totals))
+            self._older.append((part, running))
+        self._newer.clear()
+        self._newer_sum = Totals()

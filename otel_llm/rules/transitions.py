@@ -1,0 +1,164 @@
+"""Decision records read back as transitions: a rule that began to fire, or stopped, with all that was decided then.
+
+Each has an id: the first 16 hex digits of SHA-256 over the JSON array [rule hash, what it is about, state, flip], which
+is what makes a decision the one that it is. So it is the same in every copy of the file and after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+ID_DIGITS: Final = 16
+SHORTEST_PREFIX: Final = 4
+_MUST: Final[dict[str, type]] = {
+    "rule": str,
+    "rule_hash": str,
+    "state": str,
+    "outcome": str,
+    "flip_unix_nano": int,
+    "facts": dict,
+}
+_MAY: Final[dict[str, type | tuple[type, ...]]] = {
+    "time_unix_nano": int,
+    "now_offset_nano": int,
+    "fact_age_seconds": (int, float),
+    "budget": dict,
+    "candidates": list,
+}
+"""The types of what words are made of; whatever else stands in a record is told as it is."""
+_PREFIX: Final = re.compile(f"[0-9a-f]{{{SHORTEST_PREFIX},{ID_DIGITS}}}", re.ASCII)
+
+
+@dataclass(slots=True)
+class Transition:
+    """What a rule decided at one flip: `records`, one for each action, or one for the end of a firing."""
+
+    id: str
+    records: list[dict[str, Any]]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """Return the first of its records: all but actions, modes, outcomes and budgets is the same in all."""
+        return self.records[0]
+
+    @property
+    def firing(self) -> bool:
+        """Tell whether the rule began to fire."""
+        return bool(self.first["state"] == "firing")
+
+    @property
+    def flip_ns(self) -> int:
+        """Return the flip on the collector's clock: unix ns."""
+        return int(self.first["flip_unix_nano"]) - int(self.first.get("now_offset_nano", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an id or a prefix names: `matches` by id; of the only one what came before and after in its thread."""
+
+    matches: dict[str, Transition]
+    before: Transition | None = None
+    after: Transition | None = None
+    broken: int = 0
+    """Lines that are no decision records."""
+
+
+class NoIdError(ValueError):
+    """Say that a text can be no id."""
+
+
+def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
+    """Find the transitions whose ids begin so; `lines` gives the records' lines, and is called twice.
+
+    Raises NoIdError for what can be no id.
+    """
+    prefix = prefix.lower()
+    if not _PREFIX.fullmatch(prefix):
+        raise NoIdError(f"{prefix!r} is no id: it has {SHORTEST_PREFIX} to {ID_DIGITS} hex digits, see --list")
+    matches: dict[str, Transition] = {}
+    broken = 0
+    for line in lines():
+        record = read_record(line)
+        if record is None:
+            broken += 1
+        elif (name := id_of(record)).startswith(prefix):
+            matches.setdefault(name, Transition(name, [])).records.append(record)
+    if len(matches) != 1:
+        return Found(matches, broken=broken)
+    (one,) = matches.values()
+    thread: dict[str, Transition] = {}
+    for line in lines():
+        record = read_record(line)
+        if record is None or record["rule_hash"] != one.first["rule_hash"]:
+            continue
+        if about_of(record) == about_of(one.first):
+            name = id_of(record)
+            thread.setdefault(name, Transition(name, [])).records.append(record)
+    # By their flips, not by their lines: what is enforced is written when its outcome is known.
+    order = sorted(thread.values(), key=_in_time)
+    at = [other.id for other in order].index(one.id) if one.id in thread else len(order)
+    before = order[at - 1] if 0 < at <= len(order) else None
+    after = order[at + 1] if at + 1 < len(order) else None
+    return Found(matches, before, after, broken)
+
+
+def newest(
+    lines: Iterable[str], count: int, *, rule: str | None = None, trace_id: str | None = None
+) -> tuple[list[Transition], int]:
+    """Return the last transitions, oldest first, perhaps of one rule or trace; and how many lines are no records."""
+    kept: OrderedDict[str, Transition] = OrderedDict()
+    broken = 0
+    for line in lines:
+        record = read_record(line)
+        if record is None:
+            broken += 1
+            continue
+        if rule not in (None, record["rule"]) or trace_id not in (None, record.get("trace_id")):
+            continue
+        name = id_of(record)
+        if name not in kept:
+            kept[name] = Transition(name, [])
+            if len(kept) > count:
+                kept.popitem(last=False)
+        kept[name].records.append(record)
+    return list(kept.values()), broken
+
+
+def read_record(line: str) -> dict[str, Any] | None:
+    """Read one line; None if it is no decision record."""
+    try:
+        record = json.loads(line)
+        about_of(record)
+        whole = all(isinstance(record[name], kind) for name, kind in _MUST.items()) and all(
+            isinstance(record[name], kind) for name, kind in _MAY.items() if name in record
+        )
+        whole = whole and all(isinstance(each["score"], dict) for each in record.get("candidates", ()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return record if whole else None
+
+
+def id_of(record: dict[str, Any]) -> str:
+    """Return the id of the transition to which a record belongs."""
+    what = [record["rule_hash"], about_of(record), record["state"], int(record["flip_unix_nano"])]
+    return hashlib.sha256(json.dumps(what, separators=(",", ":")).encode()).hexdigest()[:ID_DIGITS]
+
+
+def about_of(record: dict[str, Any]) -> list[Any]:
+    """Return what a record is about: trace id, span id and choice, or labels as sorted pairs."""
+    if "labels" in record:
+        return [[str(name), str(value)] for name, value in sorted(record["labels"].items())]
+    return [str(record["trace_id"]), str(record["span_id"]), int(record["choice"])]
+
+
+def _in_time(transition: Transition) -> tuple[int, bool]:
+    # A refuted end has the flip of the firing that it takes back.
+    return int(transition.first["flip_unix_nano"]), not transition.firing

@@ -1,0 +1,1 @@
+"""Unit tests of rules: token-arrival scripts through the collector's own evaluator, on virtual time."""

@@ -1,0 +1,159 @@
+"""Run one test: the collector's own evaluator on virtual time, and what it is seen to do at each instant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from otel_llm.actions.firing import Firing
+from otel_llm.collector.evaluator import Evaluator, Patience
+from otel_llm.collector.windowing import Windowing
+from otel_llm.readers import otlp
+from otel_llm.rules.condition import read_facts
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.snapshot import Snapshot
+from otel_llm.ruletest.sender import T0_NS, exports, stream_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from otel_llm.actions.firing import Alert
+    from otel_llm.collector.metering import Metered
+    from otel_llm.collector.streams import LiveStream
+    from otel_llm.readers.rows import Row
+    from otel_llm.rules.decisions import Decision, Labels, Subject
+    from otel_llm.rules.tokens import Value
+    from otel_llm.ruletest.reader import RuleTest, TestFile
+    from otel_llm.slo.verdict import Verdict
+
+    Progress = Callable[[float], None]
+
+WINDOW_NS = 10_000_000_000
+"""As `collect` has it where nothing else is asked for; no rule sees these windows."""
+TOLD_EVERY = 100
+"""Exports after which progress is told."""
+_FOR_EVER_NS = 10**18
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of whom a rule waits or fires, and since when: ns since the test's start, on the stream's own clock."""
+
+    about: str | Labels
+    since_ns: int
+
+
+@dataclass(slots=True)
+class Stage:
+    """An evaluator on a clock that begins at 0; `play` takes it from expectation to expectation.
+
+    `decisions`: all that were made so far, in order.
+    """
+
+    file: TestFile
+    test: RuleTest
+    decisions: list[Decision] = field(default_factory=list)
+    evaluator: Evaluator = field(init=False)
+    _ids: dict[Subject, str] = field(init=False)
+    _now_ns: int = T0_NS
+    _firing: dict[tuple[str, Subject], int] = field(default_factory=dict)
+    _alerts: Firing = field(default_factory=lambda: Firing(settle_ns=0, keep_ns=_FOR_EVER_NS))
+
+    def __post_init__(self) -> None:
+        file = self.file
+        self._ids = {stream_key(one): one.id for one in self.test.scripts}
+        self.evaluator = Evaluator(
+            file.classes,
+            RuleEngine(file.rules),
+            Windowing(WINDOW_NS, file.lateness_ns),
+            self,
+            Patience(file.lateness_ns, file.lost_after_ns),
+        )
+
+    def play(self, instants: Iterable[int], progress: Progress | None = None) -> Iterator[int]:
+        """Stop at each of these instants (ns since the start, in order), everything of that instant included.
+
+        `progress` is told now and then what share of what is received was taken.
+        """
+        stops = list(instants)
+        waiting = exports(self.test.scripts, max(stops, default=0))
+        at = 0
+        for stop_ns in stops:
+            while at < len(waiting) and waiting[at].receipt_ns <= T0_NS + stop_ns:
+                batch = otlp.read(waiting[at].raw)
+                batch.received(waiting[at].receipt_ns)
+                self.evaluator.apply(batch, waiting[at].receipt_ns)
+                at += 1
+                if progress is not None and not at % TOLD_EVERY:
+                    progress(at / len(waiting))
+            self._now_ns = T0_NS + stop_ns
+            self.evaluator.advance(self._now_ns)
+            yield stop_ns
+
+    def firing(self, rule: str) -> list[Standing]:
+        """Return of whom a rule fires."""
+        return [Standing(self.name(about), at - T0_NS) for (name, about), at in self._firing.items() if name == rule]
+
+    def pending(self, rule: str) -> list[Standing]:
+        """Return of whom a rule waits for its `for`, since when its condition has held."""
+        found: list[tuple[Subject, int]] = [*self.evaluator.rules.pending(rule)]
+        if self.evaluator.groups is not None:
+            found += self.evaluator.groups.engine.pending(rule)
+        return [Standing(self.name(about), at - T0_NS) for about, at in found]
+
+    def alerts(self, name: str) -> list[Alert]:
+        """Return the alerts of a name that fire, told apart by their labels."""
+        self._alerts.poll(self._now_ns)
+        return [one for one in self._alerts.alerts() if one.members and ("alertname", name) in one.key]
+
+    def actions(self, rule: str) -> dict[str, Counter[str]]:
+        """Count the actions of a rule so far by verb, and by whether `budget` or `only_if` stopped them."""
+        found: dict[str, Counter[str]] = {}
+        for one in self.decisions:
+            if one.rule == rule and one.action is not None:
+                word = one.outcome if one.outcome in ("budget", "only_if") else "decided"
+                found.setdefault(one.action, Counter())[word] += 1
+        return found
+
+    def ends(self, rule: str) -> Counter[str]:
+        """Count how firings of a rule ended so far."""
+        return Counter(one.outcome for one in self.decisions if one.rule == rule and one.action is None)
+
+    def facts(self, stream: str, names: Iterable[str]) -> dict[str, Value | None] | None:
+        """Return facts of a stream now, as its rules see them but of any age; None where it is not in flight."""
+        key = next(key for key, name in self._ids.items() if name == stream)
+        live = next((one for one in self.evaluator.live.values() if one.key == key), None)
+        if live is None or not live.begun or live.ended_ns is not None:
+            return None
+        snapshot = Snapshot(live)
+        x_ns = max(self._now_ns + live.offset_ns, snapshot.stream.last_ns)
+        return read_facts(names, snapshot, x_ns, None)
+
+    def name(self, about: Subject) -> str | Labels:
+        """Return a stream's id; labels as they are, those without a value left out."""
+        known = self._ids.get(about)
+        if known is not None:
+            return known
+        return tuple((str(label), str(value)) for label, value in about if value)  # type: ignore[misc]
+
+    # The evaluator's sink.
+
+    def decided(self, decisions: list[Decision]) -> None:
+        """Keep decisions, and what fires by them."""
+        self.decisions += decisions
+        for one in decisions:
+            self._alerts.take(one)
+            if one.state == "firing":
+                self._firing[one.rule, one.subject] = one.flip_ns
+            else:
+                self._firing.pop((one.rule, one.subject), None)
+
+    def charged(self, metered: Metered) -> None:
+        """Leave what readers got to the counters of a service."""
+
+    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+        """Leave verdicts to the rows of a service."""
+
+    def foreign_judged(self, row: Row) -> None:
+        """Leave rows of others to a service."""

@@ -1,0 +1,117 @@
+"""A backtest over the journal of a run decides what the run decided: the same decisions, in the same order.
+
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_backtest_runs.py` looks at a hundred times as many fleets.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.backtest_runs import backtested, journaled, lived
+from support.core_fleets import Fleet, fleet
+from support.core_rules import rule_set
+from support.core_spans import examples
+from support.groups import scoped
+
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.ruleset import Rule, RuleSet
+
+GROUP_RULES = {
+    "instance": ("starving > 0", "streams > 2 && starving_share > 0.3", "requests_1m > 1", "idle_p99_1m > 0.5"),
+    "class": ("attainment_1m < 0.7", "burn_rate_5m > 2.0 || streams > 4", "goodput_1m < 0.3", "requests_5m >= 2"),
+}
+
+
+def group_rules(random: Random) -> tuple[Rule, ...]:
+    """Draw rules of the scopes instance and class."""
+    rules: list[Rule] = []
+    for scope, conditions in GROUP_RULES.items():
+        for place, when in enumerate(random.sample(conditions, random.randint(0, 2))):
+            (one,) = scoped(scope, when, for_=random.choice(("0s", "500ms", "3s"))).rules
+            rules.append(replace(one, name=f"{scope}{place}"))
+    return tuple(rules)
+
+
+def drawn_fleet(seed: int) -> tuple[Random, Fleet]:
+    random = Random(seed)
+    drawn = fleet(random, streams=random.randint(1, 12), calm=random.random() < 0.4, spread_s=random.choice((0, 5, 40)))
+    return random, replace(drawn, rules=RuleSet((*rule_set(random).rules, *group_rules(random))))
+
+
+def write(path: Path, decisions: list[Decision]) -> Path:
+    """Write a decision file as a collector does, a little after each was made."""
+    lines = [json.dumps(one.record(one.now_ns + 1_000_000)) + "\n" for one in decisions]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(0, 2**32))
+def test_the_same_is_decided_in_the_same_order(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    random, drawn = drawn_fleet(seed)
+    if not drawn.deliveries:
+        return
+    live = lived(drawn, random)
+    folder = tmp_path_factory.mktemp("run")
+    written = write(folder / "decisions.jsonl", live)
+    decided, found = backtested(drawn, journaled(drawn, folder / "journal"), decisions=[written])
+    assert decided == live
+    assert not found.differs
+    records = found.comparison.records
+    assert (records.then, records.new, records.same, records.in_order) == (len(live), len(live), len(live), True)
+    for rule in found.comparison.rules:
+        assert rule.same == rule.then.firings == rule.new.firings
+        assert rule.earlier == rule.later == rule.only_new == rule.only_then == 0
+
+
+@settings(max_examples=examples(20))
+@given(st.integers(0, 2**32))
+def test_rules_beside_others_decide_what_they_decide_alone(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    random, drawn = drawn_fleet(seed)
+    if not drawn.deliveries:
+        return
+    others = rule_set(random)
+    folder = journaled(drawn, tmp_path_factory.mktemp("run") / "journal")
+    alone, _ = backtested(drawn, folder)
+    beside, found = backtested(drawn, folder, against=others)
+    theirs, _ = backtested(drawn, folder, rules=others)
+    assert beside == alone
+    records = found.comparison.records
+    assert (records.new, records.then) == (len(alone), len(theirs))
+    assert found.differs == ([one.key for one in alone] != [one.key for one in theirs])
+
+
+def test_without_a_note_of_the_stop_time_passes_to_the_last_decision_that_is_known(tmp_path: Path) -> None:
+    for seed in range(200):
+        random, drawn = drawn_fleet(seed)
+        live = lived(drawn, random)
+        if live and live[-1].now_ns > drawn.deliveries[-1].receipt_ns:
+            break
+    folder = journaled(drawn, tmp_path / "journal", stopped=False)
+    silent, _ = backtested(drawn, folder)
+    assert silent == [one for one in live if one.now_ns <= drawn.deliveries[-1].receipt_ns]
+    decided, found = backtested(drawn, folder, decisions=[write(tmp_path / "decisions.jsonl", live)])
+    assert decided == live
+    assert not found.differs
+
+
+def test_of_a_part_of_a_journal_the_decisions_of_other_times_are_left_out(tmp_path: Path) -> None:
+    random, drawn = drawn_fleet(11)
+    live = lived(drawn, random)
+    half = drawn.deliveries[len(drawn.deliveries) // 2].receipt_ns
+    early = replace(drawn, deliveries=tuple(one for one in drawn.deliveries if one.receipt_ns <= half))
+    folder = journaled(early, tmp_path / "journal", stopped=False)
+    before = [replace(one, now_ns=early.deliveries[0].receipt_ns - 2_000_000) for one in live[:3]]
+    until = [one for one in live if one.now_ns <= half]
+    written = write(tmp_path / "decisions.jsonl", before + until)
+    _, found = backtested(drawn, folder, decisions=[written])
+    assert until
+    assert found.live is not None
+    assert found.live.outside == len(before)
+    assert not found.differs

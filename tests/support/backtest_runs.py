@@ -1,0 +1,75 @@
+"""A fleet as a collector received it live, its journal, and the backtest of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+from support.core_fleets import Fleet, Seen, advances
+from support.otlp import T0_NS, export
+
+from otel_llm.collector.backtest import Backtest, backtest
+from otel_llm.collector.backtest_journal import Recording
+from otel_llm.collector.backtest_run import Terms
+from otel_llm.collector.config import Limits
+from otel_llm.collector.journal import Journal
+from otel_llm.collector.journal_resume import write_resume
+from otel_llm.collector.replay import STOPPED_NS
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.ruleset import RuleSet
+
+
+def lived(fleet: Fleet, random: Random) -> list[Decision]:
+    """Return what a collector decides that takes exports one by one, or in bunches, and looks at the clock at random.
+
+    It is stopped when nothing is left to do.
+    """
+    seen = Seen(fleet)
+    if random.random() < 0.5:
+        seen.run_together(random)
+    else:
+        seen.run(advances=advances(random, fleet))
+    return seen.decisions
+
+
+def stops_ns(fleet: Fleet) -> int:
+    """Return when `lived` is stopped: long after the last receipt."""
+    patience = fleet.patience
+    last_ns = fleet.deliveries[-1].receipt_ns if fleet.deliveries else T0_NS
+    return last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * fleet.window_ns
+
+
+def journaled(fleet: Fleet, folder: Path, *, stopped: bool = True) -> Path:
+    """Write the journal of a fleet, in several files; `stopped`: the collector was, and did not die."""
+    with Journal(folder, fsync="never", compress=False, max_bytes=4096) as journal:
+        for delivery in fleet.deliveries:
+            journal.append(export(*delivery.spans).SerializeToString(), delivery.receipt_ns)
+    if stopped:
+        write_resume(folder, {STOPPED_NS: stops_ns(fleet)})
+    return folder
+
+
+def terms(fleet: Fleet) -> Terms:
+    return Terms(fleet.classes, Limits(), fleet.patience, fleet.window_ns)
+
+
+def backtested(
+    fleet: Fleet,
+    folder: Path,
+    *,
+    rules: RuleSet | None = None,
+    against: RuleSet | None = None,
+    decisions: Iterable[Path] = (),
+) -> tuple[list[Decision], Backtest]:
+    """Backtest a fleet's journal; return what was decided, in order, and what was found."""
+    decided: list[Decision] = []
+    found = backtest(
+        Recording([folder]),
+        rules=fleet.rules if rules is None else rules,
+        terms=terms(fleet),
+        against=against,
+        decisions=list(decisions),
+        decided=decided.extend,
+    )
+    return decided, found
