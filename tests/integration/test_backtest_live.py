@@ -59,19 +59,19 @@ groups:
 GROUPS = """- name: instances
   scope: instance
   rules:
-  - rule: Starving
-    when: 'starving > 2 && starving_share > 0.1'
-    resolve_when: 'starving == 0'
+  - rule: Busy
+    when: 'streams > 2 || starving > 1'
+    resolve_when: 'streams == 0'
     actions:
-    - alert: {name: Starving, by: [instance]}
+    - alert: {name: Busy, by: [instance]}
 - name: classes
   scope: class
   rules:
-  - rule: Burning
-    when: 'requests_1m > 5 && attainment_1m < 0.9'
+  - rule: Told
+    when: 'requests_1m > 5 && attainment_1m <= 1.0'
     for: 500ms
     actions:
-    - alert: {name: Burning, by: [slo_class]}
+    - alert: {name: Told, by: [slo_class]}
 """
 """Of a run with restarts these may be decided otherwise than by the whole journal: a restart reads only its end again,
 and what instances and classes did before that is known to the backtest alone."""
@@ -137,6 +137,6 @@ def test_a_backtest_decides_what_the_collector_decided(
         assert found.pop("Silent")["same"] == 0
         assert all(rule["same"] == rule["then"]["firings"] == rule["new"]["firings"] for rule in found.values())
     assert {one["outcome"] for one in live} >= {"settled", "shadow", "budget", "resolved", "ended"}
-    fired = {"Silent", "RunsDry", "Misses"} | ({"Starving", "Burning"} if life is left_alone else set())
+    fired = {"Silent", "RunsDry", "Misses"} | ({"Busy", "Told"} if life is left_alone else set())
     assert {one["rule"] for one in live} >= fired
     assert "Traceback" not in running.said(), running.said()
