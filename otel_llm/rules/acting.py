@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.budget import Budget
+from otel_llm.rules.budget import Budget, GroupSpends
 from otel_llm.rules.condition import read_facts
 from otel_llm.rules.decisions import Decided, Decision, Outcome
 from otel_llm.rules.history import snapshot_at
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.cell import Cell
     from otel_llm.rules.condition import Condition
-    from otel_llm.rules.ruleset import Action, Rule, RuleSet
+    from otel_llm.rules.ruleset import Action, Rule, RuleSet, Verb
     from otel_llm.rules.snapshot import Snapshot, StreamKey
     from otel_llm.rules.tokens import Value
 
@@ -89,6 +89,7 @@ class Acting:
         self._again = again
         self._decided = frozenset(decided)
         self._budgets = {rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.rules}
+        self._groups = {key: GroupSpends(most) for key, most in _group_limits(rules).items()}
 
     def fire(self, cell: Cell, at: Moment) -> list[Decision]:
         """Decide the actions of a rule that began to fire, by the facts at its flip."""
@@ -126,7 +127,8 @@ class Acting:
             within: dict[str, bool] = {}
             outcome: Outcome = "only_if"
             if action.only_if is None or holds(action.only_if):
-                within = budget.take(about.request, about.identity.get("instance", ""), about.now_ns, action.ttl_ns)
+                instance, group = about.identity.get("instance", ""), self._groups.get((rule.group, action.verb))
+                within = budget.take(about.request, instance, about.now_ns, action.ttl_ns, group)
                 outcome = self._outcome(action) if all(within.values()) else "budget"
             decisions.append(self._decision(rule, about, flip_ns, action, outcome, facts, within))
         return self._new(decisions)
@@ -143,6 +145,8 @@ class Acting:
         for rule in self._set.rules:
             if rule.hash in hashes:
                 self._budgets[rule.name] = former._budgets[rule.name]  # the name is part of what is hashed
+        for key, most in _group_limits(self._set).items():
+            self._groups[key] = GroupSpends(most, former._groups.get(key))
         self._decided |= former._decided
         self._again = self._again or former._again
 
@@ -197,3 +201,14 @@ class Acting:
             arguments={} if action is None else dict(action.arguments),
             ttl_ns=None if action is None else action.ttl_ns,
         )
+
+
+def _group_limits(rules: RuleSet) -> dict[tuple[str, Verb], int]:
+    """Return the largest count that an action of a verb is limited to in a group, where it is."""
+    most: dict[tuple[str, Verb], int] = {}
+    for rule in rules.rules:
+        for action in rule.actions:
+            if action.limits.per_group is not None:
+                key = (rule.group, action.verb)
+                most[key] = max(most.get(key, 0), action.limits.per_group[0])
+    return most

@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from otel_llm.rules.ruleset import Limits
 
 
+class GroupSpends:
+    """When the rules of a group last spent an action of one verb: as many instants as the largest limit counts."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, most: int, former: GroupSpends | None = None) -> None:
+        self._at: deque[int] = deque(() if former is None else former._at, maxlen=most)
+
+    def within(self, limit: tuple[int, int], now_ns: int) -> bool:
+        """Tell whether another one is within a limit of (count, window in ns)."""
+        count, window_ns = limit
+        return len(self._at) < count or self._at[-count] <= now_ns - window_ns
+
+    def spend(self, now_ns: int) -> None:
+        """Count one more."""
+        self._at.append(now_ns)
+
+
 class Budget:
     """Count what one action of one rule has spent; instants in ns on the collector's axis, never going back.
 
@@ -28,10 +46,13 @@ class Budget:
         self._instances: defaultdict[str, deque[int]] = defaultdict(deque)
         self._ends: list[int] = []
 
-    def take(self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None) -> dict[str, bool]:
+    def take(
+        self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None, group: GroupSpends | None = None
+    ) -> dict[str, bool]:
         """Spend one action if every limit allows it; return, for each limit that is set, whether it does.
 
-        A spend counts in a window of length D up to, and no longer at, D after it.
+        `group`: what the rules of the group have spent, where one of them has a limit for that. A spend counts in a
+        window of length D up to, and no longer at, D after it.
         """
         limits = self._limits
         within: dict[str, bool] = {}
@@ -43,12 +64,16 @@ class Budget:
             while spent and spent[0] <= now_ns - window_ns:
                 spent.popleft()
             within["per_instance"] = len(spent) < count
+        if limits.per_group is not None and group is not None:
+            within["per_group"] = group.within(limits.per_group, now_ns)
         if limits.in_flight is not None:
             while self._ends and self._ends[0] <= now_ns:
                 heappop(self._ends)
             within["in_flight"] = len(self._ends) < limits.in_flight
         if all(within.values()):
             self._spend(request, instance, now_ns, ttl_ns)
+            if group is not None:
+                group.spend(now_ns)
         return within
 
     def forget(self, request: Hashable) -> None:

@@ -25,6 +25,11 @@ _DURATION: Final = {
         {"type": "number", "minimum": 0, "maximum": 10**9},
     ],
 }
+_RATE: Final = {
+    "type": "string",
+    "pattern": r"^[0-9]{1,9} in [0-9]+(\.[0-9]+)?(us|ms|s|m|h)$",
+    "examples": ["2 in 10s"],
+}
 _COUNT: Final = {"type": "integer", "minimum": 1, "maximum": 10**9}
 
 
@@ -116,11 +121,8 @@ def _action() -> dict[str, Any]:
                 "budget": _object(
                     {
                         "per_request": {**_COUNT, "description": "How often for one request, ever."},
-                        "per_instance": {
-                            "type": "string",
-                            "pattern": r"^[0-9]{1,9} in [0-9]+(\.[0-9]+)?(us|ms|s|m|h)$",
-                            "description": "How often for one instance in a sliding window: `2 in 10s`.",
-                        },
+                        "per_instance": {**_RATE, "description": "How often for one instance in a sliding window."},
+                        "per_group": {**_RATE, "description": "How often all rules of the group may use this verb."},
                         "in_flight": {**_COUNT, "description": "How many at once, until confirmed or the ttl is over."},
                     }
                 ),

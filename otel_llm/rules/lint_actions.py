@@ -61,7 +61,9 @@ def _acting(placed: Placed, action: Action, path: KeyPath) -> Iterator[Complaint
 
 
 def _limited(limits: Limits) -> bool:
-    return any(limit is not None for limit in (limits.per_request, limits.per_instance, limits.in_flight))
+    return any(
+        limit is not None for limit in (limits.per_request, limits.per_instance, limits.per_group, limits.in_flight)
+    )
 
 
 def _may_lack_exact_resume(placed: Placed, action: Action) -> bool:

@@ -21,11 +21,13 @@ DEFAULT_TTL_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """An action's budget; None where a limit is not set. `per_instance`: (count, window in ns)."""
+    """An action's budget; None where a limit is not set. `per_instance`, `per_group`: (count, window in ns)."""
 
     per_request: int | None = None
     per_instance: tuple[int, int] | None = None
     in_flight: int | None = None
+    per_group: tuple[int, int] | None = None
+    """Of all actions of the same verb in the rules of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Action:
                 "per_request": limits.per_request,
                 "per_instance": None if limits.per_instance is None else list(limits.per_instance),
                 "in_flight": limits.in_flight,
+                # Only where it is set: the hashes of rules that were written before there was this limit stay.
+                **({} if limits.per_group is None else {"per_group": list(limits.per_group)}),
             },
         }
 

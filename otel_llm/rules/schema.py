@@ -112,10 +112,11 @@ class _Webhook(VerbShape):
 class _Budget(StrictModel):
     per_request: _Count | None = None
     per_instance: Annotated[Any, BeforeValidator(_rate)] = None
+    per_group: Annotated[Any, BeforeValidator(_rate)] = None
     in_flight: _Count | None = None
 
     def limits(self) -> Limits:
-        return Limits(self.per_request, self.per_instance, self.in_flight)
+        return Limits(self.per_request, self.per_instance, self.in_flight, self.per_group)
 
 
 class ActionShape(StrictModel):

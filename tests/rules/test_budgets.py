@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import MS, S
 
-from otel_llm.rules.budget import Budget
-from otel_llm.rules.ruleset import Limits
+from otel_llm.rules.acting import About, Acting
+from otel_llm.rules.budget import Budget, GroupSpends
+from otel_llm.rules.condition import condition
+from otel_llm.rules.ruleset import Action, Limits, Rule, RuleSet
 
 A = b"a" * 16, b"a" * 8
 B = b"b" * 16, b"b" * 8
@@ -63,3 +65,45 @@ def test_a_window_never_holds_more_than_its_limit(count: int, window: int, steps
         assert taken == (inside < count)
         if taken:
             spent.append((now, instance))
+
+
+def test_per_group_counts_what_others_spent() -> None:
+    group = GroupSpends(2)
+    ours, free = Budget(Limits(per_group=(2, 10 * S))), Budget(Limits(per_request=1))
+    assert free.take(A, "i", 0, None, group) == {"per_request": True}
+    assert free.take(A, "i", 0, None, group) == {"per_request": False}  # refused: counts nowhere
+    within = [ours.take(B, "i", at * S, None, group)["per_group"] for at in (1, 2, 9, 10, 10, 11, 19, 20)]
+    # The first of another rule counts up to, not at, 10 s; that of 1 s up to 11 s.
+    assert within == [True, False, False, True, False, True, False, True]
+
+
+def test_rules_of_a_group_share_their_verb_and_keep_it_when_reloaded() -> None:
+    def limited(name: str, group: str, verb: str, limits: Limits) -> Rule:
+        action = Action(verb, (), "shadow", S, limits)  # type: ignore[arg-type]
+        when = condition("streams > 1", "class")
+        return Rule(name, group, "class", when, None, 0, 0, "hold", S, (action,))
+
+    def fire(acting: Acting, rule: Rule, at: int) -> str:
+        about = About(None, {"slo_class": "chat"}, name_of(rule), at * S, 0, 0)
+        [decision] = acting.act(rule, at * S, about, read=lambda _: {}, holds=lambda _: True)
+        return decision.outcome
+
+    def name_of(rule: Rule) -> str:
+        return rule.name
+
+    one = limited("one", "g", "drain", Limits(per_group=(2, 10 * S)))
+    two = limited("two", "g", "drain", Limits())
+    other_verb = limited("three", "g", "scale", Limits())
+    other_group = limited("four", "h", "drain", Limits(per_group=(1, 10 * S)))
+    rules = RuleSet((one, two, other_verb, other_group))
+    acting = Acting(rules, ())
+    assert [fire(acting, rule, at) for at, rule in enumerate((two, other_verb, one))] == ["shadow"] * 3
+    assert fire(acting, one, 3) == "budget"
+    assert fire(acting, two, 4) == "shadow"  # has no such limit itself
+    assert fire(acting, other_group, 5) == "shadow"
+    again = Acting(rules, ())
+    again.succeed(acting)
+    assert fire(again, one, 11) == "budget"
+    assert fire(again, one, 14) == "shadow"
+    assert one.canonical()["actions"][0]["budget"]["per_group"] == [2, 10 * S]
+    assert "per_group" not in two.canonical()["actions"][0]["budget"]
