@@ -17,6 +17,7 @@ from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
+from otel_llm.collector.aside import Aside
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
@@ -29,6 +30,8 @@ from otel_llm.rules.yamlfile import ConfigError
 
 HARD_STOP_S: Final = 2.0
 """Beyond the time for draining: for what should take no time, writing the last lines."""
+LAST_LINES_S: Final = 1.0
+"""How long whoever reads the terminal has for the lines that are still to be written."""
 
 
 SHORTEST_WINDOW_NS: Final = 10_000_000
@@ -119,6 +122,7 @@ def collect(  # one parameter an option
       tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
       auth: {tokens_file: tokens.txt}                   # one token a line
     """
+    lines = Aside(click.echo)
     try:
         settings = load_settings(config_path)
         files = allow_open_files(settings.limits.connections)
@@ -132,7 +136,7 @@ def collect(  # one parameter an option
             at=Addresses(parse_address(grpc_at), parse_address(http_at), parse_address(web_at)),
             window_ns=window,
             patience=Patience(lateness_ns=lateness, lost_after_ns=lost_after),
-            console=Console(echo=click.echo, verdicts=verdicts),
+            console=Console(echo=lines, verdicts=verdicts),
             load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings)),
         )
         signals = Signals()
@@ -145,6 +149,7 @@ def collect(  # one parameter an option
         click.echo(service.resumed)
     for warning in [*service.warnings, *([] if files is None else [files])]:
         click.echo(f"warning: {warning}", err=True)
+    lines.start()
     service.serve()
     while signals.next() == signal.SIGHUP:
         reloaded, refused = service.reload()
@@ -155,6 +160,7 @@ def collect(  # one parameter an option
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
     click.echo("stopping: refusing new exports, evaluating what was accepted")
     stopped = service.stop()
+    lines.stop(LAST_LINES_S)
     click.echo(stopped.line)
     if not stopped.clean:
         sys.stdout.flush()

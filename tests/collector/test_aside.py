@@ -1,0 +1,77 @@
+"""Lines for a terminal that nobody reads, that is slow, that goes away."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from otel_llm.collector.aside import Aside
+
+PIPE_BYTES = 1 << 16
+
+
+def test_lines_come_in_order() -> None:
+    said: list[str] = []
+    aside = Aside(said.append)
+    aside.start()
+    for i in range(1000):
+        aside(str(i))
+    aside.stop(10)
+    assert said == [str(i) for i in range(1000)]
+
+
+def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
+    reading, writing = os.pipe()
+
+    def write(line: str) -> None:
+        os.write(writing, line.encode() + b"\n")
+
+    aside = Aside(write, most=100)
+    aside.start()
+
+    def speak() -> None:
+        for _ in range(PIPE_BYTES // 50):
+            aside("x" * 99)
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    speaker.join(30)
+    assert not speaker.is_alive()
+
+    whole = b""
+
+    def read() -> None:
+        nonlocal whole
+        while piece := os.read(reading, 4096):
+            whole += piece
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    aside.stop(30)
+    os.close(writing)
+    reader.join(30)
+    os.close(reading)
+    lines = whole.decode().splitlines()
+    told = [line.split() for line in lines if line.startswith("...")]
+    assert {line for line in lines if not line.startswith("...")} == {"x" * 99}
+    assert len(lines) - len(told) + sum(int(words[1]) for words in told) == PIPE_BYTES // 50
+    assert told
+
+
+def test_a_terminal_that_went_away_is_written_to_once() -> None:
+    tries: list[str] = []
+
+    def gone(line: str) -> None:
+        tries.append(line)
+        raise BrokenPipeError
+
+    aside = Aside(gone)
+    aside.start()
+    aside("a")
+    for _ in range(10_000):
+        if tries:
+            break
+        threading.Event().wait(0.001)
+    aside.stop(10)
+    aside("b")
+    assert tries == ["a"]
