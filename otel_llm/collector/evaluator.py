@@ -559,10 +559,24 @@ class Evaluator:
             self._commit(stream, resolved)
             stream.apply()
             self.windowing.started(stream)
-        elif (old.slo, old.commit_ns) != (slo, resolved.commit_ns):
+        elif old.commit_ns != resolved.commit_ns:
+            self._move_commit(stream, resolved)
+        elif old.slo != slo:
             stream.begin(resolved)  # the ledgers know what was charged: their last charge balances it
         elif resolved.input_tokens is not None:
             old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
+
+    def _move_commit(self, stream: LiveStream, resolved: Resolved) -> None:
+        """Begin a stream anew at its own commit, where it was begun at its request's: nothing is owed from before."""
+        assert resolved.commit_ns is not None  # noqa: S101
+        if stream.windows is not None:
+            self.windowing.give_back(stream, stream.windows.close(None))
+            stream.windows = Ledger(stream.slo, resolved.commit_ns)
+            self.table.charged_ns[stream.slot] = 0  # what was charged is to be charged again
+        counted = self.windowing.take_back_start(stream)
+        stream.begin(resolved)
+        if counted:
+            self.windowing.started(stream)
 
     def _drop(self, stream: LiveStream) -> None:
         """Follow a stream no longer; its request span is kept for the choices that may still come."""

@@ -97,12 +97,19 @@ class Windowing:
 
     def move_start(self, stream: LiveStream, group: Group) -> None:
         """Count the start of a stream under its group of now, no longer under `group`, if its window is still open."""
-        if not stream.begun:
-            return
-        totals = self._open.get(window_start(stream.tokens_so_far.commit_ns - stream.shift_ns, self.window_ns), {})
-        if group in totals:
-            totals[group].requests_started -= 1
+        if self.take_back_start(stream, group):
             self.started(stream)
+
+    def take_back_start(self, stream: LiveStream, group: Group | None = None) -> bool:
+        """Count the start of a stream no longer (default: under its group); return whether its window is still open."""
+        if not stream.begun:
+            return False
+        totals = self._open.get(window_start(stream.tokens_so_far.commit_ns - stream.shift_ns, self.window_ns), {})
+        found = totals.get(stream.group if group is None else group)
+        if found is None:
+            return False
+        found.requests_started -= 1
+        return True
 
     def skip_to(self, now_ns: int) -> None:
         """Pass over windows in which nothing can be: no stream is in flight and no window is open."""
