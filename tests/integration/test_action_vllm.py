@@ -70,7 +70,7 @@ def test_a_request_is_aborted_and_its_stream_confirms_it(tmp_path: Path, middlew
         return [record for line in lines if (record := json.loads(line))["action"] == "abort"]
 
     with collector(tmp_path, *files) as door:
-        server.environment({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{door.http}/v1/traces"})
+        server.environment({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{door.http}"})
         with server:
             aborted = []
             for kind in ("chat", "completion"):

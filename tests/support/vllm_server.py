@@ -82,7 +82,7 @@ class VllmServer:
 
     def __enter__(self) -> Self:
         self.received.__enter__()
-        environment = {**self._environment, "OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint}
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint, **self._environment}
         self._process = subprocess.Popen(
             self._command, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
         )
