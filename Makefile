@@ -8,12 +8,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
 BENCH_VENV := .venv-bench
-LITELLM_VENV := .venv-bench-litellm
+LITELLM_VENV := .venv-litellm
 PHOENIX_VENV := .venv-phoenix
+AIPERF_VENV := .venv-aiperf
+SPARK_VENV := .venv-spark
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
 
-.PHONY: help demo test test-vllm demo-vllm vllm-env node-env phoenix-env lint format bench wheel clean
+.PHONY: help demo test test-vllm demo-vllm vllm-env node-env litellm-env clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -32,8 +34,17 @@ $(VENV)/ready-dev: $(VENV)/ready-app
 demo: $(VENV)/ready-app ## everything on this machine: server, instrumented client, collector, a rule that fires, report
 	@$(BIN)/otel-llm demo --out $(OUT)
 
+# What starts engines and other programs runs alone, one test at a time; the rest on all cores.
+ALONE := tests/integration
+# What is skipped above, in the environment where it can run.
+LITELLM_TESTS := tests/instrumentation/test_litellm_streams.py
+
 test: $(VENV)/ready-dev ## the whole suite
-	$(BIN)/python -m pytest
+	@failed=0; \
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
+	$(BIN)/python -m pytest $(ALONE) || failed=1; \
+	if [ -e $(LITELLM_VENV)/ready ]; then $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) || failed=1; fi; \
+	exit $$failed
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -78,11 +89,13 @@ $(BENCH_VENV)/ready: pyproject.toml
 	$(BENCH_VENV)/bin/pip install -q --disable-pip-version-check -e '.[collector,bench]' 2> >(grep -v "is ignored" >&2)
 	@touch $@
 
-# LiteLLM keeps the OpenAI SDK below 3, so it gets an environment of its own.
+# LiteLLM keeps the OpenAI SDK below 3, so its tests and its benchmark have an environment of their own.
 $(LITELLM_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(LITELLM_VENV)
-	$(LITELLM_VENV)/bin/pip install -q --disable-pip-version-check -e . grpcio litellm 2> >(grep -v "is ignored" >&2)
+	$(LITELLM_VENV)/bin/pip install -q --disable-pip-version-check -e '.[litellm]' 2> >(grep -v "is ignored" >&2)
 	@touch $@
+
+litellm-env: $(LITELLM_VENV)/ready ## LiteLLM, for its tests (a minute, 0.4 GB)
 
 # `soak.py` takes as long as it is told to, and is run by hand.
 bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready ## speed and overhead beside peers, as ratios; asserts nothing
@@ -90,6 +103,13 @@ bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready ## speed and overhead beside pe
 	  echo; echo "== $$script"; $(BENCH_VENV)/bin/python $$script; done
 	@echo; echo "== benchmarks/overhead.py"
 	@$(BENCH_VENV)/bin/python benchmarks/overhead.py --python $(BENCH_VENV)/bin/python --python $(LITELLM_VENV)/bin/python
+
+# ClickHouse as a library, in the environment of the other tests.
+$(VENV)/ready-clickhouse: $(VENV)/ready-dev
+	$(BIN)/pip install -q --disable-pip-version-check chdb 2> >(grep -v "is ignored" >&2)
+	@touch $@
+
+clickhouse-env: $(VENV)/ready-clickhouse ## ClickHouse as a library, for the tests of its export (180 MB)
 
 # A trace backend that is a package, for the test of what a backend shows.
 $(PHOENIX_VENV)/ready:
@@ -99,8 +119,24 @@ $(PHOENIX_VENV)/ready:
 
 phoenix-env: $(PHOENIX_VENV)/ready ## Arize Phoenix, a trace backend, for the tests (a minute, 0.9 GB)
 
+# A benchmark tool whose result files we read.
+$(AIPERF_VENV)/ready:
+	$(PYTHON) -m venv $(AIPERF_VENV)
+	$(AIPERF_VENV)/bin/pip install -q --disable-pip-version-check 'aiperf>=0.13' 2> >(grep -v "is ignored" >&2)
+	@touch $@
+
+aiperf-env: $(AIPERF_VENV)/ready ## AIPerf, a benchmark tool, for the tests (two minutes, 1.2 GB)
+
+# Apache Spark, whose tests run programs in an environment of its own: it keeps pandas below 3.
+$(SPARK_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(SPARK_VENV)
+	$(SPARK_VENV)/bin/pip install -q --disable-pip-version-check -e '.[collector,spark]' 2> >(grep -v "is ignored" >&2)
+	@touch $@
+
+spark-env: $(SPARK_VENV)/ready ## Apache Spark, for the tests of the audit on a cluster (two minutes, 1.1 GB)
+
 wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) dist build demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) dist build demo-out .mypy_cache .ruff_cache .pytest_cache

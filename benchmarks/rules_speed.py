@@ -1,6 +1,6 @@
 """What live rules cost: one evaluation, one segment of a stream, and ten thousand streams in flight.
 
-    python benchmarks/rules_speed.py [streams]
+    python benchmarks/rules_speed.py [--streams N]
 
 Times are microseconds on one core; of one evaluation, of its processor. It is measured beside the CEL packages that are
 installed (they stand in the extra `bench`): the same condition, compiled once, the facts ready in the form that each
@@ -11,9 +11,9 @@ twenty is slower than its reader and stalls for seconds at a time.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import random
-import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -159,7 +159,9 @@ def service(rules: RuleSet, streams: int, seconds: float) -> tuple[float, int, i
 
 
 def main() -> None:
-    streams = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=10_000, help="streams in flight (default: 10000)")
+    streams = parser.parse_args().streams
     gc.disable()
     print("One evaluation of a rule's condition")
     evaluation()

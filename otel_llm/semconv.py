@@ -24,6 +24,21 @@ SEGMENT_SEQ: Final = "otel_llm.segment.seq"
 SEGMENT_FIRST_TOKEN: Final = "otel_llm.segment.first_token"  # noqa: S105
 DROPPED_SEGMENTS: Final = "otel_llm.segments.dropped"
 """Segments that this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
+ENGINE_PREEMPTIONS: Final = "otel_llm.engine.preemptions"
+"""How often the engine took a running request back into its queue."""
+ENGINE_STEPS: Final = "otel_llm.engine.steps"
+"""Steps of the engine from the request's first token to its last."""
+ENGINE_MIXED_STEPS: Final = "otel_llm.engine.steps.mixed"
+"""Those of them in which another request's prefill ended beside a decode."""
+ENGINE_BATCH_MEAN: Final = "otel_llm.engine.batch.mean"
+"""Requests with a token in a step, on average over these steps."""
+GPU_NAME: Final = "otel_llm.gpu.name"
+GPU_COUNT: Final = "otel_llm.gpu.count"
+GPU_UTILISATION: Final = "otel_llm.gpu.utilisation_ratio"
+"""The share of time in which a kernel ran: the mean over the request's seconds and the devices, 0..1."""
+GPU_MEMORY_USED: Final = "otel_llm.gpu.memory_used_bytes"
+GPU_MEMORY_TOTAL: Final = "otel_llm.gpu.memory_total_bytes"
+"""Of all devices together, at the newest sample."""
 
 TOKEN_EVENT: Final = "token"  # noqa: S105
 TOKEN_COUNT: Final = "otel_llm.token.count"  # noqa: S105
@@ -68,6 +83,8 @@ FIRST_VISIBLE: Final = "otel_llm.time_to_first_visible_token"
 GEN_AI_LATENCY_TTFT: Final = "gen_ai.latency.time_to_first_token"
 GEN_AI_LATENCY_E2E: Final = "gen_ai.latency.e2e"
 GEN_AI_LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
+GEN_AI_LATENCY_PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
+"""From being scheduled to the first token."""
 ENGINE_REQUEST_SPAN: Final = "llm_request"
 
 # Token times as others carry them.

@@ -23,14 +23,12 @@ def announced_skips() -> tuple[str, ...]:
     return tuple(re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-    outcome = yield
-    report = outcome.get_result()
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # Where tests are spread over processes this is called in the one that adds up, too.
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not reason.removeprefix("Skipped: ").startswith(announced_skips()):
-            UNANNOUNCED.append(f"{item.nodeid}: {reason}")
+            UNANNOUNCED.append(f"{report.nodeid}: {reason}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

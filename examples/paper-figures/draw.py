@@ -90,9 +90,9 @@ DELIVERIES = (
     ),
 )
 PICTURES = (
-    ("figure-1.png", "Wang et al., figure 1", (0, 1), 1430),
-    ("figure-2.png", "Wang et al., figure 2", (2,), 800),
-    ("held-back.png", "The output delay trick", (3, 4), 1350),
+    ("figure-1.png", "Wang et al., figure 1", (0, 1), 1480),
+    ("figure-2.png", "Wang et al., figure 2", (2,), 850),
+    ("held-back.png", "The output delay trick", (3, 4), 1410),
 )
 """File, title, positions among the deliveries, height in pixels."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.courier import Message
 from otel_llm.actions.firing import Alert
-from otel_llm.collector.journal_resume import replace_whole
+from otel_llm.shared.whole_files import replace_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def state_bytes(state: State) -> bytes:
 
 
 def write_state(folder: Path, data: bytes) -> None:
-    """Replace the file; raises JournalError where it cannot be written, and then the old one stands."""
+    """Replace the file; raises OSError where it cannot be written, and then the old one stands."""
     replace_whole(folder / STATE_FILE, data, durable=False)
 
 

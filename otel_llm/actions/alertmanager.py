@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.actions.post import NoAnswerError, ask
-from otel_llm.collector.otlp_out_attempt import Attempt, backoff_s, of_http_status
-from otel_llm.collector.otlp_out_target import user_agent
-from otel_llm.collector.tokens import read_tokens
+from otel_llm.export.attempt import backoff_s
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.attempt import Attempt, of_http_status
+from otel_llm.shared.otlp_target import user_agent
+from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.actions.firing import Key
-    from otel_llm.collector.clock import Clock
-    from otel_llm.collector.config import AlertmanagerSettings
+    from otel_llm.actions.settings import AlertmanagerSettings
+    from otel_llm.shared.clock import Clock
 
 PATH: Final = "/api/v2/alerts"
 SHORTEST_RESEND_S: Final = 1.0

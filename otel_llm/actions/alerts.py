@@ -18,26 +18,22 @@ from otel_llm.actions.alert_state import State, read_state, state_bytes, write_s
 from otel_llm.actions.alert_words import cloud_event_of, for_alertmanager, line_of
 from otel_llm.actions.alertmanager import Alertmanager, Post, valid_ns
 from otel_llm.actions.courier import Courier, Message
+from otel_llm.actions.dead_letters import DEAD_LETTERS, bury
 from otel_llm.actions.events import rfc3339
 from otel_llm.actions.firing import Firing
-from otel_llm.actions.places import LogPlace, OtlpPlace, WebhookPlace
-from otel_llm.collector.errors import JournalError
+from otel_llm.actions.places import LOG, OTLP, WEBHOOK, close, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from otel_llm.actions.firing import Event, Key
-    from otel_llm.collector.clock import Clock
-    from otel_llm.collector.config import Settings
+    from otel_llm.actions.settings import Acting
     from otel_llm.rules.decisions import Decision
+    from otel_llm.shared.clock import Clock
 
 LINGER_S: Final = 0.2
 """How long what was taken waits for company: 2,000 readers who starve at once are one alert of 2,000, not of one."""
-DEAD_LETTERS: Final = "dead_letters.jsonl"
-LOG: Final = "log"
-OTLP: Final = "otlp"
-WEBHOOK: Final = "webhook:"
 _IDLE_S: Final = 60.0
 _REPLAYED_AT_ONCE: Final = 1000
 _log = logging.getLogger(__name__)
@@ -50,7 +46,7 @@ class Alerts:
     configured nothing is kept and no thread runs. `source` names this collector in CloudEvents.
     """
 
-    def __init__(self, settings: Settings, folder: Path, clock: Clock, source: str = "otel-llm-collector") -> None:
+    def __init__(self, settings: Acting, folder: Path, clock: Clock, source: str = "otel-llm-collector") -> None:
         self._clock = clock
         self._folder = folder
         self._source = source
@@ -64,19 +60,12 @@ class Alerts:
         if manager is not None:
             self._valid_ns = valid_ns(manager)
             self._managers = [Alertmanager(url, manager, clock, self._render) for url in manager.urls]
-        self._otlp = None if alerts.otlp is None else OtlpPlace(alerts.otlp, clock, source)
-        self._couriers: dict[str, Courier] = {}
-        for receiver in settings.receivers:
-            if receiver.kind == "notification":
-                place = f"{WEBHOOK}{receiver.name}"
-                self._couriers[place] = self._courier(place, WebhookPlace(receiver, clock))
+        self._places = places_of(settings, clock, source)
+        self._couriers = {
+            name: Courier(name, clock, place.deliver, self._settled, self._bury) for name, place in self._places.items()
+        }
         self._told = [f"{WEBHOOK}{name}" for name in alerts.receivers]
-        if alerts.log is not None:
-            self._couriers[LOG] = self._courier(LOG, LogPlace(alerts.log))
-            self._told.append(LOG)
-        if self._otlp is not None:
-            self._couriers[OTLP] = self._courier(OTLP, self._otlp)
-            self._told.append(OTLP)
+        self._told += [name for name in (LOG, OTLP) if name in self._places]
         self._taken: deque[Decision] = deque()
         self._handed: deque[Message] = deque()
         self._changed = threading.Condition()
@@ -151,8 +140,7 @@ class Alerts:
             courier.stop(max(0.0, until_s - time.monotonic()))
         for manager in self._managers:
             manager.stop(max(0.0, until_s - time.monotonic()))
-        if self._otlp is not None:
-            self._otlp.close()
+        close(self._places.values())
         self._save()
 
     def look(self) -> None:
@@ -237,13 +225,10 @@ class Alerts:
             data = state_bytes(state)
         try:
             write_state(self._folder, data)
-        except JournalError as error:
+        except OSError as error:
             if not self._unwritten:
                 _log.warning("otel-llm: the state of alerts cannot be written (%s): a restart may tell twice", error)
             self._unwritten += 1
-
-    def _courier(self, place: str, at: WebhookPlace | LogPlace | OtlpPlace) -> Courier:
-        return Courier(place, self._clock, at.deliver, self._settled, self._bury)
 
     def _settled(self) -> None:
         with self._changed:
@@ -251,11 +236,8 @@ class Alerts:
             self._changed.notify_all()
 
     def _bury(self, message: Message, reason: str) -> None:
-        line = {"time_unix_nano": self._clock.now_ns(), "reason": reason, **message.record()}
         try:
-            self._dead_letter.parent.mkdir(parents=True, exist_ok=True)
-            with self._dead_letter.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n")
+            bury(self._dead_letter, message, reason, self._clock.now_ns())
         except OSError as error:
             _log.error("otel-llm: %s: %s: message %s is lost", self._dead_letter, error.strerror, message.id)
             self._unwritten += 1

@@ -7,12 +7,13 @@ import threading
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.collector.otlp_out_attempt import Attempt, backoff_s
+from otel_llm.export.attempt import backoff_s
+from otel_llm.shared.attempt import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from otel_llm.collector.clock import Clock
+    from otel_llm.shared.clock import Clock
 
 GIVE_UP_S: Final = 86_400.0
 """How long a message is tried: what a day old alert says, nobody needs to know."""

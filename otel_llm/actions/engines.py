@@ -63,12 +63,22 @@ class _Asking:
             return Reply("refused", f"no token to ask with: {error}")
 
 
+class _Abort(_Asking):
+    """Ask for the end of a request: whether it came is seen in the stream."""
+
+    __slots__ = ()
+    in_stream = True
+
+    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
+        """Return None: the stream tells."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class VllmAbort(_Asking):
+class VllmAbort(_Abort):
     """Abort a request of a vLLM server."""
 
     path: str = VLLM_ABORT
-    in_stream: bool = True
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
         """Ask once; never with an empty list, which would abort every request of some versions."""
@@ -77,17 +87,12 @@ class VllmAbort(_Asking):
             return Reply("refused", _NO_ID)
         return self.asked("POST", self.path, {"request_ids": vllm_ids(request_id)}, timeout_s)
 
-    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
-        """Return None: the stream tells."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class SglangAbort(_Asking):
+class SglangAbort(_Abort):
     """Abort a request of an SGLang server; never all of them (`abort_all`)."""
 
     path: str = SGLANG_ABORT
-    in_stream: bool = True
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
         """Ask once."""
@@ -98,10 +103,6 @@ class SglangAbort(_Asking):
             reason = f"a rid of {len(rid)} characters may be the beginning of others, which SGLang would abort too"
             return Reply("refused", f"{reason}; set rids of one length, at least {SHORTEST_RID}")
         return self.asked("POST", self.path, {"rid": rid}, timeout_s)
-
-    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
-        """Return None: the stream tells."""
-        return None
 
 
 @dataclass(frozen=True, slots=True)

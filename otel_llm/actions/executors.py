@@ -12,10 +12,9 @@ from otel_llm.actions.engines import SGLANG_ABORT, VLLM_ABORT, RouterDrain, Sgla
 from otel_llm.actions.events import cloud_event
 from otel_llm.actions.executor import Reply
 from otel_llm.actions.webhook import Webhook
-from otel_llm.collector.secret_files import read_signing_secrets
-from otel_llm.collector.tokens import read_tokens
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor
-    from otel_llm.collector.config import Engine, EngineKind, Receiver, Settings
+    from otel_llm.actions.settings import Acting, Engine, EngineKind, Receiver
     from otel_llm.rules.ruleset import RuleSet, Verb
 
 Notify: TypeAlias = "Callable[[str, str, bytes, str], bool]"
@@ -40,7 +39,7 @@ DOES: Final[dict[EngineKind, Verb]] = {
 """What each kind of engine can be asked for. Nobody moves or puts back a running request for an outsider."""
 
 
-def executors(settings: Settings) -> frozenset[Verb]:
+def executors(settings: Acting) -> frozenset[Verb]:
     """Return the verbs, besides `alert`, for which the settings name somebody who does them."""
     verbs: set[Verb] = {DOES[engine.kind] for engine in settings.actions.engines}
     if settings.receivers:
@@ -48,7 +47,7 @@ def executors(settings: Settings) -> frozenset[Verb]:
     return frozenset(verbs)
 
 
-def refuse_unknown_receivers(rules: RuleSet, settings: Settings) -> None:
+def refuse_unknown_receivers(rules: RuleSet, settings: Acting) -> None:
     """Raise ConfigError for an enforced webhook whose receiver the settings do not name."""
     names = [receiver.name for receiver in settings.receivers]
     for rule in rules.rules:
@@ -59,7 +58,7 @@ def refuse_unknown_receivers(rules: RuleSet, settings: Settings) -> None:
                 raise ConfigError(f"rule {rule.name}", None, None, "webhook.to", f"{to!r} is no receiver", known)
 
 
-def load_enforced(paths: Iterable[str | Path], settings: Settings) -> RuleSet:
+def load_enforced(paths: Iterable[str | Path], settings: Acting) -> RuleSet:
     """Load rules as `load_rules` does, for a collector with these settings: what it can do may be enforced.
 
     Raises:
@@ -98,7 +97,7 @@ class Executors:
     `source`: the `source` of CloudEvents; `agent`: what the collector calls itself; `notify`: see `Alerts.notify`.
     """
 
-    def __init__(self, settings: Settings, source: str, agent: str, notify: Notify) -> None:
+    def __init__(self, settings: Acting, source: str, agent: str, notify: Notify) -> None:
         self._source = source
         self._agent = agent
         self._receivers = {receiver.name: self._receiver(receiver, notify) for receiver in settings.receivers}

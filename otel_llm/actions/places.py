@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_llm.actions.events import CONTENT_TYPE
 from otel_llm.actions.post import NoAnswerError, ask
 from otel_llm.actions.signing import signed_headers
-from otel_llm.collector.otlp_out_attempt import Attempt, of_http_status
-from otel_llm.collector.otlp_out_target import user_agent
-from otel_llm.collector.replay import whole_lines
-from otel_llm.collector.secret_files import read_signing_secrets
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.attempt import Attempt, of_http_status
+from otel_llm.shared.otlp_target import user_agent
+from otel_llm.shared.secret_files import read_signing_secrets
+from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
     from otel_llm.actions.courier import Message
-    from otel_llm.collector.clock import Clock
-    from otel_llm.collector.config import Receiver
-    from otel_llm.collector.otlp_out_target import OtlpTarget
+    from otel_llm.actions.settings import Acting, Receiver
+    from otel_llm.shared.clock import Clock
+    from otel_llm.shared.otlp_target import OtlpTarget
 
 ALERT_EVENT: Final = "otel_llm.alert"
+LOG: Final = "log"
+OTLP: Final = "otlp"
+WEBHOOK: Final = "webhook:"
+"""Names of places, this one followed by the receiver's."""
 ALREADY: Final = 409
 _PASSING: Final = frozenset({408, 425, 429})
+
+
+class Place(Protocol):
+    """Something that messages are brought to."""
+
+    def deliver(self, message: Message) -> Attempt:
+        """Make one attempt; raises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,7 @@ class OtlpPlace:
         from opentelemetry.sdk._logs import ReadableLogRecord
         from opentelemetry.sdk._logs.export import LogRecordExportResult
 
-        from otel_llm.collector.otlp_out_exporters import log_exporter, resource, scope
+        from otel_llm.shared.otlp_exporters import log_exporter, resource, scope
 
         if self._exporter is None:
             self._exporter = log_exporter(self.target)
@@ -108,6 +120,26 @@ class OtlpPlace:
         """Let go of the connection."""
         if self._exporter is not None:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+def places_of(settings: Acting, clock: Clock, source: str) -> dict[str, WebhookPlace | LogPlace | OtlpPlace]:
+    """Return the places that the settings name, by what a message calls each; `source` is who sends to OTLP."""
+    receivers = [receiver for receiver in settings.receivers if receiver.kind == "notification"]
+    places: dict[str, WebhookPlace | LogPlace | OtlpPlace] = {
+        f"{WEBHOOK}{receiver.name}": WebhookPlace(receiver, clock) for receiver in receivers
+    }
+    if settings.alerts.log is not None:
+        places[LOG] = LogPlace(settings.alerts.log)
+    if settings.alerts.otlp is not None:
+        places[OTLP] = OtlpPlace(settings.alerts.otlp, clock, source)
+    return places
+
+
+def close(places: Iterable[Place]) -> None:
+    """Let go of the connections that places keep."""
+    for place in places:
+        if isinstance(place, OtlpPlace):
+            place.close()
 
 
 def alert_record(line: dict[str, Any], now_ns: int) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.audit.columns import column_of, texts_of
 from otel_llm.audit.words import plural
-from otel_llm.slo.summary import incomplete
+from otel_llm.readers.skipped import HARMLESS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from otel_llm.readers.rows import Cell
+    from otel_llm.audit.columns import Rows
 
 _WORDS: Final = {
     "torn_tail": "files whose last record is cut off (normal after a crash)",
@@ -25,24 +26,55 @@ _WORDS: Final = {
     "skewed_tokens": "tokens timed before their commit, counted as at the commit",
     "unknown_class": "requests that name an SLO class the file does not define",
     "not_spread": "requests too long to be spread over all their windows",
+    "unknown_file": "files of a folder that hold no recording of a known form",
+    "unreadable_file": "files that cannot be read",
+    "zone_assumed": "times without a zone, read as UTC",
+    "repeated_file": "files of a folder whose requests another of its files has more exactly",
+    "warmup": "requests of a benchmark's warm-up, left out",
+    "anomaly.clock_unanchored": "requests timed by a clock without an anchor: their times are no dates",
+    "anomaly.no_start_times": (
+        "requests whose start is not in the file: each stands at 0 of its own axis, load and windows say nothing"
+    ),
+    "anomaly.end_unknown": (
+        "failed requests whose time of failure is not in the file: met is false, nothing else is judged"
+    ),
+    "anomaly.token_times_not_kept": "requests whose token times the tool did not keep",
+    "anomaly.outcome_unknown": "requests taken for completed because the file does not say how they ended",
+    "anomaly.failures_not_kept": "requests of a tool that leaves failed ones out of its file",
+    "anomaly.framing_counted": "requests whose framing chunks (role, usage, end) could not be told from tokens",
+    "anomaly.failures_do_not_add_up": "failures that the tool counted otherwise than its requests say",
+    "anomaly.events_maybe_dropped": (
+        "spans of others with as many events as an SDK keeps, where nobody says how many it dropped: not judged"
+    ),
+    "anomaly.end_before_start": "requests that end before they begin: their end is taken to be their last token",
+    "anomaly.segment_after_end": "segments numbered behind the last one of their stream, without effect",
     "shifted": "streams whose clock is off by more than the lateness, shifted into their windows",
 }
-_NOT_BROKEN: Final = frozenset({"other_signal", "unfinished_zst"})
+_NOT_BROKEN: Final = HARMLESS - {"torn_tail"}
 _REFUSED: Final = "refused."
+NO_START_TIMES: Final = "anomaly.no_start_times"
 _ANOMALY: Final = "anomaly."
 
 
-def statement(rows: Sequence[Mapping[str, Cell]], skipped: Mapping[str, int], counts: Mapping[str, int]) -> str:
+def timeless(rows: Rows, counts: Mapping[str, int]) -> bool:
+    """Tell whether no request says when it was sent: each begins at zero of an axis of its own."""
+    starts = column_of(rows, "start_unix_nano")
+    return bool(counts.get(NO_START_TIMES)) and not starts.values[starts.known].any()
+
+
+def statement(rows: Rows, skipped: Mapping[str, int], counts: Mapping[str, int]) -> str:
     """Say in one sentence how much of what was found could be judged, and what was lost on the way."""
-    lacking = sum(incomplete(row) for row in rows)
-    foreign = sum(row["tokens"] is None for row in rows)
-    judged = len(rows) - lacking - foreign
-    parts = [f"{judged:,} of {plural(len(rows), 'request')} could be judged"]
+    coverage, outcomes = column_of(rows, "coverage"), texts_of(rows, "outcome")
+    short = ~column_of(rows, "start_unix_nano").known | (coverage.known & (coverage.values < 1))
+    lacking = int(short.sum())
+    foreign = int((~column_of(rows, "tokens").known).sum())
+    judged = len(outcomes) - lacking - foreign
+    parts = [f"{judged:,} of {plural(len(outcomes), 'request')} could be judged"]
     if lacking:
         parts.append(f"{lacking:,} lack tokens or their start and are counted as incomplete")
     if foreign:
         parts.append(f"{foreign:,} came from spans that do not say when tokens arrived")
-    lost = sum(row["outcome"] == "lost" for row in rows)
+    lost = int((outcomes == "lost").sum())
     if lost:
         parts.append(f"the end of {lost:,} was never seen (lost)")
     broken = sum(number for reason, number in skipped.items() if reason not in _NOT_BROKEN)
@@ -63,8 +95,10 @@ def details(skipped: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple
 
 def words(name: str) -> str:
     """Return what a counter counts."""
+    if name in _WORDS:
+        return _WORDS[name]
     if name.startswith(_REFUSED):
         return f"spans refused: {name.removeprefix(_REFUSED).replace('_', ' ')}"
     if name.startswith(_ANOMALY):
         return f"oddities in spans that were kept: {name.removeprefix(_ANOMALY).replace('_', ' ')}"
-    return _WORDS.get(name, name.replace("_", " "))
+    return name.replace("_", " ")

@@ -98,13 +98,77 @@ RULES: Final = (
 """(what, the rule)."""
 
 
-def section() -> str:
-    """Return both tables as the closing part of the page."""
+METHODS: Final = (
+    (
+        "Idle time (idle_s)",
+        (
+            "The reader's line gives token i until start + i/v, v the reading speed of the class; idle is the furthest "
+            "that any token was behind it, never below 0. idle_decode_s: the same from the first token on."
+        ),
+        "Wang et al., eq. 5 and 9",
+    ),
+    (
+        "Stalls",
+        "The rises of that wait, token by token; tokens late one after another are one stall. They add up to idle_s.",
+        "Wang et al., figure 2",
+    ),
+    (
+        "Fluidity-index",
+        (
+            "Token deadlines met over all of them: the first after the TTFT target, each further one TBT later; early "
+            "time is kept, and after a miss deadlines begin anew. fluidity_line: one line of deadlines throughout."
+        ),
+        "Etalon, section 4.1",
+    ),
+    (
+        "Fluid token rate",
+        "1 / the smallest TBT at which 99 % of the requests have a fluidity-index of 0.9.",
+        "Etalon, section 5.1",
+    ),
+    (
+        "Met, attainment",
+        "Every deadline of the class's policy held: reading, dslo, ttft_tbt, ttft_tpot or e2e.",
+        "PolyServe, section 4.6 (dslo)",
+    ),
+    (
+        "Benefit",
+        "Tokens read - alpha f(idle) - abort penalty: what a reply was worth to its reader.",
+        "Wang et al., eq. 10",
+    ),
+    ("Smooth goodput", "Benefit per second; in a window, of what happened in the window.", "Wang et al., eq. 11"),
+    (
+        "Goodput",
+        "Tokens of the requests that met their deadlines, per second, counted where they end.",
+        "Zhong et al. (DistServe)",
+    ),
+    (
+        "TTFT, TBT, TPOT",
+        "First token since the commit; the gaps between tokens; (last - first) / (tokens - 1).",
+        "Etalon, section 2.2",
+    ),
+    (
+        "Requests in flight",
+        "The mean over a window of how many requests were between their commit and their end on an instance.",
+        "Little's law: it is started per second times their duration",
+    ),
+)
+"""(figure, its definition, where it comes from)."""
+
+
+def games() -> str:
+    """Return the table of what each figure hides."""
     headings = ["Figure", "Better figures, nobody served better", "Look also at"]
-    games = table(headings, GAMES, words=(1, 2), kind="notes")
-    rules = table(["", "Rule"], RULES, words=(1,), kind="notes")
     return (
-        "<section><h2>What the figures can hide</h2><p>Every figure can be improved without serving one reader "
-        "better. Look at two that are gamed in different ways.</p>"
-        f"{games}</section><section><h2>How it is counted</h2>{rules}</section>"
+        "<p>Every figure can be improved without serving one reader better. Look at two that are gamed in different "
+        f"ways.</p>{table(headings, GAMES, words=(1, 2), kind='notes')}"
     )
+
+
+def rules() -> str:
+    """Return the table of the rules of counting."""
+    return table(["", "Rule"], RULES, words=(1,), kind="notes")
+
+
+def methods() -> str:
+    """Return the table of definitions with their sources."""
+    return table(["Figure", "Definition", "Source"], METHODS, words=(1, 2), kind="notes")

@@ -1,23 +1,25 @@
-"""The audit, in order: read, assemble, choose a class, judge, add up by window, summarise."""
+"""The audit, in order: read, put together, choose a class, judge, add up by window, summarise; batch by batch."""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.judging import judge_all
+from otel_llm.audit.columns import in_order, masked
+from otel_llm.audit.inputs import Inputs
+from otel_llm.audit.kept import Kept
 from otel_llm.audit.result import Audit
-from otel_llm.audit.windowing import window_rows
-from otel_llm.readers.assemble import Assembler
-from otel_llm.readers.files import Skipped, input_files, read_file
-from otel_llm.readers.otlp import decode
-from otel_llm.readers.records import InputError
+from otel_llm.audit.windowing import Windows
+from otel_llm.audit.workers import Work, outcomes
 from otel_llm.rules.durations import parse_duration_ns
 from otel_llm.rules.slo_file import load_slo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
 
     from otel_llm.slo.classes import SloClasses
 
@@ -30,18 +32,28 @@ def load(
     slo: str | Path | SloClasses | None = None,
     class_name: str | None = None,
     window: str | float = "10s",
+    windows: bool = True,
+    jobs: int = 1,
+    strict: bool = False,
+    keep: Iterable[str] = (),
+    observe: Callable[[pa.RecordBatch], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Audit:
-    """Audit recorded streams: journals and their folders, OTLP JSON lines, OTLP protobuf files.
+    """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; what a file holds is seen.
 
     `slo` is a file of SLO classes or the classes (the shipped ones where it is None); `class_name` judges every
-    request by that class; `window` is a duration as `10s` or in seconds; `progress` is told the bytes read so far.
+    request by that class; `window` is a duration as `10s` or in seconds, and `windows=False` charges none. `jobs`
+    processes share the work (a script that asks for more than one must guard its main part, as multiprocessing has
+    it). `keep`: trace ids whose deliveries stay at hand; `observe` is shown every batch of `streams.STREAMS`;
+    `progress` is told the bytes read so far.
 
     Raises:
         InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
+        BrokenRecordError: with `strict`, at the first broken record; the message names file and place.
         ConfigError: the SLO file is wrong.
         UnknownClassError: the file has no class of that name.
         ValueError: the window is no duration above zero.
+        WorkerError: one of several processes was killed.
     """
     window_ns = parse_duration_ns(window)
     if window_ns <= 0:
@@ -49,45 +61,35 @@ def load(
     classes = load_slo(slo) if slo is None or isinstance(slo, str | Path) else slo
     if class_name is not None:
         classes = classes.judging(class_name)
-    assembler, skipped = read([Path(path) for path in paths], progress)
-    assembled = assembler.finish()
-    counts = Counter(assembler.counts)
-    judged = judge_all(assembled, classes, counts)
-    rows = window_rows(judged, window_ns, LATENESS_NS, counts)
+    inputs = Inputs([Path(path) for path in paths], strict=strict, progress=progress)
+    charged, kept = Windows(), Kept(keep)
+    judged: list[pa.RecordBatch] = []
+    work = Work(classes, window_ns if windows else None, LATENESS_NS)
+    with closing(inputs.batches()) as batches, closing(outcomes(batches, work, jobs)) as every:
+        for found in every:
+            if observe is not None:
+                observe(found.streams)
+            judged.append(found.judged)
+            kept.add(found.streams, found.judged)
+            if found.partials is not None:
+                charged.add(found.partials)
+    table = in_order(judged)
+    counts = Counter(inputs.counts + charged.counts)
+    counts["unknown_class"] += int(masked(table, "unknown_class").values.sum())
+    counts["skewed_tokens"] += int(masked(table, "skewed").values.sum())
     return Audit(
         inputs=tuple(str(path) for path in paths),
-        classes=classes,
+        slo=classes,
         window_ns=window_ns,
-        judged=judged,
-        window_rows=rows,
-        skipped=skipped,
+        judged_table=table,
+        charged_windows=charged.rows(window_ns) if windows else None,
+        skipped=inputs.skipped,
+        kept=kept,
         counts=counts,
     )
 
 
-def read(paths: Sequence[Path], progress: Callable[[int], None] | None = None) -> tuple[Assembler, Skipped]:
-    """Read every input into an assembler, and say what was skipped.
-
-    Raises:
-        InputError: a path does not exist, is nothing that can be read, or there is no export request in any.
-    """
-    skipped = Skipped()
-    assembler = Assembler()
-    messages = 0
-    done_bytes = 0
-    for path in input_files(paths, skipped):
-        size = path.stat().st_size
-        seen_bytes = 0
-        for message, receipt_ns in read_file(path, skipped):
-            assembler.add(decode(message, receipt_ns))
-            messages += 1
-            if progress is not None:
-                # A compressed file holds more than its size: its share of the bar is full before its end.
-                seen_bytes = min(size, seen_bytes + message.ByteSize())
-                progress(done_bytes + seen_bytes)
-        done_bytes += size
-    if not messages:
-        found = f" ({'; '.join(skipped.notes)})" if skipped.notes else ""
-        names = ", ".join(str(path) for path in paths) or "no path"
-        raise InputError(f"{names}: no export request found{found}; pass a journal folder or a file of OTLP traces")
-    return assembler, skipped
+def load_streams(*paths: str | Path, progress: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield what is recorded as batches of `streams.STREAMS`: the input of `kernel.judge_batch`; errors as `load`."""
+    with closing(Inputs([Path(path) for path in paths], progress=progress).batches()) as found:
+        yield from found

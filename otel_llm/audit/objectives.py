@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from otel_llm.audit.columns import column_of, texts_of
+from otel_llm.slo.summary import Judgements, fluid_ones
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
-    from otel_llm.readers.rows import Cell
+    from otel_llm.audit.columns import Rows
     from otel_llm.slo.classes import SloClasses
 
 
@@ -37,32 +39,24 @@ class Check:
         return self.held / self.judged if self.judged else None
 
 
-def check(rows: Iterable[Mapping[str, Cell]], classes: SloClasses) -> list[Check]:
+def check(rows: Rows, classes: SloClasses) -> list[Check]:
     """Return a check for each objective that a class states, for each measured_at it was measured at.
 
     `fluidity_index` with `share`: that share of the requests has at least that index. `attainment`: that share of the
     requests of which it can be said met their deadlines.
     """
-    groups: dict[tuple[str, str], list[Mapping[str, Cell]]] = {}
-    for row in rows:
-        groups.setdefault((str(row["slo_class"]), str(row["measured_at"])), []).append(row)
+    names, places = texts_of(rows, "slo_class"), texts_of(rows, "measured_at")
+    numbers = {name: column_of(rows, name) for name in ("deadlines", "deadline_misses", "met")}
+    judged = Judgements({"slo_class": names}, numbers)
     checks: list[Check] = []
-    for (name, measured_at), mine in sorted(groups.items()):
+    for name, place in sorted(set(zip(names.tolist(), places.tolist(), strict=True))):
         objective = classes.get(name).objective
+        mine = judged.only((names == name) & (places == place))
         if objective.fluidity_index is not None and objective.share is not None:
-            held = [_fluid(row, objective.fluidity_index) for row in mine]
-            judged = [one for one in held if one is not None]
             words = f"fluidity_index of at least {float(objective.fluidity_index):g}"
-            checks.append(Check(name, measured_at, words, objective.share, sum(judged), len(judged)))
+            checks.append(Check(name, place, words, objective.share, *fluid_ones(mine, objective.fluidity_index)))
         if objective.attainment is not None:
-            known = [row["met"] for row in mine if row["met"] is not None]
-            checks.append(Check(name, measured_at, "attainment", objective.attainment, known.count(True), len(known)))
+            met = mine.numbers["met"]
+            held = int((met.known & (met.values == 1)).sum())
+            checks.append(Check(name, place, "attainment", objective.attainment, held, int(met.known.sum())))
     return checks
-
-
-def _fluid(row: Mapping[str, Cell], wanted: Fraction) -> bool | None:
-    """Tell whether met / deadlines >= wanted, without a division; None where nothing was due or nobody can say."""
-    deadlines, misses = row["deadlines"], row["deadline_misses"]
-    if not isinstance(deadlines, int) or not isinstance(misses, int) or not deadlines:
-        return None
-    return (deadlines - misses) * wanted.denominator >= wanted.numerator * deadlines

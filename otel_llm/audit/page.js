@@ -1,7 +1,10 @@
 "use strict";
 (() => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
+  const names = Object.keys(figures);
   const paper = document.querySelector(".paper");
+  // What is shown as it stands: a name from telemetry is no colour, and numbers need no look.
+  const plain = new Set(["x", "y", "z", "text", "hovertext", "name", "ticktext", "tickvals"]);
 
   // The palette is the style sheet's: on paper always the light one.
   const painter = (source) => {
@@ -12,7 +15,8 @@
       }
       if (Array.isArray(value)) return value.map(paint);
       if (value && typeof value === "object") {
-        return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, paint(inner)]));
+        return Object.fromEntries(
+          Object.entries(value).map(([key, inner]) => [key, plain.has(key) ? inner : paint(inner)]));
       }
       return value;
     };
@@ -26,28 +30,94 @@
     margin: { l: 56, r: 32, t: 8, b: 44 },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: "toggle" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: "$muted", activecolor: "$ink", orientation: "v" },
-    hoverlabel: { bgcolor: "$ground", bordercolor: "$rule", font: { color: "$ink" }, align: "left" },
+    hoverlabel: { bgcolor: "$ground", bordercolor: "$rule", font: { color: "$ink" }, align: "left", namelength: -1 },
   };
   const config = {
     responsive: true, displaylogo: false,
     modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
   };
 
-  const draw = (source, width) => {
-    const paint = painter(source);
-    for (const [id, figure] of Object.entries(figures)) {
-      const layout = { ...base, ...figure.layout };
-      for (const key of Object.keys(layout)) {
-        if (/^[xy]axis/.test(key)) layout[key] = { ...axis, ...layout[key] };
-      }
-      if (width) layout.width = width;
-      Plotly.react(document.getElementById(id), paint(figure.data), paint(layout), config);
+  const drawn = new Set();
+  const draw = (id, paint, width) => {
+    const figure = figures[id];
+    const place = document.getElementById(id);
+    const layout = { ...base, ...figure.layout };
+    for (const key of Object.keys(layout)) {
+      if (/^[xy]axis/.test(key)) layout[key] = { ...axis, ...layout[key] };
     }
+    if (width) layout.width = place.closest(".pair") ? width / 2 - 30 : width;
+    Plotly.react(place, paint(figure.data), paint(layout), config);
+    drawn.add(id);
+    document.documentElement.dataset.drawn = String(drawn.size);
+  };
+  const drawAll = (source, width) => {
+    const paint = painter(source);
+    for (const id of names) draw(id, paint, width);
   };
 
-  draw(document.documentElement);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(document.documentElement));
-  addEventListener("beforeprint", () => draw(paper, 680));
-  addEventListener("afterprint", () => draw(document.documentElement));
-  document.documentElement.dataset.drawn = String(Object.keys(figures).length);
+  // What is on the screen first, the rest one by one: a page of thirty pictures opens as one of three.
+  for (const id of names) document.getElementById(id).style.height = figures[id].layout.height + "px";
+  const waiting = new Set(names);
+  const seen = new IntersectionObserver((entries) => {
+    const paint = painter(document.documentElement);
+    for (const entry of entries) {
+      if (entry.isIntersecting && waiting.delete(entry.target.id)) {
+        seen.unobserve(entry.target);
+        draw(entry.target.id, paint);
+      }
+    }
+  }, { rootMargin: "200px" });
+  for (const id of names) seen.observe(document.getElementById(id));
+  const next = () => {
+    const [id] = waiting;
+    if (id === undefined) return;
+    waiting.delete(id);
+    draw(id, painter(document.documentElement));
+    setTimeout(next);
+  };
+  document.documentElement.dataset.drawn = "0";
+  requestAnimationFrame(() => setTimeout(next, 50));
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document.documentElement));
+  addEventListener("beforeprint", () => { waiting.clear(); drawAll(paper, 680); });
+  addEventListener("afterprint", () => {
+    drawAll(document.documentElement);
+    for (const id of names) Plotly.Plots.resize(id);
+  });
+
+  // The arrow keys go through the values of a picture, up and down through its curves, as the mouse would.
+  const spots = new WeakMap();
+  const hovered = (trace) => trace.visible !== "legendonly" && trace.hoverinfo !== "skip" && trace.x && trace.x.length;
+  document.addEventListener("keydown", (event) => {
+    const place = event.target;
+    if (!place.classList || !place.classList.contains("plot") || !drawn.has(place.id)) return;
+    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    if (event.key === "Escape") Plotly.Fx.unhover(place);
+    if (!step) return;
+    event.preventDefault();
+    const curves = place.data.map((_, index) => index).filter((index) => hovered(place.data[index]));
+    if (!curves.length) return;
+    const spot = spots.get(place) || { curve: 0, point: -1 };
+    spot.curve = (spot.curve + step[0] + curves.length) % curves.length;
+    const trace = place.data[curves[spot.curve]];
+    const columns = trace.type === "heatmap" ? trace.z[0].length : trace.x.length;
+    const count = trace.type === "heatmap" ? columns * trace.z.length : columns;
+    const cell = (at) => [Math.floor(at / columns), at % columns];
+    const empty = (at) => trace.type === "heatmap" && trace.z[cell(at)[0]][cell(at)[1]] === null;
+    let at = Math.min(count - 1, Math.max(0, spot.point + step[1]));
+    while (empty(at) && at + step[1] >= 0 && at + step[1] < count && step[1]) at += step[1];
+    spot.point = at;
+    spots.set(place, spot);
+    if (trace.type === "heatmap") {
+      const [row, column] = cell(at);
+      const { xaxis, yaxis } = place._fullLayout;
+      const middle = (xaxis.d2p(trace.x[column]) + xaxis.d2p(trace.x[column + 1])) / 2;
+      Plotly.Fx.hover(place, { xpx: middle, ypx: yaxis.d2p(trace.y[row]) });
+    } else {
+      Plotly.Fx.hover(place, [{ curveNumber: curves[spot.curve], pointNumber: at }]);
+    }
+  });
+  document.addEventListener("focusout", (event) => {
+    if (drawn.has(event.target.id)) Plotly.Fx.unhover(event.target);
+  });
 })();

@@ -66,11 +66,32 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def picture(name: str, title: str, alt: str, above: str, below: str = "") -> str:
-    """Write the place of a figure: its title, markup above and below it, and what it shows in words (`alt`)."""
+    """Write the place of a figure: its title, markup above and below it, and what it shows in words (`alt`).
+
+    The place takes the keyboard: the page's script shows the values at the arrow keys.
+    """
     return (
         f"<figure id='{text(name)}-figure'><figcaption><h3>{text(title)}</h3>{above}</figcaption>"
-        f"<div class='plot' id='{text(name)}' role='img' aria-label=\"{text(alt, 1000)}\"></div>{below}</figure>"
+        f"<div class='plot' id='{text(name)}' role='img' tabindex='0' aria-label=\"{text(alt, 1000)}\"></div>"
+        f"{below}</figure>"
     )
+
+
+def values(inner: str, words: str = "The values") -> str:
+    """Write what a picture shows as a table that opens when asked for."""
+    return f"<details><summary>{text(words)}</summary>{inner}</details>"
+
+
+def key(names: Iterable[str]) -> str:
+    """Write which colour and line belongs to which curve, in the order of the palette."""
+    inner = "".join(f"<li><i class='line l{place}'></i>{text(name)}</li>" for place, name in enumerate(names, start=1))
+    return f"<ul class='key'>{inner}</ul>"
+
+
+def contents(sections: Iterable[tuple[str, str]]) -> str:
+    """Write the links to the sections of the page: (id, heading)."""
+    inner = "".join(f"<li><a href='#{text(name)}'>{text(heading)}</a></li>" for name, heading in sections)
+    return f"<nav aria-label='Contents'><ul>{inner}</ul></nav>"
 
 
 def page(title: str, body: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
@@ -89,8 +110,10 @@ def page(title: str, body: str, figures: Mapping[str, Mapping[str, Any]]) -> str
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
         "<meta name='referrer' content='no-referrer'>\n"
-        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<div class='paper' hidden></div>\n"
-        f"{body}\n{data}\n{inlined}\n</body>\n</html>\n"
+        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        "<a class='skip' href='#main'>Skip to the figures</a>\n"
+        f"<div class='paper' hidden></div>\n<main id='main' tabindex='-1'>\n{body}\n</main>\n{data}\n{inlined}\n"
+        "</body>\n</html>\n"
     )
 
 

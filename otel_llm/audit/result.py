@@ -4,93 +4,120 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
+from otel_llm.audit.columns import judgements, rows_of, span_ns
+from otel_llm.audit.coverage import timeless
+from otel_llm.audit.tables import CLASSES, REQUESTS, WINDOWS, frame, frame_of
 from otel_llm.audit.write import ENDINGS, check_output, write_table, write_text
 from otel_llm.slo.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
+    from otel_llm.audit.kept import Kept
     from otel_llm.audit.tables import Kind
     from otel_llm.readers.assemble import Assembled
-    from otel_llm.readers.files import Skipped
     from otel_llm.readers.rows import Row
-    from otel_llm.slo.classes import SloClass, SloClasses
-    from otel_llm.slo.verdict import Verdict
+    from otel_llm.readers.skipped import Skipped
+    from otel_llm.slo.classes import SloClasses
 
 
-@dataclass(slots=True)
-class Judged:
-    """One stream with its row, its verdict (None where nothing can be said) and the class that judged it.
-
-    `fluid_tbt_ns` is the smallest TBT target at which it is fluid (Etalon, section 5.1), None where it has none.
-    """
-
-    row: Row
-    verdict: Verdict | None
-    fluid_tbt_ns: int | None
-    slo: SloClass
-    assembled: Assembled
-
-
-@dataclass(slots=True)
+@dataclass
 class Audit:
     """Hold everything that was found in the input.
 
-    `judged` are the streams in the order of `--requests`; `window_rows` are those of `--windows`; `skipped` says
-    what could not be read, and where; `counts` what was odd but harmless (repetitions, spans of others ...).
+    `slo` are the classes; `judged_table` has the columns of `kernel.JUDGED`, its rows in the order of `--requests`:
+    by start, trace id, span id, choice (null last); `skipped` says what could not be read, and where; `counts` what was
+    odd but harmless (repetitions, spans of others ...).
     """
 
     inputs: tuple[str, ...]
-    classes: SloClasses
+    slo: SloClasses
     window_ns: int
-    judged: list[Judged]
-    window_rows: list[Row]
+    judged_table: pa.Table
+    charged_windows: list[Row] | None
+    """None where windows were not asked for."""
     skipped: Skipped
+    kept: Kept
     counts: Counter[str] = field(default_factory=Counter)
-    _summary: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
-        """Return the rows of `--requests` as dictionaries: ordered by start, trace id, span id, choice."""
-        return [one.row for one in self.judged]
+        """Return the rows of `--requests` as dictionaries: handy where they are few."""
+        return rows_of(self.judged_table.select(list(REQUESTS)))
 
     @property
     def requests(self) -> pd.DataFrame:
         """Return the rows of `--requests` as a DataFrame of nullable types; seconds, tokens, unix ns."""
-        return frame(self.rows, REQUESTS)
+        return frame_of(self.judged_table, REQUESTS)
+
+    @property
+    def window_rows(self) -> list[Row]:
+        """Return the rows of `--windows` as dictionaries; ValueError where `load` was told to charge none."""
+        if self.charged_windows is None:
+            raise ValueError("windows were not charged; load with windows=True")
+        return self.charged_windows
 
     @property
     def windows(self) -> pd.DataFrame:
-        """Return the rows of `--windows` as a DataFrame of nullable types; seconds, tokens, unix ns."""
+        """Return the rows of `--windows` as a DataFrame of nullable types; seconds, tokens, unix ns.
+
+        Raises ValueError where `load` was told to charge none.
+        """
         return frame(self.window_rows, WINDOWS)
+
+    @property
+    def classes(self) -> pd.DataFrame:
+        """Return the figures of `summary()` as a DataFrame: a row for each class and measured_at that occurs."""
+        found = self.summary()["classes"]
+        rows = [
+            {"slo_class": name, "measured_at": place, **figures}
+            for name, places in found.items()
+            for place, figures in places.items()
+        ]
+        return frame(rows, CLASSES)
+
+    @cached_property
+    def _summary(self) -> dict[str, Any]:
+        skipped = self.skipped.broken + self.skipped.counts["torn_tail"]
+        return summarise(judgements(self.judged_table), self.slo, self.span_ns, skipped)
 
     def summary(self) -> dict[str, Any]:
         """Return the object of `--format json`; `skipped` is the number of broken records, a cut-off one included."""
-        if self._summary is None:
-            skipped = self.skipped.broken + self.skipped.counts["torn_tail"]
-            tbts_ns = [one.fluid_tbt_ns for one in self.judged]
-            self._summary = summarise(self.rows, self.classes, self.span_ns, skipped, tbts_ns)
         return self._summary
 
     @property
     def span_ns(self) -> int | None:
-        """Return the time from the first commit to the last end, ns; None where neither is known."""
-        streams = [one.assembled for one in self.judged]
-        starts = [one.resolved.commit_ns for one in streams if one.resolved.commit_ns is not None]
-        ends = [end for one in streams for end in (one.resolved.end_ns, *one.times_ns[-1:]) if end is not None]
-        return max(ends) - min(starts) if starts and ends else None
+        """Return the time from the first commit to the last end, ns; None where neither is known.
+
+        None too where no request says when it was sent: each then stands at zero of an axis of its own.
+        """
+        return None if timeless(self.judged_table, self.counts) else span_ns(self.judged_table)
+
+    def delivery(self, position: int) -> Assembled | None:
+        """Return the token times of the request at a position among the rows; None where they were not kept.
+
+        All are kept of an input of at most `kept.ALL_TOKENS` tokens; of a larger one those of the `kept.WORST` requests
+        with the longest idle time, of twice as many with the lowest fluidity-index, and of the trace ids that `load`
+        was told to `keep`.
+        """
+        row = self.judged_table.slice(range(self.judged_table.num_rows)[position], 1)
+        trace_id, span_id, choice = (row.column(name)[0].as_py() for name in ("trace_id", "span_id", "choice"))
+        return self.kept.find((trace_id, span_id, choice))
 
     def write_requests(self, path: str | Path) -> None:
         """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done."""
-        _write(Path(path), self.rows, REQUESTS)
+        from otel_llm.audit.saved import about
+
+        _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about(self))
 
     def write_windows(self, path: str | Path) -> None:
         """Write the rows of `--windows` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done."""
-        _write(Path(path), self.window_rows, WINDOWS)
+        _write(Path(path), self.window_rows, WINDOWS, None)
 
     def write_html(self, path: str | Path) -> None:
         """Write the report as one self-contained page. Raises OutputError where that cannot be done."""
@@ -100,6 +127,8 @@ class Audit:
         write_text(Path(path), render(self))
 
 
-def _write(path: Path, rows: list[Row], columns: dict[str, Kind]) -> None:
+def _write(
+    path: Path, rows: list[Row] | pa.Table, columns: dict[str, Kind], metadata: dict[bytes, bytes] | None
+) -> None:
     check_output(path, ENDINGS)
-    write_table(path, rows, columns)
+    write_table(path, rows, columns, metadata=metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +42,8 @@ _INTEGER: Final = {
     "met_null",
     "incomplete",
     "aborted",
+    "requests",
+    "undetermined",
 }
 
 
@@ -59,6 +61,9 @@ REQUESTS: Final[dict[str, Kind]] = {column: kind_of(column) for column in REQUES
 WINDOWS: Final[dict[str, Kind]] = {column: kind_of(column) for column in WINDOW_COLUMNS}
 """The columns of `--windows` in order, with their types."""
 
+CLASSES: Final[dict[str, Kind]] = {column: kind_of(column) for column in CLASS_COLUMNS}
+"""The columns of `Audit.classes` in order, with their types."""
+
 _PANDAS: Final[dict[Kind, Any]] = {"text": "string", "integer": "Int64", "real": "Float64", "truth": "boolean"}
 
 
@@ -71,8 +76,26 @@ def frame(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind]) -> pd
     )
 
 
-def arrow_table(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind]) -> pa.Table:
-    """Return rows as an Arrow table: utf8, int64, float64 and bool columns, all nullable."""
+def frame_of(table: pa.Table, columns: Mapping[str, Kind]) -> pd.DataFrame:
+    """Return these columns of an Arrow table as `frame` does."""
+    import pandas as pd
+
+    return pd.DataFrame({name: _series(table.column(name), kind) for name, kind in columns.items()})
+
+
+def _series(column: pa.ChunkedArray, kind: Kind) -> Any:
+    import pandas as pd
+
+    if kind == "text":
+        return pd.Series(column.to_pylist(), dtype=_PANDAS[kind])
+    unknown = column.is_null().to_numpy()
+    values = column.fill_null(False if kind == "truth" else 0).to_numpy()
+    arrays = {"integer": pd.arrays.IntegerArray, "real": pd.arrays.FloatingArray, "truth": pd.arrays.BooleanArray}
+    return pd.Series(arrays[kind](values, unknown))
+
+
+def arrow_type(kind: Kind) -> pa.DataType:
+    """Return the Arrow type of a column: utf8, int64, float64 or bool."""
     import pyarrow as pa
 
     types: dict[Kind, pa.DataType] = {
@@ -81,4 +104,11 @@ def arrow_table(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind])
         "real": pa.float64(),
         "truth": pa.bool_(),
     }
-    return pa.table({name: pa.array([row[name] for row in rows], type=types[kind]) for name, kind in columns.items()})
+    return types[kind]
+
+
+def arrow_table(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind]) -> pa.Table:
+    """Return rows as an Arrow table: utf8, int64, float64 and bool columns, all nullable."""
+    import pyarrow as pa
+
+    return pa.table({name: pa.array([row[name] for row in rows], arrow_type(kind)) for name, kind in columns.items()})

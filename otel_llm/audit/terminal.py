@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit import coverage, digest, objectives, worst
+from otel_llm.audit import breakdown, coverage, digest, objectives, worst
+from otel_llm.audit.columns import rows_of
 from otel_llm.audit.words import MISSING, number, plural, printable, seconds, share, truth
 from otel_llm.audit.write import csv_text
 
@@ -19,29 +20,41 @@ if TYPE_CHECKING:
     from otel_llm.readers.rows import Cell
 
 MOST_WORST: Final = 5
+TIMELESS: Final = (
+    "The recording does not say when requests were sent: each stands at zero of an axis of its own, so that nothing "
+    "can be said per second or of the whole time."
+)
 _STATE_STYLE: Final = {"met": "green", "missed": "bold red", "no data": "dim"}
 
 
 def show(console: Console, audit: Audit) -> None:
     """Print the summary of an audit."""
     summary = audit.summary()
-    span = f" in {seconds(summary['span_s'])}" if summary["span_s"] else ""
+    timeless = coverage.timeless(audit.judged_table, audit.counts)
+    span = f" in {seconds(summary['span_s'])}" if summary["span_s"] or timeless else ""
     console.print(f"{plural(summary['requests'], 'request')}, {plural(summary['tokens'], 'token')}{span}", style="bold")
     console.print(_summary_table(summary["classes"]))
-    for check in objectives.check(audit.rows, audit.classes):
-        console.print(
-            f"objective of {printable(check.slo_class)}, {check.measured_at}: {check.objective} for "
-            f"{share(float(check.wanted))}: {share(check.share)} ({check.held:,} of {check.judged:,}), {check.state}",
-            style=_STATE_STYLE[check.state],
-            markup=False,
-        )
-    console.print(coverage.statement(audit.rows, audit.skipped.counts, audit.counts), style="dim", markup=False)
+    if timeless:
+        console.print(TIMELESS, style="dim", markup=False)
+    for check in objectives.check(audit.judged_table, audit.slo):
+        console.print(objective_words(check), style=_STATE_STYLE[check.state], markup=False)
+    console.print(coverage.statement(audit.judged_table, audit.skipped.counts, audit.counts), style="dim", markup=False)
     for what, count in coverage.details(audit.skipped.counts, audit.counts):
         console.print(f"  {what}: {count:,}", style="dim", markup=False)
-    rows = audit.rows
-    chosen = [rows[one.position] for one in worst.choose(rows, by_idle=MOST_WORST, by_fluidity=0)]
+    for table in breakdown.tables(audit):
+        console.print(table)
+    places = [one.position for one in worst.choose(audit.judged_table, by_idle=MOST_WORST, by_fluidity=0)]
+    chosen = rows_of(audit.judged_table.take(places)) if places else []
     if chosen:
         console.print(requests_table(chosen, "Readers who waited longest"))
+
+
+def objective_words(check: objectives.Check) -> str:
+    """Return a line: whose objective it is, what was asked for, what was found, and whether that is enough."""
+    return (
+        f"objective of {printable(check.slo_class)}, {printable(check.measured_at)}: {check.objective} for "
+        f"{share(float(check.wanted))}: {share(check.share)} ({check.held:,} of {check.judged:,}), {check.state}"
+    )
 
 
 def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from otel_llm.audit.columns import column_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from numpy.typing import NDArray
 
-    from otel_llm.readers.rows import Cell
+    from otel_llm.audit.columns import Rows
 
 BY_IDLE: Final = 6
 BY_FLUIDITY: Final = 3
@@ -26,18 +30,19 @@ class Worst:
     why: str
 
 
-def choose(rows: Sequence[Mapping[str, Cell]], by_idle: int = BY_IDLE, by_fluidity: int = BY_FLUIDITY) -> list[Worst]:
+def choose(rows: Rows, by_idle: int = BY_IDLE, by_fluidity: int = BY_FLUIDITY) -> list[Worst]:
     """Return the positions of the worst rows; a request that nobody waited for, or that cannot be judged, is none."""
-    idle = [(-value, position) for position, row in enumerate(rows) if (value := _real(row["idle_s"])) is not None]
-    first = [Worst(position, "idle") for value, position in sorted(idle)[:by_idle] if value < 0]
-    taken = {one.position for one in first}
-    fluidity = [
-        (value, position)
-        for position, row in enumerate(rows)
-        if position not in taken and (value := _real(row["fluidity_index"])) is not None
-    ]
-    return first + [Worst(position, "fluidity") for value, position in sorted(fluidity)[:by_fluidity] if value < 1]
+    idle = column_of(rows, "idle_s")
+    waited = idle.known & (idle.values > 0)
+    first = [Worst(position, "idle") for position in _least(-idle.values.astype(np.float64), waited, by_idle)]
+    fluidity = column_of(rows, "fluidity_index")
+    missed = fluidity.known & (fluidity.values < 1)
+    missed[[one.position for one in first]] = False
+    return first + [Worst(position, "fluidity") for position in _least(fluidity.values, missed, by_fluidity)]
 
 
-def _real(value: Cell) -> float | None:
-    return value if isinstance(value, float) else None
+def _least(values: NDArray[Any], chosen: NDArray[np.bool_], most: int) -> list[int]:
+    """Return the places of the least of the chosen values, equals in their order."""
+    places = np.flatnonzero(chosen)
+    found: list[int] = places[np.argsort(values[places], kind="stable")][:most].tolist()
+    return found

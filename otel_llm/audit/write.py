@@ -2,73 +2,82 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
-import os
-from typing import IO, TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.tables import arrow_table
+from otel_llm.shared.outputs import OutputError, check_place, refuse_clashes, replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    import pyarrow as pa
 
     from otel_llm.audit.tables import Kind
     from otel_llm.readers.rows import Cell
+    from otel_llm.shared.outputs import Inputs
 
 ENDINGS: Final = (".parquet", ".csv", ".jsonl")
 """What a table can be written as."""
+_PORTION: Final = 16_384
 
 
-class OutputError(ValueError):
-    """Say that an output cannot be written as asked; the message names it and what to do."""
-
-
-def check_output(path: Path, endings: Sequence[str], inputs: Sequence[Path] = ()) -> None:
-    """Refuse an output before any work is done: an unknown ending, a missing folder, a folder, one of the inputs.
-
-    Raises OutputError.
-    """
+def check_output(path: Path, endings: Sequence[str]) -> None:
+    """Refuse an output before any work is done: an unknown ending, a missing folder, a folder. Raises OutputError."""
     if path.suffix.lower() not in endings:
         known = ", ".join(endings)
         raise OutputError(f"{path}: cannot tell the format from the ending {path.suffix!r}; use one of {known}")
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
-    for source in inputs:
-        if path.exists() and source.exists() and path.samefile(source):
-            raise OutputError(f"{path} is one of the inputs and would be overwritten; name another file")
+    check_place(path)
 
 
-def check_outputs(outputs: Sequence[tuple[Path, Sequence[str]]], inputs: Sequence[Path]) -> None:
-    """Refuse outputs, each with the endings it may have, that cannot be or that are one file. Raises OutputError."""
-    seen: set[Path] = set()
+def check_outputs(outputs: Sequence[tuple[Path, Sequence[str]]], inputs: Inputs) -> None:
+    """Refuse outputs, each with the endings it may have, that cannot be, that are one file, or one of the inputs.
+
+    Raises OutputError.
+    """
     for path, endings in outputs:
-        check_output(path, endings, inputs)
-        if path.resolve() in seen:
-            raise OutputError(f"{path} would be written twice; name two files")
-        seen.add(path.resolve())
+        check_output(path, endings)
+    refuse_clashes([path for path, _ in outputs], inputs)
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind]) -> None:
+def write_table(
+    path: Path,
+    rows: Sequence[Mapping[str, Cell]] | pa.Table,
+    columns: Mapping[str, Kind],
+    metadata: Mapping[bytes, bytes] | None = None,
+) -> None:
     """Write rows in the form of the path's ending: every key present, integers as integers, null as null.
 
-    In CSV a null is an empty field and a truth is `true` or `false`. Raises OutputError where it cannot be written.
+    In CSV a null is an empty field and a truth is `true` or `false`. `metadata` goes into a Parquet file's schema; the
+    other forms have no place for it. Raises OutputError where it cannot be written.
     """
     with replacing(path) as file:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet
 
-            pyarrow.parquet.write_table(arrow_table(rows, columns), file)
+            table = arrow_table(rows, columns) if isinstance(rows, Sequence) else rows.select(list(columns))
+            pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), file)
         elif path.suffix.lower() == ".csv":
-            file.write(csv_text(rows, list(columns)).encode("utf-8", "backslashreplace"))
+            file.write(csv_text([], list(columns)).encode("utf-8", "backslashreplace"))
+            for some in _portions(rows):
+                file.write(csv_text(some, list(columns), head=False).encode("utf-8", "backslashreplace"))
         else:
-            for row in rows:
-                line = json.dumps({name: row[name] for name in columns}, ensure_ascii=False, allow_nan=False)
-                file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+            for some in _portions(rows):
+                for row in some:
+                    line = json.dumps({name: row[name] for name in columns}, ensure_ascii=False, allow_nan=False)
+                    file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _portions(rows: Sequence[Mapping[str, Cell]] | pa.Table) -> Iterator[Sequence[Mapping[str, Cell]]]:
+    if isinstance(rows, Sequence):
+        yield rows
+        return
+    for batch in rows.to_batches(max_chunksize=_PORTION):
+        yield batch.to_pylist()
 
 
 def write_text(path: Path, content: str) -> None:
@@ -77,29 +86,15 @@ def write_text(path: Path, content: str) -> None:
         file.write(content.encode("utf-8", "backslashreplace"))
 
 
-def csv_text(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> str:
-    """Return rows as CSV with a header line."""
+def csv_text(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, head: bool = True) -> str:
+    """Return rows as CSV, with a header line unless `head` is false."""
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(columns)
+    if head:
+        writer.writerow(columns)
     for row in rows:
         writer.writerow([_csv_cell(row[column]) for column in columns])
     return file.getvalue()
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file beside `path` that takes its place once it is complete, and goes away on any error."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("xb") as file:
-            yield file
-        beside.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
 
 
 def _csv_cell(value: Cell) -> str:

@@ -17,8 +17,8 @@ import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from otel_llm.collector.tokens import read_tokens
 from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -89,6 +89,9 @@ class Source:
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise UntrustedError(self._distrust(error.reason)) from None
+            if getattr(error.reason, "reason", None) == "WRONG_VERSION_NUMBER":
+                plain = self.url.replace("https", "http", 1)
+                raise UnexpectedError(f"no TLS is spoken at {self.url}: ask {plain}") from None
             raise UnreachableError(f"no collector answers at {self.url} ({error.reason})") from error
         except OSError as error:
             raise UnreachableError(f"no collector answers at {self.url} ({error})") from error
@@ -108,6 +111,8 @@ class Source:
             words = ""
         # From whoever answers: nothing that a terminal would obey.
         words = "".join(letter for letter in words if letter.isprintable()) or no.reason
+        if no.code == HTTPStatus.NOT_FOUND and "/v1/traces" in words:
+            words = "that is its OTLP door: ask its --web address (port 9464 by default)"
         raise UnexpectedError(f"{self.url} answers {no.code}: {words}")
 
     def _distrust(self, error: ssl.SSLCertVerificationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -10,14 +11,21 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.console import Console
 
-from otel_llm.audit import load, objectives, terminal, write
+from otel_llm.audit import load, objectives, parquet_streams, terminal, write
+from otel_llm.audit.inputs import BrokenRecordError
 from otel_llm.audit.words import printable
-from otel_llm.cli.progress import reading
+from otel_llm.audit.workers import WorkerError, cores
+from otel_llm.cli import comparing
+from otel_llm.cli.progress import reading_files
+from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.outputs import Inputs, replacing
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
 
     from otel_llm.audit import Audit
 
@@ -31,11 +39,15 @@ Examples:
   otel-llm audit traces.jsonl --html report.html
   otel-llm audit journal --requests rows.parquet --windows windows.csv --window 1m
   otel-llm audit journal --class voice --format json
+  otel-llm audit 'runs/**/*.json' --streams runs.parquet   # token times, to be read again
   otel-llm audit journal --fail-on-objective          # exit 1 when a promise is broken
+  otel-llm audit new.jsonl --baseline old.jsonl --fail-on-regression
+  otel-llm audit journal --tiers                      # each class under each class's deadline
 
 \b
-Exit code: 0 fine; 1 an objective is missed (with --fail-on-objective) or a record is
-broken (with --strict); 2 bad usage, or nothing to read.
+Exit code: 0 fine; 1 an objective is missed (with --fail-on-objective), a figure is worse
+than in --baseline (with --fail-on-regression) or a record is broken (with --strict); 2 bad
+usage, or nothing to read.
 """
 
 _FILE = click.Path(path_type=Path)
@@ -57,8 +69,13 @@ _FILE = click.Path(path_type=Path)
 @click.option("--windows", type=_FILE, metavar="OUT", help="Write a row for each window and group: the same endings.")
 @click.option("--window", default="10s", show_default=True, metavar="LENGTH", help="Length of a window, as 10s or 1m.")
 @click.option("--html", type=_FILE, metavar="OUT", help="Write the report: one page that needs no network.")
-@click.option("--strict", is_flag=True, help="Exit 1 when a record is broken.")
-@click.option("--fail-on-objective", is_flag=True, help="Exit 1 when a class misses an objective it states.")
+@click.option("--streams", type=_FILE, metavar="OUT", help="Write the token times as .parquet, to be audited again.")
+@click.option("--strict", is_flag=True, help="Stop at the first broken record, and exit 1.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for large inputs; all cores if absent."
+)
+@click.option("--fail-on-objective", is_flag=True, help="Exit 1, and say which, when a class misses an objective.")
+@comparing.options
 def audit(
     paths: tuple[Path, ...],
     slo: Path | None,
@@ -68,45 +85,85 @@ def audit(
     windows: Path | None,
     window: str,
     html: Path | None,
+    streams: Path | None,
     strict: bool,
+    jobs: int | None,
     fail_on_objective: bool,
+    beside: comparing.Beside,
 ) -> None:
     """Judge recorded streams: what did their readers feel?
 
-    PATH is a journal of `otel-llm collect` (a file or its folder), OTLP JSON lines or OTLP protobuf as the
-    OpenTelemetry Collector writes them, plain, gzip or zstd; what a file holds is seen from its content.
+    PATH is a file, a folder, a quoted pattern such as 'runs/**/*.json', or - for standard input: journals of
+    `otel-llm collect`, OTLP as the OpenTelemetry Collector writes it, traces of other stores, results of benchmark
+    tools, Parquet or CSV of token times, plain, gzip or zstd. What a file holds is seen from its content.
     """
-    outputs = [(requests, write.ENDINGS), (windows, write.ENDINGS), (html, (".html",))]
+    outputs = [(requests, write.ENDINGS), (windows, write.ENDINGS), (html, (".html",)), (streams, (".parquet",))]
     try:
-        write.check_outputs([(path, endings) for path, endings in outputs if path is not None], paths)
-        with reading(_size(paths)) as advance:
-            found = load(*paths, slo=slo, class_name=class_name, window=_length(window), progress=advance)
+        asked = [(path, endings) for path, endings in outputs if path is not None]
+        write.check_outputs(asked, Inputs(recordings=(*paths, *beside.baseline), files=[slo]))
+        with reading_files(paths) as advance, _written(streams) as observe:
+            found = load(
+                *paths,
+                slo=slo,
+                class_name=class_name,
+                window=_length(window),
+                windows=windows is not None or html is not None,
+                jobs=jobs or cores(),
+                strict=strict,
+                observe=beside.observing(slo, class_name, observe),
+                progress=advance,
+            )
+        beside.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict)
         if requests is not None:
             found.write_requests(requests)
         if windows is not None:
             found.write_windows(windows)
         if html is not None:
-            found.write_html(html)
+            beside.write_html(found, html)
     except ModuleNotFoundError as missing:
         from otel_llm.cli.main import MissingExtraError
 
         raise MissingExtraError("audit", missing.name or "a module") from missing
+    except BrokenRecordError as error:
+        click.echo(f"{printable(str(error), 300)} (--strict: stopped)", err=True)
+        sys.exit(1)
+    except WorkerError as error:
+        raise click.UsageError(str(error)) from error
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    _print(found, form)
+    worse = beside.show(found, form, _print)
     for note in found.skipped.notes:
         click.echo(printable(note, 300), err=True)
-    missed = any(one.state == "missed" for one in objectives.check(found.rows, found.classes))
-    if (strict and found.skipped.broken) or (fail_on_objective and missed):
+    missed: list[objectives.Check] = []
+    if fail_on_objective:
+        missed = [one for one in objectives.check(found.judged_table, found.slo) if one.state == "missed"]
+    for one in missed:
+        click.echo(terminal.objective_words(one), err=True)
+    if worse or missed:
         sys.exit(1)
 
 
+@contextlib.contextmanager
+def _written(path: Path | None) -> Iterator[Callable[[pa.RecordBatch], None] | None]:
+    """Give what writes each batch of streams to a file, which is there once all are; None for no file."""
+    if path is None:
+        yield None
+        return
+    with replacing(path) as file, contextlib.closing(parquet_streams.Writer(file)) as writer:
+        yield writer.write
+
+
 def _length(window: str) -> str | float:
-    """Take a bare number as seconds, as the SLO files do."""
+    """Take a bare number as seconds, as the SLO files do; raises UsageError for what is no duration."""
     try:
-        return float(window)
+        length: str | float = float(window)
     except ValueError:
-        return window
+        length = window
+    try:
+        parse_duration_ns(length)
+    except ValueError as error:
+        raise click.UsageError(f"--window: {error}; {DURATION_ADVICE}") from error
+    return length
 
 
 def _print(found: Audit, form: str) -> None:
@@ -120,12 +177,3 @@ def _print(found: Audit, form: str) -> None:
     if not console.is_terminal:
         console = Console(width=WIDTH)
     terminal.show(console, found)
-
-
-def _size(paths: Sequence[Path]) -> int:
-    return sum(
-        file.stat().st_size
-        for path in paths
-        for file in (path.iterdir() if path.is_dir() else [path])
-        if file.is_file()
-    )

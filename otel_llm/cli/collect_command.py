@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 # gRPC reads it when it is imported. It writes a line on every malformed request: anybody could fill the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -22,11 +23,16 @@ from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.doors_files import allow_open_files
-from otel_llm.collector.errors import StartError
 from otel_llm.collector.evaluator import Patience
+from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.service import Service
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HARD_STOP_S: Final = 2.0
 """Beyond the time for draining: for what should take no time, writing the last lines."""
@@ -34,6 +40,8 @@ LAST_LINES_S: Final = 1.0
 """How long whoever reads the terminal has for the lines that are still to be written."""
 
 
+_WRITTEN: Final = frozenset({"log", "dead_letter"})
+"""Of the files that the settings name, those that the collector writes."""
 SHORTEST_WINDOW_NS: Final = 10_000_000
 """A hundred closings a second; with much shorter windows closing them would take all the time."""
 
@@ -42,6 +50,20 @@ def default_journal() -> Path:
     """Return the journal's folder in the user's state directory."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "otel-llm" / "journal"
+
+
+def _named(settings: object, *, written: bool) -> Iterator[Path]:
+    """Yield the files that settings name: those that the collector writes, or those that it reads."""
+    if isinstance(settings, tuple):
+        for one in settings:
+            yield from _named(one, written=written)
+    elif is_dataclass(settings):
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            if not isinstance(value, Path):
+                yield from _named(value, written=written)
+            elif (field.name in _WRITTEN) is written:
+                yield value
 
 
 @click.command()
@@ -123,14 +145,19 @@ def collect(  # one parameter an option
       auth: {tokens_file: tokens.txt}                   # one token a line
     """
     lines = Aside(click.echo)
+    folder = journal or default_journal()
+    outputs = [path for path in (decisions, windows_path) if path is not None]
     try:
         settings = load_settings(config_path)
-        files = allow_open_files(settings.limits.connections)
+        files = [slo_path, config_path, folder / RESUME_FILE, *_named(settings, written=False)]
+        outputs += _named(settings, written=True)
+        refuse_clashes(outputs, Inputs(rules=rule_paths, journals=[folder], files=files))
+        opened = allow_open_files(settings.limits.connections)
         service = Service(
             classes=load_slo(slo_path),
             rules=load_enforced(rule_paths, settings),
             settings=settings,
-            journal_folder=journal or default_journal(),
+            journal_folder=folder,
             decisions_path=decisions,
             windows_path=windows_path,
             at=Addresses(parse_address(grpc_at), parse_address(http_at), parse_address(web_at)),
@@ -141,13 +168,13 @@ def collect(  # one parameter an option
         )
         signals = Signals()
         service.prepare()
-    except (ConfigError, StartError) as problem:
+    except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
     click.echo(service.listening())
     click.echo(service.following())
     if service.resumed is not None:
         click.echo(service.resumed)
-    for warning in [*service.warnings, *([] if files is None else [files])]:
+    for warning in [*service.warnings, *([] if opened is None else [opened])]:
         click.echo(f"warning: {warning}", err=True)
     lines.start()
     service.serve()

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
+
+from otel_llm.cli.standard_output import watched_output
 
 COMMANDS: Final = {
     "demo": ("otel_llm.cli.demo_command", "demo", "Everything on this machine: server, client, collector, report."),
     "collect": ("otel_llm.cli.collect_command", "collect", "Receive telemetry and follow every stream live."),
     "top": ("otel_llm.cli.top_command", "top", "Watch the streams in flight of a running collector."),
     "audit": ("otel_llm.cli.audit_command", "audit", "Judge recorded spans offline, with the same arithmetic."),
+    "report": ("otel_llm.cli.report_command", "report", "The audit's report once more, from saved tables."),
+    "sweep": ("otel_llm.cli.sweep_command", "sweep_command", "Smooth goodput over alphas, reading speeds and loads."),
+    "calibrate": ("otel_llm.cli.calibrate_command", "calibrate", "Alpha and first-token targets from recordings."),
+    "alerts": ("otel_llm.cli.alerts_command", "alerts", "Send again what was given up."),
     "rules": ("otel_llm.cli.rules_command", "rules", "Check, test, backtest and explain rules."),
 }
 """Name of the command, its module and attribute, and what it does."""
@@ -29,6 +35,13 @@ class MissingExtraError(click.UsageError):
 
 class LazyGroup(click.Group):
     """Load a command's module only when that command runs: `--help` stays quick, and a missing extra is named."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command; where standard output fails, that decides the exit code, of every command alike."""
+        if not options.get("standalone_mode", True):
+            return super().main(*arguments, **options)
+        with watched_output():
+            return super().main(*arguments, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the commands in the order of a first visit."""
@@ -64,6 +77,10 @@ def main() -> None:
       otel-llm demo                       see it work on this machine
       otel-llm collect                    listen for telemetry on 127.0.0.1
       otel-llm audit ~/.local/state/otel-llm/journal --html report.html
+
+    \b
+    Exit code, of every command: 2 where standard output cannot be written to (a full disk);
+    141, and not a word, where it is a pipe whose reader went away (`| head`).
     """
 
 

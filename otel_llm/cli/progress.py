@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 LONG_INPUT_BYTES: Final = 20_000_000
 """Inputs of less than this are read before a progress bar would be noticed."""
@@ -26,3 +27,20 @@ def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("reading", total=size)
         yield lambda done: bar.update(task, completed=done)
+
+
+def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Callable[[int], None] | None]:
+    """Give what `reading` does, for the files that paths stand for; what cannot be read is said when it is."""
+    # Each file of a folder is opened for that, and again when it is read: done only where somebody looks.
+    return reading(_size_of(paths) if Console(stderr=True).is_terminal else 0)
+
+
+def _size_of(paths: Sequence[Path]) -> int:
+    from otel_llm.readers.input_paths import input_files, size
+    from otel_llm.readers.records import InputError
+    from otel_llm.readers.skipped import Skipped
+
+    try:
+        return sum(size(path) for path in input_files(paths, Skipped()))
+    except InputError:
+        return 0

@@ -15,6 +15,7 @@ from otel_llm.cli.progress import reading
 from otel_llm.rules.load import RulesError, load_rules
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.outputs import Inputs, OutputError, check_place, refuse_clashes, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,6 +99,7 @@ def backtest(
     from otel_llm.collector.backtest_summary import summary
     from otel_llm.collector.config_file import load_settings
     from otel_llm.collector.evaluator import Patience
+    from otel_llm.collector.journal_resume import RESUME_FILE
     from otel_llm.readers.records import InputError
 
     if against and decisions:
@@ -105,13 +107,15 @@ def backtest(
     if fail_on_difference and not against and not decisions:
         raise click.UsageError("--fail-on-difference needs something to differ from: --against or --decisions")
     try:
+        kept = [folder / RESUME_FILE for folder in journals]
+        _check_output(write, Inputs(journals, (*rule_paths, *against), decisions, journals, [slo, config, *kept]))
         settings = load_settings(config)
         new = load_rules(rule_paths, VERBS)
         old = load_rules(against, VERBS) if against else None
     except RulesError as refused:
         click.echo("\n".join(str(one) for one in refused.errors), err=True)
         sys.exit(1)
-    except ConfigError as error:
+    except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error
     try:
         terms = Terms(load_slo(slo), settings.limits, Patience(lateness, lost_after), window)
@@ -127,7 +131,7 @@ def backtest(
                 progress=advance,
                 decided=decided,
             )
-    except (ConfigError, InputError, OSError) as error:
+    except (ConfigError, InputError, OutputError, OSError) as error:
         raise click.UsageError(str(error)) from error
     if form == "json":
         click.echo(json.dumps(summary(found), allow_nan=False))
@@ -137,17 +141,23 @@ def backtest(
         sys.exit(1)
 
 
+def _check_output(path: Path | None, inputs: Inputs) -> None:
+    if path is not None:
+        check_place(path)
+        refuse_clashes([path], inputs)
+
+
 @contextlib.contextmanager
 def _writer(path: Path | None) -> Iterator[Callable[[list[Decision]], None] | None]:
     """Give what writes decisions as records, on the instant at which each was made for a wall clock."""
     if path is None:
         yield None
         return
-    with path.open("w", encoding="utf-8") as file:
+    with replacing(path) as file:
 
         def write(decisions: list[Decision]) -> None:
             for decision in decisions:
-                file.write(json.dumps(decision.record(), separators=(",", ":"), allow_nan=False) + "\n")
+                file.write(json.dumps(decision.record(), separators=(",", ":"), allow_nan=False).encode() + b"\n")
 
         yield write
 

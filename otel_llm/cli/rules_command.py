@@ -35,6 +35,7 @@ def rules() -> None:
 def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_path: Path | None) -> None:
     """Check rule FILES (files, folders, globs) as `collect` would load them, and warn about what is odd in them.
 
+    Of a folder, and of a glob in quotes, tests of rules and SLO classes are left out.
     Exits 0 if they are right, 1 if one is refused (file, line, column, what is wrong and what to write), 2 if one
     cannot be read.
 
@@ -60,7 +61,7 @@ def _executors(config_path: Path | None) -> frozenset[str]:
         return frozenset()
     from otel_llm.actions.executors import executors
     from otel_llm.collector.config_file import load_settings
-    from otel_llm.collector.errors import StartError
+    from otel_llm.shared.errors import StartError
 
     try:
         return frozenset(executors(load_settings(config_path)))

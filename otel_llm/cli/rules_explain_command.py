@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,7 +16,7 @@ from otel_llm.rules.explain import explain as in_words
 from otel_llm.rules.explain import headline
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.transitions import NoIdError, find, newest
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.yamlfile import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ MOST_SHOWN = 20
 """Of ids that begin alike so many are told."""
 LONGEST_LINE = 6000
 """A condition has at most 4,096 characters."""
+_TRACE: Final = re.compile("[0-9a-fA-F]{32}", re.ASCII)
 
 
 @click.command("explain", short_help="Say a recorded decision in words.")
@@ -55,7 +57,7 @@ def explain(
 
     ID names one flip of one rule on one stream, instance or class, with all actions decided then: 16 hex digits, or as
     many of the first as no other has (at least 4). --list shows them. Exits 0, 1 where the ID names none or several, 2
-    where a file cannot be read.
+    where a file cannot be read or holds something else.
 
     \b
     Example:
@@ -64,6 +66,8 @@ def explain(
     """
     if listing is (id_ is not None):
         raise click.UsageError("name an ID, or ask for --list")
+    if trace is not None and not _TRACE.fullmatch(trace):
+        raise click.UsageError(f"--trace {trace!r} is no trace id: it has 32 hex digits")
     if id_ is not None and (rule is not None or trace is not None):
         raise click.UsageError("--rule and --trace choose what --list shows")
     try:
@@ -73,10 +77,12 @@ def explain(
         with reading(sum(file.stat().st_size for file in files) * (1 if listing else 2)) as advance:
             lines = _counted(decisions, advance)
             if listing:
-                _list(lines, last, rule, None if trace is None else trace.lower())
+                _list(decisions, lines, last, rule, None if trace is None else trace.lower())
                 return
             assert id_ is not None  # noqa: S101
             found = find(id_, lines)
+        if not found.records:
+            _refuse_others(decisions, found.broken)
         if len(found.matches) != 1:
             sys.exit(_not_one(id_, list(found.matches)))
         (one,) = found.matches.values()
@@ -87,13 +93,32 @@ def explain(
         raise click.UsageError(str(problem)) from problem
 
 
-def _list(lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str | None) -> None:
-    found, broken = newest(lines(), last, rule=rule, trace_id=trace)
+def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str | None) -> None:
+    found, broken, rules = newest(lines(), last, rule=rule, trace_id=trace)
+    if not rules:
+        _refuse_others(path, broken)
     for one in found:
         click.echo(printable(headline(one), LONGEST_LINE))
     if not found:
         click.echo("no decisions")
+        if rules and rule is not None and rule not in rules:
+            why = f"no record has the rule {rule}; {did_you_mean(rule, sorted(rules))}"
+            click.echo(printable(why, LONGEST_LINE), err=True)
+        elif rules and trace is not None:
+            of = "" if rule is None else f" of the rule {rule}"
+            click.echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
     _say_broken(broken)
+
+
+def _refuse_others(path: Path, broken: int) -> None:
+    """Refuse a file that has lines, none of which is a record."""
+    if broken:
+        none = (
+            "its only line is no decision record"
+            if broken == 1
+            else f"none of its {broken:,} lines is a decision record"
+        )
+        raise click.UsageError(f"{path}: {none}; name the file that `collect --decisions` writes")
 
 
 def _not_one(id_: str, matches: list[str]) -> int:
@@ -107,7 +132,8 @@ def _not_one(id_: str, matches: list[str]) -> int:
 
 def _say_broken(broken: int) -> None:
     if broken:
-        click.echo(f"{broken} lines are no decision records", err=True)
+        words = "1 line is no decision record" if broken == 1 else f"{broken} lines are no decision records"
+        click.echo(words, err=True)
 
 
 def _rule(files: tuple[str, ...], rule_hash: str) -> Rule | None:

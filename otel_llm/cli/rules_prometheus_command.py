@@ -69,5 +69,7 @@ def prometheus(slo: Path | None, job: str, match: tuple[str, ...], service: str,
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"--match {text}: write NAME=VALUE, as env=production")
     return name, value

@@ -11,8 +11,8 @@ from rich.live import Live
 
 from otel_llm.cli.asking import AskError, Source, UnreachableError
 from otel_llm.cli.live_view import view
-from otel_llm.collector.secret_files import exposed
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.secret_files import exposed
 
 
 @click.command()

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.collector.journal_resume import read_resume
 from otel_llm.collector.replay import STOPPED_NS
 from otel_llm.readers.bytestream import open_chunks
-from otel_llm.readers.files import Skipped, input_files
+from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.journal_format import Record, split_stream
 from otel_llm.readers.records import InputError
+from otel_llm.readers.skipped import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ class Recording:
         self.done_bytes = 0
         """Of `size`, read so far."""
         self._folders: dict[Path, list[Path]] = {}
-        for file in input_files(paths, self.skipped):
+        for file in input_files(paths, self.skipped, journals=True):
             self._folders.setdefault(file.parent, []).append(file)
         self.files = sum(map(len, self._folders.values()))
         self.size = sum(_size(file) for files in self._folders.values() for file in files)

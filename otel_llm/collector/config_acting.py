@@ -8,12 +8,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from otel_llm.collector import config
+from otel_llm.actions import settings
 from otel_llm.collector.config_target import Duration, EndpointShape, FileName, at, target
-from otel_llm.collector.secret_files import read_signing_secrets
-from otel_llm.collector.tokens import read_tokens
 from otel_llm.rules.refusals import StrictModel, wrong
 from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
+from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
     from otel_llm.rules.yamlfile import KeyPath, YamlFile
 
 _LONGEST_NAME: Final = 200
-_WHAT_DOES: Final[dict[config.EngineKind, str]] = {
+_WHAT_DOES: Final[dict[settings.EngineKind, str]] = {
     "vllm": "aborts",
     "sglang": "aborts",
     "vllm_router": "drains",
     "sglang_router": "drains",
     "webhook": "scales",
 }
-_ROUTERS: Final[tuple[config.EngineKind, ...]] = ("vllm_router", "sglang_router")
-_NEEDED_BY: Final[dict[str, tuple[config.EngineKind, ...]]] = {"url": _ROUTERS, "secret_file": ("webhook",)}
-_ONLY_FOR: Final[dict[str, tuple[config.EngineKind, ...]]] = _NEEDED_BY | {"abort_path": ("vllm", "sglang")}
+_ROUTERS: Final[tuple[settings.EngineKind, ...]] = ("vllm_router", "sglang_router")
+_NEEDED_BY: Final[dict[str, tuple[settings.EngineKind, ...]]] = {"url": _ROUTERS, "secret_file": ("webhook",)}
+_ONLY_FOR: Final[dict[str, tuple[settings.EngineKind, ...]]] = _NEEDED_BY | {"abort_path": ("vllm", "sglang")}
 _URL_ADVICE: Final = "write for example https://hooks.example/alerts"
 
 
@@ -113,7 +112,7 @@ class AlertsShape(StrictModel):
 
 
 class _Engine(StrictModel):
-    kind: config.EngineKind
+    kind: settings.EngineKind
     instances: Annotated[dict[str, _BaseUrl], BeforeValidator(_named), Field(min_length=1)]
     url: _BaseUrl | None = None
     token_file: FileName | None = None
@@ -129,16 +128,16 @@ class ActionsShape(StrictModel):
     engines: Annotated[dict[str, _Engine], BeforeValidator(_named)] = Field(default_factory=dict)
 
 
-def build_receivers(file: YamlFile, folder: Path, section: dict[str, Any]) -> tuple[config.Receiver, ...]:
+def build_receivers(file: YamlFile, folder: Path, section: dict[str, Any]) -> tuple[settings.Receiver, ...]:
     """Return the receivers; raises ConfigError where a file of secrets cannot be used."""
     made = []
     for name, one in section.items():
         secret_file = _readable(file, folder, one.secret_file, ("receivers", name, "secret_file"), read_signing_secrets)
-        made.append(config.Receiver(name, one.url, secret_file, one.timeout, one.kind))
+        made.append(settings.Receiver(name, one.url, secret_file, one.timeout, one.kind))
     return tuple(made)
 
 
-def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape) -> config.AlertmanagerSettings:
+def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape) -> settings.AlertmanagerSettings:
     """Return the section; raises ConfigError where a file that it names cannot be used."""
     for index, url in enumerate(section.urls):
         if url in section.urls[:index]:
@@ -151,14 +150,14 @@ def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape)
         bearer_file = _readable(file, folder, section.bearer_file, ("alertmanager", "bearer_file"), read_tokens)
     if section.ca_file is not None:
         ca_file = _readable(file, folder, section.ca_file, ("alertmanager", "ca_file"), _certificates)
-    return config.AlertmanagerSettings(
+    return settings.AlertmanagerSettings(
         tuple(section.urls), section.resend, section.resolved_for, section.timeout, bearer_file, ca_file
     )
 
 
 def build_alerts(
-    file: YamlFile, folder: Path, section: AlertsShape, receivers: tuple[config.Receiver, ...]
-) -> config.AlertSettings:
+    file: YamlFile, folder: Path, section: AlertsShape, receivers: tuple[settings.Receiver, ...]
+) -> settings.AlertSettings:
     """Return the section; raises ConfigError where it names a receiver that is none for alerts."""
     kinds = {receiver.name: receiver.kind for receiver in receivers}
     for index, name in enumerate(section.receivers):
@@ -170,7 +169,7 @@ def build_alerts(
             raise file.refuse(place, f"{name!r} takes actions", "alerts go to receivers of `kind: notification`")
         if name in section.receivers[:index]:
             raise file.refuse(place, f"{name!r} stands here twice", "")
-    return config.AlertSettings(
+    return settings.AlertSettings(
         log=None if section.log is None else folder / section.log,
         receivers=tuple(section.receivers),
         settle_s=section.settle,
@@ -179,7 +178,7 @@ def build_alerts(
     )
 
 
-def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> config.ActionSettings:
+def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settings.ActionSettings:
     """Return the section; raises ConfigError for an instance of two engines, and files that cannot be used."""
     engines = []
     whose: dict[str, str] = {}
@@ -203,12 +202,12 @@ def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> config
         if one.secret_file is not None:
             secret_file = _readable(file, folder, one.secret_file, (*place, "secret_file"), read_signing_secrets)
         instances = tuple(one.instances.items())
-        engines.append(config.Engine(name, one.kind, instances, one.url, token_file, secret_file, one.abort_path))
+        engines.append(settings.Engine(name, one.kind, instances, one.url, token_file, secret_file, one.abort_path))
     kill_switch = None if section.kill_switch is None else folder / section.kill_switch
-    return config.ActionSettings(tuple(engines), kill_switch, section.wedge_timeout)
+    return settings.ActionSettings(tuple(engines), kill_switch, section.wedge_timeout)
 
 
-def _alike(one: config.EngineKind, other: config.EngineKind) -> bool:
+def _alike(one: settings.EngineKind, other: settings.EngineKind) -> bool:
     """Tell whether both kinds do the same things, so that it would be open who does them for an instance."""
     return _WHAT_DOES[one] == _WHAT_DOES[other]
 

@@ -22,9 +22,9 @@ from otel_llm.collector.config_acting import (
 from otel_llm.collector.config_target import Duration, FileName, TargetShape, at, target
 from otel_llm.collector.errors import TlsFileError
 from otel_llm.collector.tls import Certificates
-from otel_llm.collector.tokens import read_tokens
 from otel_llm.rules.refusals import StrictModel, refusals, wrong
 from otel_llm.rules.yamlfile import UnreadableConfigError, load_yaml
+from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path

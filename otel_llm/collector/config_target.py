@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from otel_llm.collector import config
-from otel_llm.collector.errors import StartError
-from otel_llm.collector.otlp_out_target import OtlpTarget
-from otel_llm.collector.secret_files import read_headers
-from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.refusals import StrictModel, wrong
+from otel_llm.rules.durations import DURATION_ADVICE
+from otel_llm.rules.refusals import StrictModel, duration, wrong
 from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.otlp_target import OtlpTarget
+from otel_llm.shared.secret_files import read_headers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +23,7 @@ _MIB: Final = config.MIB
 
 
 def _seconds_of_duration(value: object) -> float:
-    try:
-        length_ns = parse_duration_ns(value)
-    except ValueError as error:
-        raise wrong(str(error), DURATION_ADVICE) from None
+    length_ns = duration(value)
     if length_ns == 0:
         raise wrong("must be longer than zero", DURATION_ADVICE)
     return length_ns / 1e9

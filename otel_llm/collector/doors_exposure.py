@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_llm.collector.doors_guard import is_loopback
-from otel_llm.collector.secret_files import exposed
+from otel_llm.shared.secret_files import exposed
 
 if TYPE_CHECKING:
     from otel_llm.collector.address import Address

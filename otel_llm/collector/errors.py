@@ -17,6 +17,8 @@
        |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
        `- InternalError              ours, permanent: a bug; sending it again would not help
 
+The first two stand in `otel_llm.shared.errors`.
+
 `ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
 UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
 after 429 and 503, both of which may say when (Retry-After).
@@ -32,14 +34,7 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_llm.readers.records import DecodeError
-
-
-class CollectorError(Exception):
-    """Stand for everything that the service itself reports; see the module for the tree."""
-
-
-class StartError(CollectorError):
-    """Say why the service does not start and what to do about it."""
+from otel_llm.shared.errors import CollectorError, StartError
 
 
 class AddressError(StartError):

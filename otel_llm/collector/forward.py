@@ -10,8 +10,8 @@ from otel_llm.collector.otlp_out_queue import GIVE_UP_S, OutQueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.collector.otlp_out_attempt import Attempt
-    from otel_llm.collector.otlp_out_target import OtlpTarget
+    from otel_llm.shared.attempt import Attempt
+    from otel_llm.shared.otlp_target import OtlpTarget
 
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
 REQUEST_BYTES: Final = 2**20

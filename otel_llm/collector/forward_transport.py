@@ -10,11 +10,12 @@ import requests
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_llm.collector.otlp_out_attempt import LONGEST_BACKOFF_S, Attempt, of_grpc_error, of_http_status
-from otel_llm.collector.otlp_out_target import user_agent
+from otel_llm.export.attempt import LONGEST_BACKOFF_S
+from otel_llm.shared.attempt import Attempt, of_grpc_error, of_http_status
+from otel_llm.shared.otlp_target import user_agent
 
 if TYPE_CHECKING:
-    from otel_llm.collector.otlp_out_target import OtlpTarget
+    from otel_llm.shared.otlp_target import OtlpTarget
 
 EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 GZIP_LEVEL: Final = 1

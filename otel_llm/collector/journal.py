@@ -14,14 +14,16 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from otel_llm.collector.errors import JournalError, StartError
+from otel_llm.collector.errors import JournalError
 from otel_llm.collector.journal_commit import GroupCommit, IntervalFlush
-from otel_llm.collector.journal_file import make_folder, reason_of, try_to_write
+from otel_llm.collector.journal_file import make_folder, try_to_write
 from otel_llm.collector.journal_keeper import Keeper
 from otel_llm.collector.journal_lock import FolderLock
 from otel_llm.collector.journal_read import last_receipt_ns
 from otel_llm.collector.journal_retention import Horizon, Retention
 from otel_llm.collector.journal_writer import FolderWriter, Position
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.whole_files import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

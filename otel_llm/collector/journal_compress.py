@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import zstandard
 
-from otel_llm.collector.journal_file import sync_folder
+from otel_llm.shared.whole_files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+from otel_llm.shared.whole_files import reason_of, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,18 +91,6 @@ class WrittenFile:
         return in_it
 
 
-def sync_folder(folder: Path, fsync: Callable[[int], None]) -> None:
-    """Make the names in a folder last; raises OSError. Filesystems that cannot do it for folders say EINVAL."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(fd)
-
-
 def make_folder(folder: Path, fsync: Callable[[int], None] | None) -> None:
     """Make a folder and those above it where they are missing; with `fsync` they last. Raises OSError."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
@@ -122,8 +111,3 @@ def try_to_write(folder: Path, size: int, fsync: Callable[[int], None] | None) -
     finally:
         os.close(fd)
         path.unlink(missing_ok=True)
-
-
-def reason_of(error: OSError) -> str:
-    """Return why, in words, without paths."""
-    return error.strerror or str(error)

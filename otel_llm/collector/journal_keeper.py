@@ -9,9 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.journal_compress import compress_file
-from otel_llm.collector.journal_file import PROBE_FILE, reason_of
+from otel_llm.collector.journal_file import PROBE_FILE
 from otel_llm.collector.journal_names import list_files
 from otel_llm.collector.journal_retention import Retention, expired
+from otel_llm.shared.whole_files import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.errors import JournalError
-from otel_llm.collector.journal_file import reason_of, sync_folder
+from otel_llm.shared.whole_files import reason_of, replace_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,28 +30,9 @@ def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = Fal
         JournalError: it could not be written; the old one stands.
     """
     data = json.dumps(dict(values), separators=(",", ":")).encode() + b"\n"
-    replace_whole(folder / RESUME_FILE, data, durable=durable)
-
-
-def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
-    """Replace a file so that a reader, also after a crash, sees the old one or the new one; see `write_resume`.
-
-    Raises:
-        JournalError: it could not be written; the old one stands.
-    """
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-        if durable:
-            sync_folder(path.parent, os.fsync)
+        replace_whole(folder / RESUME_FILE, data, durable=durable)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise JournalError(reason_of(error)) from error
 
 

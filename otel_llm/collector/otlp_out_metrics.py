@@ -26,8 +26,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Metric as OtlpMetric
 
 from otel_llm.collector.metrics_user import USER_UNITS
-from otel_llm.collector.otlp_out_exporters import metric_exporter, resource, scope
 from otel_llm.collector.self_metrics import OWN_UNITS
+from otel_llm.shared.otlp_exporters import metric_exporter, resource, scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from prometheus_client.core import Metric
 
-    from otel_llm.collector.otlp_out_target import OtlpTarget
+    from otel_llm.shared.otlp_target import OtlpTarget
 
 UNITS: Final[Mapping[str, str]] = {**USER_UNITS, **OWN_UNITS}
 DEFAULT_INTERVAL_S: Final = 60.0

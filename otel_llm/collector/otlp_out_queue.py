@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_llm.collector.otlp_out_attempt import Attempt, backoff_s
+from otel_llm.export.attempt import backoff_s
+from otel_llm.shared.attempt import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,14 +9,14 @@ from opentelemetry.context import Context
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 
-from otel_llm.collector.otlp_out_attempt import Attempt
-from otel_llm.collector.otlp_out_exporters import log_exporter, resource, scope
 from otel_llm.collector.otlp_out_queue import GIVE_UP_S, OutQueue
+from otel_llm.shared.attempt import Attempt
+from otel_llm.shared.otlp_exporters import log_exporter, resource, scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_llm.collector.otlp_out_target import OtlpTarget
+    from otel_llm.shared.otlp_target import OtlpTarget
 
 WINDOW_EVENT: Final = "otel_llm.window"
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from otel_llm.collector.forward import Forwarder
 from otel_llm.collector.otlp_out_metrics import MetricsOut
-from otel_llm.collector.otlp_out_target import refuse_own_door
 from otel_llm.collector.otlp_out_windows import WindowsOut
+from otel_llm.collector.own_doors import refuse_own_door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.collector.address import Address
-    from otel_llm.collector.clock import Clock
     from otel_llm.collector.config import Settings
+    from otel_llm.shared.clock import Clock
 
 
 @dataclass(slots=True)

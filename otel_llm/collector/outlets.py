@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from otel_llm.actions.alerts import Alerts
     from otel_llm.actions.doing import Doing
     from otel_llm.actions.events import Candidate, Order
-    from otel_llm.collector.clock import Clock
     from otel_llm.collector.console import Console
     from otel_llm.collector.metering import Metered
     from otel_llm.collector.metrics_user import Key, UserMetrics
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision
+    from otel_llm.shared.clock import Clock
     from otel_llm.slo.verdict import Verdict
 
 RECENT_ROWS = 1000

@@ -31,7 +31,6 @@ from otel_llm.readers.attributes import AttributeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_llm.collector.clock import Clock
     from otel_llm.collector.config import Limits
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine import RuleEngine
     from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 
 T = TypeVar("T")

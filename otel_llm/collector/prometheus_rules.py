@@ -55,7 +55,7 @@ class PrometheusSettings:
         names = [name for name, _ in self.match]
         for name, value in self.match:
             if not _LABEL.fullmatch(name) or name.startswith("__"):
-                raise UnwritableError(f"{name!r} is no label: write NAME=VALUE, as env=production")
+                raise UnwritableError(f"--match: {name!r} is no label: write NAME=VALUE, as env=production")
             if name == "job":
                 raise UnwritableError("the job is named by --job, not by --match")
             if name in _OURS:
@@ -63,7 +63,7 @@ class PrometheusSettings:
             if names.count(name) > 1:
                 raise UnwritableError(f"{name} is asked for twice")
             if not value:
-                raise UnwritableError(f"{name} needs a value: an empty one is an absent label")
+                raise UnwritableError(f"--match {name}=: it needs a value: an empty one is an absent label")
             _writable(value, f"the value of {name}")
         for text, what in ((self.job, "the job"), (self.service, "the service")):
             if not text:

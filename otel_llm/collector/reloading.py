@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.errors import CollectorError
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.errors import CollectorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

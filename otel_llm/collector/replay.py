@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from otel_llm.collector.journal_resume import read_resume, write_resume
 from otel_llm.collector.windowing import GROUP_NAMES
 from otel_llm.readers import otlp
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,6 @@ BACK_NS: Final = 180 * 1_000_000_000
 """How far before that, only to know which streams were there: a sender repeats an export for two minutes."""
 NO_CHECKPOINT_NS: Final = 3600 * 1_000_000_000
 """How far back a restart reads where there is no checkpoint."""
-TAIL_BYTES: Final = 64 * 2**20
-"""How much of the end of a file that was written is read back: days of windows, millions of decisions."""
 log = logging.getLogger(__name__)
 
 Window = tuple[object, ...]
@@ -164,24 +162,6 @@ def written_windows(path: Path) -> set[Window]:
         except (ValueError, KeyError, TypeError):
             continue  # not ours: left alone
     return found
-
-
-def whole_lines(path: Path) -> list[str]:
-    """Return the last lines of a file of JSON lines, none if there is none; a torn last one is cut off the file.
-
-    Raises OSError where it cannot be read or cut.
-    """
-    if not path.exists():
-        return []
-    with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        data = file.read()
-        whole = data.rfind(b"\n") + 1
-        if (whole < len(data) and size <= TAIL_BYTES) or whole:
-            file.truncate(size - len(data) + whole)
-    lines = data[:whole].decode("utf-8", "replace").splitlines()
-    return lines if size <= TAIL_BYTES else lines[1:]
 
 
 def _window(row: dict[str, object]) -> Window:

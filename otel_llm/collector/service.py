@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, TextIO
 from otel_llm.actions.alerts import Alerts
 from otel_llm.actions.doing import Doing
 from otel_llm.actions.executors import Executors, executors
-from otel_llm.collector.clock import Clock, MonotonicClock
 from otel_llm.collector.doors import Addresses, Doors
-from otel_llm.collector.errors import StartError
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.orders import Orders
-from otel_llm.collector.otlp_out_target import user_agent
 from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
 from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build, window_line
@@ -27,6 +24,9 @@ from otel_llm.collector.web import Web, families
 from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_back
 from otel_llm.rules.decisions import read_decided
 from otel_llm.rules.engine import RuleEngine
+from otel_llm.shared.clock import Clock, MonotonicClock
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.otlp_target import user_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from otel_llm.collector.errors import UnauthenticatedError
-from otel_llm.collector.secret_files import secret_lines
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-MAX_TOKENS: Final = 256
-MIN_CHARS: Final = 16
-MAX_CHARS: Final = 1024
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
-"""`b64token` of RFC 6750, section 2.1."""
-_ADVICE: Final = "write one token a line, for example from `openssl rand -hex 32`"
 
 
 class Tokens:
@@ -66,25 +57,3 @@ class Tokens:
 
     def _digest(self, token: bytes) -> bytes:
         return hashlib.blake2b(token, key=self._key, digest_size=32).digest()
-
-
-def read_tokens(path: Path) -> list[bytes]:
-    """Return the tokens of a file: one a line, `#` begins a comment.
-
-    Raises:
-        ConfigError: it cannot be read, holds no token, or a line that is none; what it says is not repeated.
-    """
-    tokens: list[bytes] = []
-    for number, line in secret_lines(path):
-        token = line.partition("#")[0].rstrip()
-        if not _TOKEN.fullmatch(token):
-            raise ConfigError(str(path), number, 1, "", "not a bearer token (letters, digits, -._~+/ and =)", _ADVICE)
-        if not MIN_CHARS <= len(token) <= MAX_CHARS:
-            limits = f"{MIN_CHARS} to {MAX_CHARS} characters"
-            raise ConfigError(str(path), number, 1, "", f"a token has {limits}, not {len(token)}", _ADVICE)
-        tokens.append(token.encode())
-    if not tokens:
-        raise ConfigError(str(path), None, None, "", "no token in this file", _ADVICE)
-    if len(tokens) > MAX_TOKENS:
-        raise ConfigError(str(path), None, None, "", f"more than {MAX_TOKENS} tokens", "let some senders share one")
-    return tokens

@@ -29,9 +29,10 @@ class Attempt:
     rejected: int = 0
 
 
-def backoff_s(attempt: int) -> float:
-    """Return the seconds to wait after failed attempt 0, 1, 2 ...: doubling, capped, with jitter."""
-    return min(FIRST_BACKOFF_S * 2.0 ** min(attempt, 16), LONGEST_BACKOFF_S) * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
+def backoff_s(failures: int, longest_s: float = LONGEST_BACKOFF_S) -> float:
+    """Return the seconds to wait after failure 0, 1, 2 ... in a row: doubling, capped, with jitter."""
+    wait_s = min(FIRST_BACKOFF_S * 2.0 ** min(failures, 16), longest_s)
+    return wait_s * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
 
 
 def retry_after_s(header: str | None) -> float | None:
@@ -43,7 +44,7 @@ def retry_after_s(header: str | None) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(header).timestamp() - time.time()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
     return max(seconds, 0.0) if math.isfinite(seconds) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from otel_llm.export.records import Record
     from otel_llm.export.settings import OtlpSettings
 
+_log: Final = logging.getLogger("otel_llm")
 RETRY_FOR_S: Final = 120.0
 """How long a batch is tried before it is dropped: an evaluator gives a silent stream up as lost after as long."""
 
@@ -52,11 +54,16 @@ class Sender(Protocol):
 
 
 class OtlpDelivery:
-    """Encodes a batch straight to wire bytes and sends it, again and again while the answer is a passing failure."""
+    """Encodes a batch straight to wire bytes and sends it, again and again while the answer is a passing failure.
+
+    An endpoint that begins to fail is warned of once, until it takes something again: whoever looks at late telemetry
+    wants to know why.
+    """
 
     def __init__(self, sender: Sender, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._sender = sender
         self._clock_s = clock_s
+        self._failing = False
 
     def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
         """Deliver a batch; return how many of its records were dropped, and why."""
@@ -66,11 +73,17 @@ class OtlpDelivery:
         while True:
             attempt = self._sender.send(payload)
             if attempt.verdict == "accepted":
+                self._failing = False
                 return min(attempt.rejected, len(batch)), attempt.reason
             if attempt.verdict == "refused":
                 return len(batch), attempt.reason
             wait_s = backoff_s(attempts) if attempt.after_s is None else attempt.after_s
-            if self._clock_s() + wait_s > give_up_s or not pause(wait_s):
+            if self._clock_s() + wait_s > give_up_s:
+                return len(batch), attempt.reason
+            if not self._failing:
+                self._failing = True
+                _log.warning("telemetry is late (%s): trying again for up to %.0f s", attempt.reason, RETRY_FOR_S)
+            if not pause(wait_s):
                 return len(batch), attempt.reason
             attempts += 1
 

@@ -9,6 +9,8 @@ from otel_llm.export.attempt import Attempt, rejected_spans
 from otel_llm.export.records import version
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from otel_llm.export.settings import OtlpSettings
 
 EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -83,20 +85,23 @@ def _read(path: str | None) -> bytes | None:
 def _judged(error: Any) -> Attempt:
     code: str = error.code().name
     reason = f"{code}: {error.details() or ''}".strip().rstrip(":")[:300]
-    after_s = _retry_info_s(error)
+    after_s = retry_info_s(error.trailing_metadata() or ())
     if code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after_s is not None):
         return Attempt("retry", reason, after_s=after_s)
     return Attempt("refused", reason)
 
 
-def _retry_info_s(error: Any) -> float | None:
-    # The standard place is a google.rpc.Status in grpc-status-details-bin; some servers send the RetryInfo bare.
+def retry_info_s(trailers: Iterable[tuple[str, Any]]) -> float | None:
+    """Return how long the trailing metadata of a call asks to wait, in seconds; None where it does not.
+
+    The standard place is a google.rpc.Status in grpc-status-details-bin; some servers send the RetryInfo bare.
+    """
     from google.protobuf.message import DecodeError
     from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
     info = RetryInfo()
-    for key, value in error.trailing_metadata() or ():
+    for key, value in trailers:
         try:
             if key == "google.rpc.retryinfo-bin":
                 info.ParseFromString(value)

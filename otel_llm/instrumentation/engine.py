@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.runtime import Runtime
     from otel_llm.instrumentation.served import Served
 
-PREEMPTIONS: Final = "otel_llm.engine.preemptions"
-"""How often the engine took a running request back into its queue."""
-REQUEST_ID: Final = semconv.GEN_AI_REQUEST_ID
-
 INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
 """Which replica this is, for `otel_llm.instance`."""
 
@@ -182,7 +178,7 @@ def begin(
             upstream.adopt()
             upstream.reader.input_tokens = input_tokens
             if request_id is not None:
-                upstream.recording.identify({REQUEST_ID: request_id})
+                upstream.recording.identify({semconv.GEN_AI_REQUEST_ID: request_id})
             return Generation(upstream.recording, None, upstream=upstream)
         if propagation.covered.get():
             return None
@@ -197,7 +193,7 @@ def begin(
             model=model,
             gen_ai={semconv.GEN_AI_REQUEST_STREAM: stream, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
             # On segment 0 too: by its id a request can be aborted, while it runs.
-            ours={semconv.INSTANCE: os.environ.get(INSTANCE_VARIABLE) or None, REQUEST_ID: request_id},
+            ours={semconv.INSTANCE: os.environ.get(INSTANCE_VARIABLE) or None, semconv.GEN_AI_REQUEST_ID: request_id},
             span_only=span_only,
             commit_ns=commit_ns,
             choices=choices,

@@ -28,8 +28,6 @@ MAX_BODY: Final = 4 << 20
 """Bytes of a request's body that are looked at; of a longer one model and choices are told by the reply."""
 EVENT_STREAM: Final = b"text/event-stream"
 REQUEST_ID_HEADERS: Final = (b"x-request-id", b"request-id")
-GEN_AI_REQUEST_ID: Final = "gen_ai.request.id"
-"""As vLLM's own spans say it; the engine's own id of the request takes its place where one tells it."""
 
 # A piece of a reply whose tokens the engine tells is not read but searched: text that looks like one of these has its
 # quotes escaped.
@@ -177,7 +175,7 @@ class Exchange:
         if self._choices > 1:
             span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = self._choices
         if self._request_id is not None:
-            span_only[GEN_AI_REQUEST_ID] = self._request_id
+            span_only[semconv.GEN_AI_REQUEST_ID] = self._request_id
         host, port = self._server or (None, None)
         request = committed.request(
             self._running,

@@ -13,16 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_llm import semconv
+
 if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue
-
-NAME: Final = "otel_llm.gpu.name"
-COUNT: Final = "otel_llm.gpu.count"
-UTILISATION: Final = "otel_llm.gpu.utilisation_ratio"
-"""The share of time in which a kernel ran: the mean over the request's seconds and the devices, 0..1."""
-MEMORY_USED: Final = "otel_llm.gpu.memory_used_bytes"
-MEMORY_TOTAL: Final = "otel_llm.gpu.memory_total_bytes"
-"""Of all devices together, at the newest sample."""
 
 PERIOD_S: Final = 1.0
 LINGER: Final = 60
@@ -174,11 +168,11 @@ def attributes(began: Mark) -> dict[str, AttributeValue]:
     newest = _sampler[0].newest
     if newest is None:
         return {}
-    said: dict[str, AttributeValue] = {NAME: newest.name, COUNT: newest.devices}
+    said: dict[str, AttributeValue] = {semconv.GPU_NAME: newest.name, semconv.GPU_COUNT: newest.devices}
     if newest.samples > began.samples:
-        said[UTILISATION] = (newest.busy - began.busy) / (newest.samples - began.samples)
+        said[semconv.GPU_UTILISATION] = (newest.busy - began.busy) / (newest.samples - began.samples)
     if newest.used is not None and newest.total is not None:
-        said[MEMORY_USED], said[MEMORY_TOTAL] = newest.used, newest.total
+        said[semconv.GPU_MEMORY_USED], said[semconv.GPU_MEMORY_TOTAL] = newest.used, newest.total
     return said
 
 

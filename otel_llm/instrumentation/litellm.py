@@ -45,7 +45,7 @@ class LiteLLMInstrumentor(StackInstrumentor):
 
     stack: ClassVar[str] = "litellm"
     package: ClassVar[str] = "litellm"
-    requires: ClassVar[tuple[str, ...]] = ("litellm >= 1.83, != 1.107.*, < 2",)
+    requires: ClassVar[tuple[str, ...]] = ("litellm >= 1.95, != 1.107.*, < 2",)
 
     def _patch(self) -> Patches:
         import litellm

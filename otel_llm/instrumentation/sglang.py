@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.instrumentation import engine, propagation, runtime
-from otel_llm.instrumentation.engine import PREEMPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,7 +217,7 @@ def _received_ns(now_ns: int, obj: Any) -> int:
 def _facts(recv_obj: Any, i: int) -> Iterator[tuple[str, Any]]:
     """Yield what the scheduler knows of a request that ended: its queue only where SGLang's metrics are on."""
     if retractions := getattr(recv_obj, "retraction_counts", None):
-        yield PREEMPTIONS, retractions[i]
+        yield semconv.ENGINE_PREEMPTIONS, retractions[i]
     stats = getattr(recv_obj, "time_stats", None)
     if isinstance(stats, list):  # SGLang unpacked them
         began_s = getattr(stats[i], "forward_entry_time", 0.0)

@@ -14,7 +14,6 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm import semconv
 from otel_llm.instrumentation import engine, runtime
-from otel_llm.instrumentation.engine import PREEMPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,7 +132,7 @@ def _made_state(original: Callable[..., Any]) -> Callable[..., Any]:
         if (pending := _pending.get()) is not None:
             requests, batched = pending
             requests[self.request_id] = batched
-            batched.generation.facts({engine.REQUEST_ID: self.request_id})
+            batched.generation.facts({semconv.GEN_AI_REQUEST_ID: self.request_id})
 
     return __post_init__
 
@@ -193,7 +192,7 @@ def _preempt(original: Callable[..., Any]) -> Callable[..., Any]:
             batched, _ = _followed(self)
             if batched is not None and self.generated_tokens:  # else it is a sequence that found no room to begin in
                 batched.preemptions += 1
-                batched.generation.facts({PREEMPTIONS: batched.preemptions})
+                batched.generation.facts({semconv.ENGINE_PREEMPTIONS: batched.preemptions})
         except Exception as bug:  # noqa: BLE001
             runtime.warn(bug)
         return equivalent

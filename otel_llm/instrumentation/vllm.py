@@ -23,7 +23,7 @@ import wrapt
 from otel_llm import semconv
 from otel_llm.instrumentation import committed, propagation, runtime, served
 from otel_llm.instrumentation.chunks import MAX_CHOICES
-from otel_llm.instrumentation.engine import REQUEST_ID, EngineReader
+from otel_llm.instrumentation.engine import EngineReader
 from otel_llm.instrumentation.patches import Patches
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.vllm_steps import Group, Stream, Watch
@@ -236,7 +236,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
             return
         upstream.adopt()
         upstream.reader.input_tokens = _prompt_tokens(request)
-        recording.identify({REQUEST_ID: request.external_req_id})
+        recording.identify({semconv.GEN_AI_REQUEST_ID: request.external_req_id})
         if upstream.prompts > 1 and (found := _PROMPT.search(request.external_req_id)):
             index += int(found[1]) * choices
         stream = Stream(watch, recording, index, upstream.kinds, None)
@@ -279,7 +279,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
             semconv.GEN_AI_PROVIDER_NAME: "vllm",
             semconv.GEN_AI_USAGE_INPUT_TOKENS: _prompt_tokens(request),
         },
-        ours={REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
+        ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
         span_only=span_only,
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
         choices=choices if choices <= MAX_CHOICES else 1,

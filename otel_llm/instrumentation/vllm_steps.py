@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation import runtime
-from otel_llm.instrumentation.engine import PREEMPTIONS
 from otel_llm.instrumentation.outcomes import ERROR
 
 if TYPE_CHECKING:
@@ -21,15 +20,6 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.engine import EngineReader
     from otel_llm.instrumentation.recording import Recording
-
-PREFILL_S: Final = "gen_ai.latency.time_in_model_prefill"
-"""From being scheduled to the first token, under vLLM's own name."""
-STEPS: Final = "otel_llm.engine.steps"
-"""Steps of the engine from the request's first token to its last."""
-MIXED_STEPS: Final = "otel_llm.engine.steps.mixed"
-"""Those of them in which another request's prefill ended beside a decode."""
-BATCH_MEAN: Final = "otel_llm.engine.batch.mean"
-"""Requests with a token in a step, on average over these steps."""
 
 FOREIGN_NS: Final = 10_000_000_000
 """An engine's clock that is ahead of ours, or behind by more than this, is another machine's: then ours counts."""
@@ -130,18 +120,18 @@ class Stream:
 
     def facts(self) -> dict[str, AttributeValue]:
         """Return what the request span says of it."""
-        facts: dict[str, AttributeValue] = {PREEMPTIONS: self.preemptions}
+        facts: dict[str, AttributeValue] = {semconv.ENGINE_PREEMPTIONS: self.preemptions}
         if self._queued and self._scheduled:
             facts[semconv.GEN_AI_LATENCY_QUEUE] = max(self._scheduled - self._queued, 0.0)
         if self._scheduled and self._first:
-            facts[PREFILL_S] = max(self._first - self._scheduled, 0.0)
+            facts[semconv.GEN_AI_LATENCY_PREFILL] = max(self._first - self._scheduled, 0.0)
         if not self.fresh:
             watch = self._watch
             steps, occupancy, mixed = self.last or (watch.steps, watch.occupancy, watch.mixed)
-            facts[STEPS] = steps - self._steps
-            facts[MIXED_STEPS] = mixed - self.mixed
+            facts[semconv.ENGINE_STEPS] = steps - self._steps
+            facts[semconv.ENGINE_MIXED_STEPS] = mixed - self.mixed
             if steps > self._steps:
-                facts[BATCH_MEAN] = round((occupancy - self._occupancy) / (steps - self._steps), 2)
+                facts[semconv.ENGINE_BATCH_MEAN] = round((occupancy - self._occupancy) / (steps - self._steps), 2)
         return facts
 
 

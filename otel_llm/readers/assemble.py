@@ -393,11 +393,7 @@ class Assembler:
                 parts = self.parts[span.key] = Parts(*span.key)
             if not parts.add_request(span):
                 self.counts["duplicate_requests"] += 1
-        self.counts["ignored"] += batch.ignored
-        for reason, number in batch.refused.items():
-            self.counts[f"refused.{reason}"] += number
-        for name, number in batch.anomalies.items():
-            self.counts[f"anomaly.{name}"] += number
+        count_rest(batch, self.counts)
 
     def finish(self) -> list[Assembled]:
         """Return every stream, in the order of rows: start (unknown last), trace id, span id, choice (null last)."""
@@ -407,30 +403,45 @@ class Assembler:
 
     def _streams(self) -> Iterator[Assembled]:
         for parts in self.parts.values():
-            if not parts.streams:
-                yield from self._without_segments(parts)
-                continue
-            for choice, stream in parts.streams.items():
-                resolved = parts.resolve(choice)
-                self.counts["missing_empty_segments"] += missing_segments(stream) if resolved.complete else 0
-                times_ns, kinds = stream.token_times()
-                if resolved.complete:
-                    times_ns, kinds = in_time_order(times_ns, kinds)
-                yield Assembled(resolved, times_ns, kinds)
+            yield from streams_of(parts, self.counts)
 
-    def _without_segments(self, parts: Parts) -> Iterator[Assembled]:
-        assert parts.request is not None  # noqa: S101  a Parts is made for a segment or for a request span
-        if semconv.SEGMENTS in parts.request.attributes:
-            yield Assembled(parts.resolve(0), [], None)
-            return
-        resolved = parts.resolve_foreign()
-        if resolved is None:
-            self.counts["ignored"] += 1
-            return
-        times_ns, kinds = foreign_tokens(parts.request) or ([], None)
+
+def count_rest(batch: Batch, counts: Counter[str]) -> None:
+    """Count what an export request held beside segments and request spans, and what was odd about those."""
+    counts["ignored"] += batch.ignored
+    for reason, number in batch.refused.items():
+        counts[f"refused.{reason}"] += number
+    for name, number in batch.anomalies.items():
+        counts[f"anomaly.{name}"] += number
+
+
+def streams_of(parts: Parts, counts: Counter[str]) -> Iterator[Assembled]:
+    """Yield the streams of one request, at the end of the input."""
+    if not parts.streams:
+        yield from _without_segments(parts, counts)
+        return
+    for choice, stream in parts.streams.items():
+        resolved = parts.resolve(choice)
+        counts["missing_empty_segments"] += missing_segments(stream) if resolved.complete else 0
+        times_ns, kinds = stream.token_times()
         if resolved.complete:
             times_ns, kinds = in_time_order(times_ns, kinds)
         yield Assembled(resolved, times_ns, kinds)
+
+
+def _without_segments(parts: Parts, counts: Counter[str]) -> Iterator[Assembled]:
+    assert parts.request is not None  # noqa: S101  a Parts is made for a segment or for a request span
+    if semconv.SEGMENTS in parts.request.attributes:
+        yield Assembled(parts.resolve(0), [], None)
+        return
+    resolved = parts.resolve_foreign()
+    if resolved is None:
+        counts["ignored"] += 1
+        return
+    times_ns, kinds = foreign_tokens(parts.request) or ([], None)
+    if resolved.complete:
+        times_ns, kinds = in_time_order(times_ns, kinds)
+    yield Assembled(resolved, times_ns, kinds)
 
 
 def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
@@ -464,6 +475,19 @@ def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:
 
 def _by_kind(span: RequestSpan | None) -> str:
     return "server" if span is not None and span.kind == 2 else "client"  # SpanKind SERVER
+
+
+def says_all(ending: Attributes, span: Attributes) -> bool:
+    """Tell whether a last segment says of the end all that the request span says: then that is not asked."""
+    return all(
+        read(ending.get(name)) is not None or read(span.get(name)) is None
+        for name, read in ((semconv.OUTCOME, _text), (semconv.TOKENS, _count), (semconv.TOKEN_BASIS, _text))
+    )
+
+
+def declared_tokens(ending: Attributes) -> int:
+    """Return how many tokens a last segment says that there are, 0 where it does not."""
+    return _count(ending.get(semconv.TOKENS)) or 0
 
 
 def _text(value: Scalar | None) -> str | None:

@@ -5,6 +5,7 @@ What we act on is checked here, once: behind this file a token count is a count 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Final
@@ -73,6 +74,18 @@ _CHOICES: Final = {
     semconv.MEASURED_AT: semconv.MEASURED_AT_VALUES,
 }
 _SECONDS: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
+_WHOLE: Final = _COUNTS | {
+    semconv.SEGMENT_SEQ,
+    semconv.SEGMENT_FIRST_TOKEN,
+    semconv.CHOICE,
+    semconv.TOKEN_COUNT,
+    semconv.GEN_AI_REQUEST_CHOICE_COUNT,
+    semconv.OPENINFERENCE_PROMPT_TOKENS,
+    semconv.OPENINFERENCE_COMPLETION_TOKENS,
+}
+ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
+"""Attributes that are arrays of text, which databases keep as JSON: how many there are tells how many replies."""
+_FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.GEN_AI_REQUEST_STREAM})
 
 
 def scalars(
@@ -122,3 +135,20 @@ def fits(key: str, value: str | float | bool) -> bool:
     if key == semconv.EXACT_RESUME:
         return type(value) is bool
     return True
+
+
+def typed(key: str, text: str) -> str | int | float | bool | list[str]:
+    """Return an attribute that a database keeps as text in the type of its name; a text of none as it is."""
+    try:
+        if key in ARRAYS:
+            words = json.loads(text) if len(text) <= MAX_VALUE_CHARS else None
+            return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else text
+        if key in _WHOLE:
+            return int(text) if len(text) <= 20 else text
+        if key in _SECONDS:
+            return float(text)
+    except (ValueError, RecursionError):
+        return text
+    if key in _FLAGS and text in ("true", "false"):
+        return text == "true"
+    return text

@@ -5,9 +5,12 @@ Nothing here holds more than a chunk: what a small file expands to is bounded fo
 
 from __future__ import annotations
 
+import sys
 import zlib
+from contextlib import nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import zstandard
 
@@ -15,9 +18,12 @@ from otel_llm.readers.records import DecodeError, InputError
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+    from io import BufferedReader
 
+STDIN: Final = Path("-")
+"""Standard input; a file of that name can be given with its folder."""
 CHUNK_BYTES: Final = 2**20
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -25,19 +31,29 @@ _ZSTD_INPUT_BYTES: Final = 2048
 """Compressed bytes given to zstd at once: a run of one value expands 30,000 times, its output has no other bound."""
 
 
-def open_chunks(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
+def open_chunks(path: Path, skipped: Counter[str], lost: Callable[[str, int], None] | None = None) -> Iterator[bytes]:
     """Yield the bytes of `path`, decompressed; a cut or broken end is counted as `torn_tail` or `bad_record`.
+
+    `-` is standard input. `lost` is told what is counted, and where in the compressed file.
 
     Raises:
         InputError: the file cannot be read.
     """
+
+    def told(reason: str, offset: int) -> None:
+        skipped[reason] += 1
+        if lost is not None:
+            lost(reason, offset)
+
     chunks = _file_chunks(path)
     first = next(chunks, b"")
+    while 0 < len(first) < len(ZSTD_MAGIC) and (more := next(chunks, b"")):  # a pipe may give a byte at a time
+        first += more
     whole = chain([first], chunks)
     if first.startswith(GZIP_MAGIC):
-        yield from _gunzip(whole, skipped)
+        yield from _gunzip(whole, told)
     elif first.startswith(ZSTD_MAGIC):
-        yield from _unzstd(whole, skipped)
+        yield from _unzstd(whole, told)
     else:
         yield from whole
 
@@ -45,24 +61,29 @@ def open_chunks(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
 def _file_chunks(path: Path) -> Iterator[bytes]:
     try:
         with _open(path) as file:
-            while chunk := file.read(CHUNK_BYTES):
+            # What a pipe has now, not the chunk that it will have some day.
+            while chunk := file.read1(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> AbstractContextManager[BufferedReader]:
     """Open a file, or its compressed form: a collector may have closed and compressed it since it was listed."""
+    if path == STDIN:
+        return nullcontext(cast("BufferedReader", sys.stdin.buffer))  # ours to read, not to close
     try:
         return path.open("rb")
     except FileNotFoundError:
         return path.with_name(path.name + ".zst").open("rb")
 
 
-def _gunzip(chunks: Iterable[bytes], skipped: Counter[str]) -> Iterator[bytes]:
+def _gunzip(chunks: Iterable[bytes], lost: Callable[[str, int], None]) -> Iterator[bytes]:
     member = zlib.decompressobj(wbits=31)
+    offset = 0
     try:
         for chunk in chunks:
+            offset += len(chunk)
             rest = chunk
             while rest:
                 if member.eof:
@@ -72,17 +93,19 @@ def _gunzip(chunks: Iterable[bytes], skipped: Counter[str]) -> Iterator[bytes]:
                 yield member.decompress(rest, CHUNK_BYTES)
                 rest = member.unused_data if member.eof else member.unconsumed_tail
     except zlib.error:
-        skipped["bad_record"] += 1
+        lost("bad_record", offset - len(rest))
         return
     if not member.eof:
-        skipped["torn_tail"] += 1
+        lost("torn_tail", offset)
 
 
-def _unzstd(chunks: Iterable[bytes], skipped: Counter[str]) -> Iterator[bytes]:
+def _unzstd(chunks: Iterable[bytes], lost: Callable[[str, int], None]) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
+    offset = before = 0
     try:
         for chunk in chunks:
+            before, offset = offset, offset + len(chunk)
             for first in range(0, len(chunk), _ZSTD_INPUT_BYTES):
                 rest = chunk[first : first + _ZSTD_INPUT_BYTES]
                 while rest:
@@ -91,10 +114,10 @@ def _unzstd(chunks: Iterable[bytes], skipped: Counter[str]) -> Iterator[bytes]:
                     yield frame.decompress(rest)
                     rest = frame.unused_data if frame.eof else b""
     except zstandard.ZstdError:
-        skipped["bad_record"] += 1
+        lost("bad_record", before + first)
         return
     if not frame.eof:
-        skipped["torn_tail"] += 1
+        lost("torn_tail", offset)
 
 
 def unzstd_bytes(data: bytes, max_bytes: int) -> bytes:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 MAX_RECORD_BYTES: Final = 64 * 2**20
 """A longer record is a broken length: the first byte of a file of records is below 4, which no protobuf begins with."""
@@ -37,6 +37,8 @@ class Record:
 
     raw: bytes
     receipt_ns: int | None
+    offset: int = field(default=0, compare=False)
+    """Where its length stands in the file, decompressed."""
 
 
 def frame(raw: bytes, receipt_ns: int) -> bytes:
@@ -66,9 +68,14 @@ def split(data: bytes) -> tuple[list[Record], Counter[str]]:
     return records, splitter.skipped
 
 
-def split_stream(chunks: Iterable[bytes], skipped: Counter[str]) -> Iterator[Record]:
-    """Yield the whole records of a file that comes in chunks; what is skipped is added to `skipped` by reason."""
-    splitter = Splitter(skipped)
+def split_stream(
+    chunks: Iterable[bytes], skipped: Counter[str], lost: Callable[[str, int], None] | None = None
+) -> Iterator[Record]:
+    """Yield the whole records of a file that comes in chunks; what is skipped is added to `skipped` by reason.
+
+    `lost` is told the reason and the offset of each.
+    """
+    splitter = Splitter(skipped, lost)
     for chunk in chunks:
         yield from splitter.feed(chunk)
     yield from splitter.finish()
@@ -82,8 +89,10 @@ class Splitter:
     and after a broken length reading goes on behind the next seal, so that it does not cost the rest of the file.
     """
 
-    def __init__(self, skipped: Counter[str] | None = None) -> None:
+    def __init__(self, skipped: Counter[str] | None = None, lost: Callable[[str, int], None] | None = None) -> None:
         self.skipped: Counter[str] = Counter() if skipped is None else skipped
+        self._tell = lost
+        self._begin = 0  # where the buffer stands in the file
         self._buffer = bytearray()
         self._sealed = False
         self._lost = False  # where the next record begins is not known
@@ -97,7 +106,7 @@ class Splitter:
         """Return what can still be read where the file ends; a rest is counted as torn."""
         records = self._take(at_end=True)
         if self._buffer and not self._lost:
-            self.skipped["torn_tail"] += 1
+            self._skip("torn_tail", 0)
         self._buffer.clear()
         return records
 
@@ -118,40 +127,46 @@ class Splitter:
             (size,) = _LENGTH.unpack_from(buffer, position)
             start, end = position + _LENGTH.size, position + _LENGTH.size + size
             if size > MAX_RECORD_BYTES:
-                self._lose("bad_record")
+                self._lose("bad_record", position)
                 position = start
             elif end <= len(buffer):
-                record = self._open(bytes(memoryview(buffer)[start:end]))
+                record = self._open(bytes(memoryview(buffer)[start:end]), position)
                 if isinstance(record, Record):
                     records.append(record)
                     position = end
                 else:
                     position = start + record
             elif at_end and _SEAL.search(buffer, start) is not None:
-                self._lose("bad_record")  # it is not cut: a whole record ends inside it, so the length is wrong
+                self._lose("bad_record", position)  # not cut: a whole record ends inside it, so its length is wrong
                 position = start
             else:
                 break
         del buffer[:position]
+        self._begin += position
         return records
 
-    def _open(self, body: bytes) -> Record | int:
+    def _open(self, body: bytes, position: int) -> Record | int:
         """Return the record in `body`, or from where in it to go on where there is none."""
         raw_size = len(body) - SEAL_BYTES
         if raw_size >= 0 and _SEAL.match(body, raw_size):
             (_, receipt_ns), (_, crc) = _RECEIPT.unpack_from(body, raw_size), _CRC.unpack_from(body, len(body) - 6)
             self._sealed = True
             if google_crc32c.value(body[: -_CRC.size]) == crc:
-                return Record(body[:raw_size], receipt_ns)
-            self.skipped["bad_crc"] += 1
+                return Record(body[:raw_size], receipt_ns, self._begin + position)
+            self._skip("bad_crc", position)
             inner = _SEAL.search(body)
             assert inner is not None  # noqa: S101 - the one it ends with, or one before: then the length was wrong
             return inner.end()
         if self._sealed or _SEAL.search(body):
-            self._lose("bad_crc")
+            self._lose("bad_crc", position)
             return 0
-        return Record(body, None)
+        return Record(body, None, self._begin + position)
 
-    def _lose(self, reason: str) -> None:
-        self.skipped[reason] += 1
+    def _lose(self, reason: str, position: int) -> None:
+        self._skip(reason, position)
         self._lost = True
+
+    def _skip(self, reason: str, position: int) -> None:
+        self.skipped[reason] += 1
+        if self._tell is not None:
+            self._tell(reason, self._begin + position)

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from otel_llm.rules.yamlfile import KeyPath
 
 _SUFFIXES: Final = (".yaml", ".yml")
-_OTHER_FILES: Final = frozenset({"classes", "tests"})
-"""Top-level keys of the other files that lie beside rules: SLO classes, tests of rules."""
+_OTHER_FILES: Final = {
+    "rule_files": ("tests of rules", "give this file to `otel-llm rules test`"),
+    "tests": ("tests of rules", "give this file to `otel-llm rules test`"),
+    "classes": ("SLO classes", "give this file with --slo"),
+}
+"""By a top-level key the other files that lie beside rules: what they are, and what takes them."""
 
 
 class RulesError(ConfigError):
@@ -61,7 +65,7 @@ def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] 
 
 
 def rule_files(arguments: Iterable[str | Path]) -> list[Path]:
-    """List the files that arguments mean, each once; of a folder those with rules, by name.
+    """List the files that arguments mean, each once; of a folder and a glob those with rules, by name.
 
     Raises UnreadableConfigError for an argument that means none.
     """
@@ -73,7 +77,8 @@ def rule_files(arguments: Iterable[str | Path]) -> list[Path]:
         elif path.exists() or not glob.has_magic(str(argument)):
             found = [path]
         else:
-            found = sorted(Path(match) for match in glob.glob(str(argument), recursive=True))  # noqa: PTH207
+            matches = sorted(Path(match) for match in glob.glob(str(argument), recursive=True))  # noqa: PTH207
+            found = [match for match in matches if _may_hold_rules(match)]
         if not found:
             raise UnreadableConfigError(str(argument), None, None, "", "no rule files", "name a file, folder or glob")
         files.update(dict.fromkeys(found))
@@ -93,6 +98,9 @@ def _read(path: Path, executors: Collection[str], first: dict[str, str]) -> Rule
         raise
     except ConfigError as error:
         return RuleFile(path, None, (), (error,))
+    other = _other(file)
+    if other is not None:
+        return RuleFile(path, file, (), (file.refuse((other,), *_OTHER_FILES[other], at_key=True),))
     reader = RuleReader(file, executors)
     rules = reader.rules()
     errors = list(reader.errors)
@@ -107,7 +115,11 @@ def _read(path: Path, executors: Collection[str], first: dict[str, str]) -> Rule
 
 def _may_hold_rules(path: Path) -> bool:
     try:
-        keys = load_yaml(path).data.keys()
+        return _other(load_yaml(path)) is None
     except ConfigError:
         return True  # so that it is read again, and reported
-    return "groups" in keys or not _OTHER_FILES & keys
+
+
+def _other(file: YamlFile) -> str | None:
+    """Return the key by which a file is one of those that lie beside rules, None where it may hold rules."""
+    return None if "groups" in file.data else next((key for key in _OTHER_FILES if key in file.data), None)

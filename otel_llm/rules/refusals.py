@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.yamlfile import did_you_mean
 
 if TYPE_CHECKING:
@@ -51,6 +52,17 @@ def quoted(value: object) -> str:
     """Return a value as it is written in Python, shortened: what is refused may be long."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def duration(value: object) -> int:
+    """Return a duration's ns, for a validator; raises what pydantic reports."""
+    try:
+        return parse_duration_ns(value)
+    except ValueError as error:
+        raise wrong(str(error), DURATION_ADVICE) from None
+
+
+Duration = Annotated[int, BeforeValidator(duration)]
 
 
 def refusals(file: YamlFile, error: ValidationError, prefix: KeyPath = ()) -> list[ConfigError]:

@@ -44,9 +44,6 @@ class RuleReader:
 
     def rules(self) -> list[Rule]:
         """Return the rules that are right."""
-        if "groups" not in self.file.data and "classes" in self.file.data:
-            self.errors.append(self.file.refuse(("classes",), "SLO classes", "give this file with --slo", at_key=True))
-            return []
         model = self._model(FileShape, self.file.data, ())
         groups = [] if model is None else model.groups
         return [rule for index, group in enumerate(groups) for rule in self._group(group, ("groups", index))]

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.rules.durations import parse_duration_ns
 from otel_llm.rules.facts import LABELS, Scope
-from otel_llm.rules.refusals import StrictModel, quoted, wrong
+from otel_llm.rules.refusals import Duration, StrictModel, quoted, wrong
 from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, Limits, Mode, OnMissing, Verb
 from otel_llm.rules.yamlfile import did_you_mean
 
@@ -17,13 +17,6 @@ _VERBS: Final = get_args(Verb)
 _RATE: Final = re.compile(r"(?P<count>[0-9]{1,9}) in (?P<window>\S+)")
 _RATE_ADVICE: Final = "write `2 in 10s`"
 LONGEST_NAME: Final = 200
-
-
-def _duration(value: object) -> int:
-    try:
-        return parse_duration_ns(value)
-    except ValueError as error:
-        raise wrong(str(error), DURATION_ADVICE) from None
 
 
 def _name(value: object) -> str:
@@ -75,7 +68,6 @@ def _on_missing(value: object) -> object:
     return "false" if value is False else value  # YAML reads the bare word as a boolean
 
 
-_Duration = Annotated[int, BeforeValidator(_duration)]
 _Name = Annotated[str, BeforeValidator(_name)]
 _Count = Annotated[int, BeforeValidator(_count)]
 
@@ -130,7 +122,7 @@ class ActionShape(StrictModel):
     scale: _Scale | None = None
     webhook: _Webhook | None = None
     mode: Mode | None = None
-    ttl: _Duration | None = None
+    ttl: Duration | None = None
     budget: _Budget = _Budget()
 
     @model_validator(mode="after")
@@ -156,10 +148,10 @@ class RuleShape(StrictModel):
     rule: _Name
     when: str
     resolve_when: str | None = None
-    for_: _Duration = Field(0, alias="for")
-    keep_firing_for: _Duration = 0
+    for_: Duration = Field(0, alias="for")
+    keep_firing_for: Duration = 0
     on_missing: Annotated[OnMissing, BeforeValidator(_on_missing)] = "hold"
-    max_fact_age: _Duration = DEFAULT_MAX_FACT_AGE_NS
+    max_fact_age: Duration = DEFAULT_MAX_FACT_AGE_NS
     actions: list[ActionShape]
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from otel_llm.rules.durations import DURATION_ADVICE, exact, parse_duration_ns
-from otel_llm.rules.refusals import StrictModel, refusals, wrong
+from otel_llm.rules.refusals import Duration, StrictModel, duration, refusals, wrong
 from otel_llm.rules.shipped import shipped_slo_file
 from otel_llm.rules.yamlfile import did_you_mean, load_yaml
 from otel_llm.slo.classes import (
@@ -63,15 +63,8 @@ def slo_of(file: YamlFile) -> SloClasses:
     return SloClasses(tuple(body.build(name, per_word) for name, body in model.classes.items()), model.default)
 
 
-def _duration(value: object) -> int:
-    try:
-        return parse_duration_ns(value)
-    except ValueError as error:
-        raise wrong(str(error), DURATION_ADVICE) from None
-
-
 def _target(value: object) -> int:
-    length_ns = _duration(value)
+    length_ns = duration(value)
     if length_ns == 0:
         raise wrong("must be longer than zero: misses are counted in it", DURATION_ADVICE)
     return length_ns
@@ -109,7 +102,7 @@ def _speed(value: object) -> _Speed:
 
 def _first_target(value: object) -> int | Curve:
     if not isinstance(value, dict):
-        return _duration(value)
+        return duration(value)
     for key in value:
         if key != "curve":
             raise wrong(
@@ -164,7 +157,6 @@ def _words(value: object) -> float:
     return tokens
 
 
-_Duration = Annotated[int, BeforeValidator(_duration)]
 _Target = Annotated[int, BeforeValidator(_target)]
 _Share = Annotated[Fraction | None, BeforeValidator(_share)]
 _Amount = Annotated[float, BeforeValidator(_amount)]
@@ -172,11 +164,11 @@ _Amount = Annotated[float, BeforeValidator(_amount)]
 
 class _Deadline(StrictModel):
     policy: Policy = "reading"
-    max_idle: _Duration = 0
-    ttft: _Duration = 0
-    tpot: _Duration = 0
-    tbt: _Duration = 0
-    e2e: _Duration = 0
+    max_idle: Duration = 0
+    ttft: Duration = 0
+    tpot: Duration = 0
+    tbt: Duration = 0
+    e2e: Duration = 0
 
     @model_validator(mode="after")
     def _just_its_own_parameters(self) -> _Deadline:
@@ -197,7 +189,7 @@ class _Deadline(StrictModel):
 class _Fluidity(StrictModel):
     ttft: Annotated[int | Curve, BeforeValidator(_first_target)] = NS_PER_S
     tbt: _Target = 50_000_000
-    slack: _Duration = 0
+    slack: Duration = 0
     ttft_credit: Literal["carry", "drop"] = "carry"
     count: Literal["deadlines", "tokens"] = "deadlines"
 
@@ -219,7 +211,7 @@ class _Class(StrictModel):
     reading_speed: Annotated[_Speed, BeforeValidator(_speed)] = _Speed(Fraction(5), in_words=False)
     priority: int = 0
     reads: Annotated[tuple[int, ...], BeforeValidator(_kinds)] = (0,)
-    start: _Duration = 0
+    start: Duration = 0
     # The default of the block differs from the default of its key: reading with max_idle left out is the paper's.
     deadline: _Deadline = _Deadline.model_validate({"max_idle": "1s"})
     fluidity: _Fluidity = _Fluidity()

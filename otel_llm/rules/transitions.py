@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,6 +69,17 @@ class Found:
     after: Transition | None = None
     broken: int = 0
     """Lines that are no decision records."""
+    records: int = 0
+    """Lines that are."""
+
+
+class Newest(NamedTuple):
+    """What was decided last, oldest first; of all lines how many are no decision records, and the rules of the rest."""
+
+    transitions: list[Transition]
+    broken: int
+    rules: dict[str, int]
+    """How many records each has."""
 
 
 class NoIdError(ValueError):
@@ -84,15 +95,17 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     if not _PREFIX.fullmatch(prefix):
         raise NoIdError(f"{prefix!r} is no id: it has {SHORTEST_PREFIX} to {ID_DIGITS} hex digits, see --list")
     matches: dict[str, Transition] = {}
-    broken = 0
+    broken = records = 0
     for line in lines():
         record = read_record(line)
         if record is None:
             broken += 1
-        elif (name := id_of(record)).startswith(prefix):
+            continue
+        records += 1
+        if (name := id_of(record)).startswith(prefix):
             matches.setdefault(name, Transition(name, [])).records.append(record)
     if len(matches) != 1:
-        return Found(matches, broken=broken)
+        return Found(matches, broken=broken, records=records)
     (one,) = matches.values()
     thread: dict[str, Transition] = {}
     for line in lines():
@@ -107,20 +120,20 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     at = [other.id for other in order].index(one.id) if one.id in thread else len(order)
     before = order[at - 1] if 0 < at <= len(order) else None
     after = order[at + 1] if at + 1 < len(order) else None
-    return Found(matches, before, after, broken)
+    return Found(matches, before, after, broken, records)
 
 
-def newest(
-    lines: Iterable[str], count: int, *, rule: str | None = None, trace_id: str | None = None
-) -> tuple[list[Transition], int]:
-    """Return the last transitions, oldest first, perhaps of one rule or trace; and how many lines are no records."""
+def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace_id: str | None = None) -> Newest:
+    """Return the last transitions, perhaps of one rule or trace."""
     kept: OrderedDict[str, Transition] = OrderedDict()
+    rules: Counter[str] = Counter()
     broken = 0
     for line in lines:
         record = read_record(line)
         if record is None:
             broken += 1
             continue
+        rules[record["rule"]] += 1
         if rule not in (None, record["rule"]) or trace_id not in (None, record.get("trace_id")):
             continue
         name = id_of(record)
@@ -129,7 +142,7 @@ def newest(
             if len(kept) > count:
                 kept.popitem(last=False)
         kept[name].records.append(record)
-    return list(kept.values()), broken
+    return Newest(list(kept.values()), broken, rules)
 
 
 def read_record(line: str) -> dict[str, Any] | None:

@@ -82,6 +82,9 @@ def read_test_file(path: Path) -> TestFile:
     files cannot be read.
     """
     file = load_yaml(path)
+    if "groups" in file.data and not {"rule_files", "tests"} & file.data.keys():
+        advice = "give this file to `otel-llm rules check`, or name it in the `rule_files` of its tests"
+        raise RulesError([file.refuse(("groups",), "rules, and no tests of them", advice, at_key=True)])
     try:
         shape = FileShape.model_validate(file.data)
     except ValidationError as error:

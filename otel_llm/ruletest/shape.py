@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from otel_llm import semconv
 from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.facts import LABELS
-from otel_llm.rules.refusals import StrictModel, wrong
+from otel_llm.rules.refusals import Duration, StrictModel, wrong
 from otel_llm.rules.yamlfile import did_you_mean
 
 MOST_COPIES: Final = 10_000
@@ -36,13 +36,6 @@ class Subject:
     since_ns: int | None = None
     count: int | None = None
     """Of an alert: how many streams, instances or classes it stands for."""
-
-
-def _duration(value: object) -> int:
-    try:
-        return parse_duration_ns(value)
-    except ValueError as error:
-        raise wrong(str(error), DURATION_ADVICE) from None
 
 
 def _name(value: object) -> str:
@@ -117,7 +110,6 @@ def _actions(value: object) -> dict[str, dict[str, int]]:
     return found
 
 
-_Duration = Annotated[int, BeforeValidator(_duration)]
 _Name = Annotated[str, BeforeValidator(_name)]
 _Times = Annotated[int, BeforeValidator(_times)]
 _Subjects = Annotated[Any, BeforeValidator(_subjects)]
@@ -126,9 +118,9 @@ _Subjects = Annotated[Any, BeforeValidator(_subjects)]
 class TelemetryShape(StrictModel):
     """What happens to segments that are sent in [from, to): they are lost, or take longer than usual."""
 
-    from_: _Duration = Field(0, alias="from")
-    to: _Duration | None = None
-    delay: _Duration | None = None
+    from_: Duration = Field(0, alias="from")
+    to: Duration | None = None
+    delay: Duration | None = None
     lost: bool = False
 
     @model_validator(mode="after")
@@ -145,9 +137,9 @@ class StreamShape(StrictModel):
 
     id: _Name
     arrivals: str
-    start: _Duration = 0
+    start: Duration = 0
     copies: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 1
-    every: _Duration = 0
+    every: Duration = 0
     class_: _Name | None = Field(None, alias="class")
     model: _Name | None = "m"
     instance: _Name | None = None
@@ -155,14 +147,14 @@ class StreamShape(StrictModel):
     operation: _Name = "chat"
     exact_resume: bool = False
     input_tokens: Annotated[int, Field(ge=0, le=10**9)] | None = None
-    delay: _Duration = 0
+    delay: Duration = 0
     telemetry: list[TelemetryShape] = Field(default_factory=list)
 
 
 class ExpectShape(StrictModel):
     """What is expected at an instant since the test's start, everything of that very instant included."""
 
-    at: _Duration
+    at: Duration
     rule: _Name | None = None
     stream: _Name | None = None
     alert: _Name | None = None
@@ -206,7 +198,7 @@ class FileShape(StrictModel):
     version: Literal[1]
     rule_files: Annotated[list[_Name], Field(min_length=1)]
     slo: Any = None
-    lateness: _Duration = 5_000 * _MS
-    lost_after: _Duration = 120_000 * _MS
-    tolerance: _Duration = _MS
+    lateness: Duration = 5_000 * _MS
+    lost_after: Duration = 120_000 * _MS
+    tolerance: Duration = _MS
     tests: Annotated[list[TestShape], Field(min_length=1)]

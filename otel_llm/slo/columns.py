@@ -87,3 +87,27 @@ WINDOW_COLUMNS: Final = (
     "idle_p50_s",
     "idle_p99_s",
 )
+
+CLASS_COLUMNS: Final = (
+    "slo_class",
+    "measured_at",
+    "requests",
+    "tokens",
+    "incomplete",
+    "undetermined",
+    "aborted_share",
+    "attainment",
+    "throughput_tok_s",
+    "throughput_req_s",
+    "goodput_tok_s",
+    "goodput_req_s",
+    "smooth_goodput_tok_s",
+    "fluidity_p50",
+    "fluidity_ok_share",
+    "idle_p50_s",
+    "idle_p99_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "fluid_token_rate",
+)
+"""A class at one place of measurement in the summary, and the figures of it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,6 +34,19 @@ class ExactSum:
     def merge(self, other: ExactSum) -> None:
         """Add all terms of another sum."""
         self._scaled += other._scaled
+
+    def terms(self) -> list[float]:
+        """Return a few floats that add up to exactly this sum: how it travels where numbers are floats."""
+        rest, found = self._scaled, []
+        while rest:
+            try:
+                term = rest / (1 << _SMALLEST_BITS)
+            except OverflowError:  # beyond the floats: as much of it as one can say
+                term = math.copysign(sys.float_info.max, rest)
+            found.append(term)
+            numerator, denominator = term.as_integer_ratio()
+            rest -= numerator << (_SMALLEST_BITS + 1 - denominator.bit_length())
+        return found
 
     @property
     def value(self) -> float:

@@ -119,7 +119,8 @@ def _conclude(which: Ints, end: Ints, due_known: Bools, state: Runs, slo: SloCla
     out.benefit[which] = _benefit(state.count, idle, abort_penalty, slo)
 
 
-def _benefit(count: Ints, idle: Ints, abort_penalty: Floats, slo: SloClass) -> Floats:
+def penalties(idle: Ints, slo: SloClass) -> Floats:
+    """Return what idle times in ns (R,) cost, in tokens: `Benefit.penalty_tokens` of each."""
     penalty = np.zeros(len(idle))
     if slo.benefit.penalty == "exponential":  # numpy's expm1 may differ from the C library's in the last bit
         for index in np.flatnonzero(idle).tolist():
@@ -127,6 +128,11 @@ def _benefit(count: Ints, idle: Ints, abort_penalty: Floats, slo: SloClass) -> F
     else:
         idle_s = idle / 1e9
         penalty = slo.benefit.alpha * (idle_s if slo.benefit.penalty == "linear" else idle_s * idle_s)
+    return penalty
+
+
+def _benefit(count: Ints, idle: Ints, abort_penalty: Floats, slo: SloClass) -> Floats:
+    penalty = penalties(idle, slo)
     result: Floats = count - penalty
     for index in np.flatnonzero(abort_penalty).tolist():
         result[index] = math.fsum((int(count[index]), -penalty[index], -abort_penalty[index]))

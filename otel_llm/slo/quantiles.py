@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.slo.ranks import rank
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from fractions import Fraction
 
 RELATIVE_ERROR: Final = 0.01
@@ -52,6 +53,20 @@ class Sketch:
         self._greatest = max(self._greatest, other._greatest)
         for index, count in other._buckets.items():
             self._buckets[index] = self._buckets.get(index, 0) + count
+
+    @classmethod
+    def of(cls, zeros: int, greatest: float, buckets: Sequence[int], counts: Sequence[int]) -> Sketch:
+        """Return the sketch that has these `parts`."""
+        sketch = cls()
+        sketch.count, sketch._zeros, sketch._greatest = zeros + sum(counts), zeros, greatest
+        sketch._buckets = dict(zip(buckets, counts, strict=True))
+        return sketch
+
+    def parts(self) -> dict[str, int | float | list[int]]:
+        """Return what it holds: `zeros`, `greatest`, and `buckets` by number, rising, with their `counts`."""
+        buckets = sorted(self._buckets)
+        counts = [self._buckets[index] for index in buckets]
+        return {"zeros": self._zeros, "greatest": self._greatest, "buckets": list(buckets), "counts": counts}
 
     def quantile(self, share: tuple[int, int] | Fraction) -> float | None:
         """Return the nearest-rank percentile within the stated error; None where nothing was counted."""

@@ -80,9 +80,12 @@ class Block:
 
 
 def by_class(
-    requests: Recorded, classes: Sequence[SloClass], class_index: NDArray[np.integer] | None
+    requests: Recorded,
+    classes: Sequence[SloClass],
+    class_index: NDArray[np.integer] | None,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> Iterator[tuple[SloClass, Ints]]:
-    """Yield every request once, as (class, positions of some requests of it), about BLOCK_TOKENS tokens at a time.
+    """Yield every request once, as (class, positions of some requests of it), about `block_tokens` tokens at a time.
 
     `class_index` (R,): positions in `classes`, the first for all where None; raises ValueError where it is none.
     """
@@ -97,7 +100,7 @@ def by_class(
         ends = np.cumsum(lengths[chosen])
         low, before = 0, 0
         while low < len(chosen):
-            high = max(low + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, "right")))
+            high = max(low + 1, int(np.searchsorted(ends, before + block_tokens, "right")))
             yield slo, chosen[low:high]
             low, before = high, int(ends[high - 1])
 

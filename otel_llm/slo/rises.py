@@ -42,12 +42,15 @@ def climb(above: Ints, counts: Ints) -> Climb:
     peak: Ints = np.maximum.reduceat(above, first)
     total = np.maximum(peak, 0)
     above += np.repeat(np.cumsum(total) - total, counts)
+    above[0] = max(above[0], 0)
     np.maximum.accumulate(above, out=above)
-    np.maximum(above, 0, out=above)
-    height = np.diff(above, prepend=0)
-    entry = np.flatnonzero(height)
+    # Each entry's height over the one before; nothing is before the first.
+    entry = np.flatnonzero(above[1:] != above[:-1]) + 1
+    height = above[entry] - above[entry - 1]
+    if above[0]:
+        entry, height = np.append(0, entry), np.append(above[0], height)
     bounds = np.searchsorted(entry, np.append(first, len(above)))
-    return Climb(peak, bounds, entry, height[entry])
+    return Climb(peak, bounds, entry, height)
 
 
 def rises(block: Ragged, pace_ns: int, floor_ns: Ints) -> Climb:

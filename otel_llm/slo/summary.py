@@ -1,92 +1,125 @@
-"""The figures of `audit --format json`: many rows of one class, measured at one place, in a few numbers."""
+"""The figures of `audit --format json`: many requests of one class, measured at one place, in a few numbers."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.fluid import fluid_token_rate, targets
 from otel_llm.slo.ranks import P50, P99, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
 
     from otel_llm.slo.classes import Objective, SloClasses
+    from otel_llm.slo.judged import Bools, Masked
 
-    Row = Mapping[str, Any]
+    Columns = Mapping[str, Masked]
 
 Figures = dict[str, int | float | None]
+_ROOM = 2**62
+
+TEXTS = ("slo_class", "measured_at", "outcome")
+NUMBERS = (
+    "start_unix_nano",
+    "tokens",
+    "tokens_read",
+    "coverage",
+    "ttft_s",
+    "idle_s",
+    "deadlines",
+    "deadline_misses",
+    "fluidity_index",
+    "met",
+    "benefit",
+    "fluid_tbt_ns",
+)
 
 
-def summarise(
-    rows: Sequence[Row],
-    classes: SloClasses,
-    span_ns: int | None,
-    skipped: int,
-    fluid_tbts_ns: Sequence[int | None],
-) -> dict[str, Any]:
+class Judgements(NamedTuple):
+    """The columns that a summary is made of, R requests: `texts` by name of TEXTS, `numbers` by name of NUMBERS.
+
+    They are those of `--requests`, and `fluid_tbt_ns`: each one's smallest TBT target (`fluid_tbt_many`).
+    """
+
+    texts: Mapping[str, NDArray[np.object_]]
+    numbers: Columns
+
+    def __len__(self) -> int:
+        return len(self.texts["slo_class"])
+
+    def only(self, chosen: Bools) -> Judgements:
+        """Return those requests that are chosen, (R,)."""
+        return Judgements(
+            {name: values[chosen] for name, values in self.texts.items()},
+            {name: type(column)(column.values[chosen], column.known[chosen]) for name, column in self.numbers.items()},
+        )
+
+
+def summarise(judged: Judgements, classes: SloClasses, span_ns: int | None, skipped: int) -> dict[str, Any]:
     """Return the whole object; `classes` in it has those that occur, in file order, each by `measured_at`.
 
-    `rows` have the columns of `--requests`; `span_ns`: first commit to last end of them all, None where there is no
-    such time; `fluid_tbts_ns`: each row's smallest TBT target (`fluid_tbt_many`), None where it has none.
+    `span_ns`: first commit to last end of them all, None where there is no such time.
     """
-    groups: dict[str, dict[str, list[int]]] = {name: {} for name in classes.names}
-    for index, row in enumerate(rows):
-        groups[row["slo_class"]].setdefault(row["measured_at"], []).append(index)
     span_s = None if span_ns is None else span_ns / 1e9
-    figures_of = {
-        name: {
-            place: figures(
-                [rows[index] for index in indexes],
-                classes.get(name).objective,
-                span_s,
-                [fluid_tbts_ns[index] for index in indexes],
-            )
-            for place, indexes in sorted(places.items())
+    figures_of: dict[str, dict[str, Figures]] = {}
+    for name in classes.names:
+        mine = judged.only(judged.texts["slo_class"] == name)
+        places = mine.texts["measured_at"]
+        found = {
+            place: figures(mine.only(places == place), classes.get(name).objective, span_s)
+            for place in sorted(set(places.tolist()))
         }
-        for name, places in groups.items()
-        if places
-    }
+        if found:
+            figures_of[name] = found
     return {
-        "requests": len(rows),
-        "tokens": _total(row["tokens"] for row in rows),
+        "requests": len(judged),
+        "tokens": _total(judged.numbers["tokens"]),
         "span_s": span_s,
         "skipped": skipped,
         "classes": figures_of,
     }
 
 
-def figures(
-    rows: Sequence[Row], objective: Objective, span_s: float | None, fluid_tbts_ns: Sequence[int | None]
-) -> Figures:
+def figures(judged: Judgements, objective: Objective, span_s: float | None) -> Figures:
     """Return the figures of one class at one place; None where there is nothing to say.
 
     Rates are per second of `span_s`, percentiles nearest rank. Incomplete requests are counted, and are in no other
-    figure but `requests`, `tokens`, `undetermined`, `aborted_share` and those of what was seen of them (TTFT).
+    figure but `requests`, `tokens`, `undetermined`, `aborted_share` and those of what was seen of them (TTFT). A sum of
+    which not one request says its part is None, not zero: throughput in tokens without any known tokens, goodput where
+    neither verdict nor benefit of any request is known, smooth goodput where no benefit is.
     """
-    whole = [not incomplete(row) for row in rows]
-    complete = [row for row, is_whole in zip(rows, whole, strict=True) if is_whole]
-    hits = [row for row in complete if row["met"] is True]
-    judged = len(hits) + sum(row["met"] is False for row in complete)
-    tbts = (tbt for tbt, is_whole in zip(fluid_tbts_ns, whole, strict=True) if is_whole and tbt is not None)
-    rate = fluid_token_rate(tbts, targets(objective)[1])
-    benefit = math.fsum(row["benefit"] for row in complete if row["benefit"] is not None)
-    fluidity = _sorted(row["fluidity_index"] for row in complete)
-    idle = _sorted(row["idle_s"] for row in complete)
-    ttft = _sorted(row["ttft_s"] for row in rows)
+    requests = len(judged)
+    none = requests == 0
+    complete = judged.only(~incomplete_ones(judged))
+    met = complete.numbers["met"]
+    hits = met.known & met.values.astype(np.bool_)
+    attained = int(hits.sum())
+    read, valued = complete.numbers["tokens_read"], complete.numbers["benefit"].known
+    judgeable = none or bool((met.known | valued).any())
+    rate = fluid_token_rate(_known(complete.numbers["fluid_tbt_ns"]).tolist(), targets(objective)[1])
+    benefit = math.fsum(_known(complete.numbers["benefit"]).tolist())
+    fluidity, idle = _sorted(complete.numbers["fluidity_index"]), _sorted(complete.numbers["idle_s"])
+    ttft = _sorted(judged.numbers["ttft_s"])
+    aborted = sum(outcome in ABORTED for outcome in judged.texts["outcome"].tolist())
     return {
-        "requests": len(rows),
-        "tokens": _total(row["tokens"] for row in rows),
-        "incomplete": len(rows) - len(complete),
-        "undetermined": sum(row["met"] is None for row in rows),
-        "aborted_share": _share(sum(row["outcome"] in ABORTED for row in rows), len(rows)),
-        "attainment": _share(len(hits), judged),
-        "throughput_tok_s": _per_second(_total(row["tokens_read"] for row in complete), span_s),
-        "throughput_req_s": _per_second(len(rows), span_s),
-        "goodput_tok_s": _per_second(_total(row["tokens_read"] for row in hits), span_s),
-        "goodput_req_s": _per_second(len(hits), span_s),
-        "smooth_goodput_tok_s": _per_second(benefit, span_s),
+        "requests": requests,
+        "tokens": _total(judged.numbers["tokens"]),
+        "incomplete": requests - len(complete),
+        "undetermined": requests - int(judged.numbers["met"].known.sum()),
+        "aborted_share": _share(aborted, requests),
+        "attainment": _share(attained, int(met.known.sum())),
+        "throughput_tok_s": _per_second(_total(read), span_s) if none or read.known.any() else None,
+        "throughput_req_s": _per_second(requests, span_s),
+        "goodput_tok_s": _per_second(_total(complete.only(hits).numbers["tokens_read"]), span_s) if judgeable else None,
+        "goodput_req_s": _per_second(attained, span_s) if judgeable else None,
+        "smooth_goodput_tok_s": _per_second(benefit, span_s) if none or valued.any() else None,
         "fluidity_p50": _percentile(fluidity, P50),
         "fluidity_ok_share": _fluid_share(complete, objective),
         "idle_p50_s": _percentile(idle, P50),
@@ -97,30 +130,46 @@ def figures(
     }
 
 
-def incomplete(row: Row) -> bool:
-    """Tell whether tokens of a request, or its commit, are missing, so that it cannot be judged."""
-    return row["start_unix_nano"] is None or (row["coverage"] is not None and row["coverage"] < 1)
+def incomplete_ones(judged: Judgements) -> Bools:
+    """Tell which requests lack tokens, or their commit, so that they cannot be judged: (R,)."""
+    coverage = judged.numbers["coverage"]
+    lacking: Bools = ~judged.numbers["start_unix_nano"].known | (coverage.known & (coverage.values < 1))
+    return lacking
 
 
-def _fluid_share(rows: Iterable[Row], objective: Objective) -> float | None:
+def fluid_ones(judged: Judgements, wanted: Fraction) -> tuple[int, int]:
+    """Return how many requests have at least this fluidity-index, and how many have one; compared in integers."""
+    deadlines, misses = judged.numbers["deadlines"], judged.numbers["deadline_misses"]
+    due = deadlines.known & (deadlines.values > 0)
+    every, missed = deadlines.values[due], misses.values[due]
+    numerator, denominator = wanted.as_integer_ratio()
+    largest = max(int(every.max(initial=0)), int(missed.max(initial=0)))
+    if max(1, largest) * max(numerator, denominator) < _ROOM:
+        return int(((every - missed) * denominator >= numerator * every).sum()), len(every)
+    pairs = zip(every.tolist(), missed.tolist(), strict=True)
+    return sum((some - bad) * denominator >= numerator * some for some, bad in pairs), len(every)
+
+
+def _fluid_share(judged: Judgements, objective: Objective) -> float | None:
     wanted = objective.fluidity_index
-    if wanted is None:
-        return None
-    due = [(row["deadlines"], row["deadline_misses"]) for row in rows if row["deadlines"]]
-    kept = sum((deadlines - misses) * wanted.denominator >= wanted.numerator * deadlines for deadlines, misses in due)
-    return _share(kept, len(due))
+    return None if wanted is None else _share(*fluid_ones(judged, wanted))
 
 
-def _total(values: Iterable[int | None]) -> int:
-    return sum(value for value in values if value is not None)
+def _known(column: Masked) -> NDArray[Any]:
+    values: NDArray[Any] = column.values[column.known]
+    return values
 
 
-def _sorted(values: Iterable[float | None]) -> list[float]:
-    return sorted(value for value in values if value is not None)
+def _total(column: Masked) -> int:
+    return int(_known(column).sum())
 
 
-def _percentile(ordered: Sequence[float], share: tuple[int, int]) -> float | None:
-    return ordered[rank(len(ordered), share)] if ordered else None
+def _sorted(column: Masked) -> NDArray[Any]:
+    return np.sort(_known(column))
+
+
+def _percentile(ordered: NDArray[Any], share: tuple[int, int]) -> float | None:
+    return float(ordered[rank(len(ordered), share)]) if len(ordered) else None
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.columns import WINDOW_COLUMNS
@@ -47,7 +47,7 @@ class WindowTotals:
     @property
     def empty(self) -> bool:
         """Tell whether nothing is owed: what was has been given back."""
-        return not any(getattr(self, name) for name in _COUNTS) and not self.benefit.value
+        return not any(getattr(self, name) for name in COUNTS) and not self.benefit.value
 
     def charge(self, charge: Charge) -> None:
         """Add what one request owes this window."""
@@ -80,7 +80,7 @@ class WindowTotals:
 
     def merge(self, other: WindowTotals) -> None:
         """Add all that another total holds."""
-        for name in _COUNTS:
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.benefit.merge(other.benefit)
         self.fluidity.merge(other.fluidity)
@@ -91,7 +91,7 @@ class WindowTotals:
     ) -> dict[str, int | float | str | None]:
         """Return the window's row, in the order of WINDOW_COLUMNS; `group` has its class, model, instance and view."""
         window_s = window_ns / 1e9
-        cells: dict[str, int | float | str | None] = {name: getattr(self, name) for name in _COUNTS}
+        cells: dict[str, int | float | str | None] = {name: getattr(self, name) for name in COUNTS}
         cells |= {name: group[name] for name in _GROUP}
         cells |= {
             "window_start_unix_nano": window_start_ns,
@@ -107,7 +107,8 @@ class WindowTotals:
         return {name: cells[name] for name in WINDOW_COLUMNS}
 
 
-_COUNTS = (
+COUNTS: Final = (
     "requests_started", "requests_ended", "met_true", "met_false", "met_null", "incomplete", "aborted", "tokens_read",
     "goodput_tokens", "idle_ns",
 )  # fmt: skip
+"""What is counted in whole numbers: requests, tokens, and ns of idle time."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.acting import acting, post, records
 from support.action_receiver import Receiver, receiving
 from support.commands import Collector, collector, wait_until
-from support.otlp import IDENTITY, export, request_span, segment_span
+from support.otlp import IDENTITY, request_span, segment_span
 
 from otel_llm import semconv
 
@@ -33,23 +32,12 @@ groups:
 
 
 def written(folder: Path, url: str, wedge: str) -> list[str | Path]:
-    (folder / "rules.yaml").write_text(RULES)
-    (folder / "config.yaml").write_text(
-        f"version: 1\nactions:\n  wedge_timeout: {wedge}\n  engines:\n"
-        f"    e: {{kind: vllm, instances: {{a: '{url}', b: '{url}/b'}}}}\n"
-    )
-    files = ("--rules", folder / "rules.yaml", "--config", folder / "config.yaml")
-    return [*files, "--decisions", folder / "decisions.jsonl"]
+    engine = f"e: {{kind: vllm, instances: {{a: '{url}', b: '{url}/b'}}}}"
+    return acting(folder, RULES, f"actions: {{wedge_timeout: {wedge}, engines: {{{engine}}}}}\n")
 
 
 def identity(number: int, instance: str) -> dict[str, Any]:
     return {**IDENTITY, semconv.INSTANCE: instance, semconv.GEN_AI_REQUEST_ID: f"chatcmpl-{number}"}
-
-
-def post(door: Collector, *spans: Span) -> None:
-    headers = {"Content-Type": "application/x-protobuf"}
-    data = export(*spans).SerializeToString()
-    urllib.request.urlopen(urllib.request.Request(f"http://{door.http}/v1/traces", data, headers), timeout=30).close()
 
 
 def begin(door: Collector, number: int, instance: str = "a") -> None:
@@ -71,12 +59,8 @@ def end(door: Collector, number: int, outcome: str, instance: str = "a") -> None
     post(door, last, whole)
 
 
-def records(folder: Path, action: str = "abort") -> dict[int, dict[str, Any]]:
-    path = folder / "decisions.jsonl"
-    text = path.read_text() if path.exists() else ""
-    lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half there
-    found = [record for line in lines if (record := json.loads(line))["action"] == action]
-    return {int(record["trace_id"], 16): record for record in found}
+def found_by_number(folder: Path, action: str = "abort") -> dict[int, dict[str, Any]]:
+    return {int(record["trace_id"], 16): record for record in records(folder, action)}
 
 
 def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
@@ -84,19 +68,19 @@ def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
         begin(door, 1)
         wait_until("the first is asked for", lambda: engine.came)
         begin(door, 2)  # the same instance: held back while the first is open
-        wait_until("the second is decided", lambda: 2 in records(tmp_path))
+        wait_until("the second is decided", lambda: 2 in found_by_number(tmp_path))
         begin(door, 3, "b")
         wait_until("the third is asked for", lambda: len(engine.came) == 2)
         begin(door, 4, "nowhere")
-        wait_until("the fourth is decided", lambda: 4 in records(tmp_path))
-        assert records(tmp_path).keys() == {2, 4}
+        wait_until("the fourth is decided", lambda: 4 in found_by_number(tmp_path))
+        assert found_by_number(tmp_path).keys() == {2, 4}
         end(door, 1, "cancelled")
         end(door, 3, "completed", "b")
-        wait_until("both are confirmed", lambda: records(tmp_path).keys() == {1, 2, 3, 4})
+        wait_until("both are confirmed", lambda: found_by_number(tmp_path).keys() == {1, 2, 3, 4})
         begin(door, 5)  # the instance is free again
         wait_until("the fifth is asked for", lambda: len(engine.came) == 3)
         assert door.stop()[0] == 0
-    found = records(tmp_path)
+    found = found_by_number(tmp_path)
     outcomes = {number: record["outcome"] for number, record in found.items()}
     assert outcomes == {1: "done", 2: "budget", 3: "unconfirmed", 4: "failed", 5: "unconfirmed"}
     assert found[2]["budget"] == {"confirmation": False}
@@ -109,7 +93,7 @@ def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
         ("/b/inference/v1/abort_requests", {"request_ids": ["chatcmpl-3"]}),
         ("/inference/v1/abort_requests", {"request_ids": ["chatcmpl-5"]}),
     ]
-    candidates = {number: record["candidates"] for number, record in records(tmp_path, "preempt").items()}
+    candidates = {number: record["candidates"] for number, record in found_by_number(tmp_path, "preempt").items()}
     assert candidates[1] == []
     assert [one["trace_id"] for one in candidates[2]] == [f"{1:032x}"]
     assert candidates[2][0]["score"].keys() == {"priority", "runway_seconds"}
@@ -118,9 +102,9 @@ def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
 def test_what_is_not_seen_in_time_is_unconfirmed_and_lets_the_next_one_go(tmp_path: Path) -> None:
     with receiving(Receiver()) as engine, collector(tmp_path, *written(tmp_path, engine.url, "300ms")) as door:
         begin(door, 1)
-        wait_until("it is given up", lambda: 1 in records(tmp_path))
+        wait_until("it is given up", lambda: 1 in found_by_number(tmp_path))
         begin(door, 2)
-        wait_until("the next is given up", lambda: 2 in records(tmp_path))
+        wait_until("the next is given up", lambda: 2 in found_by_number(tmp_path))
         assert door.stop()[0] == 0
-    assert [records(tmp_path)[number]["outcome"] for number in (1, 2)] == ["unconfirmed", "unconfirmed"]
+    assert [found_by_number(tmp_path)[number]["outcome"] for number in (1, 2)] == ["unconfirmed", "unconfirmed"]
     assert len(engine.came) == 2

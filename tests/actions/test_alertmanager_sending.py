@@ -14,8 +14,8 @@ from support.alerting import T0, S, decision
 from otel_llm.actions.alert_words import for_alertmanager
 from otel_llm.actions.alertmanager import MOST_AT_ONCE, Alertmanager, Post, valid_ns
 from otel_llm.actions.firing import Firing, Key
-from otel_llm.collector.clock import FakeClock
-from otel_llm.collector.config import AlertmanagerSettings
+from otel_llm.actions.settings import AlertmanagerSettings
+from otel_llm.shared.clock import FakeClock
 
 RESEND_S = 30.0
 Sent = list[list[dict[str, Any]]]

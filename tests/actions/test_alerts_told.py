@@ -17,11 +17,12 @@ from support.alerting import T0, decision
 from support.commands import wait_until
 from support.out_receiver import BACKENDS, Backend
 
+from otel_llm.actions import settings
 from otel_llm.actions.alerts import Alerts
-from otel_llm.collector import config
-from otel_llm.collector.clock import MonotonicClock
-from otel_llm.collector.config import AlertSettings, Settings
-from otel_llm.collector.otlp_out_target import OtlpTarget
+from otel_llm.actions.settings import AlertSettings
+from otel_llm.collector.config import Settings
+from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.otlp_target import OtlpTarget
 
 SECRETS = ["whsec_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
 STOP_S = 30.0
@@ -29,7 +30,7 @@ STOP_S = 30.0
 
 def settings_of(folder: Path, url: str | None = None, **alerts: Any) -> Settings:
     (folder / "secrets").write_text("\n".join(SECRETS))
-    receivers = () if url is None else (config.Receiver("oncall", url, folder / "secrets"),)
+    receivers = () if url is None else (settings.Receiver("oncall", url, folder / "secrets"),)
     made = AlertSettings(receivers=tuple(one.name for one in receivers), settle_s=0.05, **alerts)
     return Settings(receivers=receivers, alerts=made)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.alerting import T0
 
 from otel_llm.actions.courier import GIVE_UP_S, MOST_WAITING, Courier, Message
-from otel_llm.collector.clock import FakeClock
-from otel_llm.collector.otlp_out_attempt import Attempt
+from otel_llm.shared.attempt import Attempt
+from otel_llm.shared.clock import FakeClock
 
 
 def test_a_message_is_tried_for_a_day_with_growing_waits_then_given_up() -> None:

@@ -17,8 +17,8 @@ from otel_llm.actions.delivering import Delivery, NotSent
 from otel_llm.actions.executor import Reply
 from otel_llm.actions.signing import verify
 from otel_llm.actions.webhook import Webhook
-from otel_llm.collector.clock import FakeClock
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.clock import FakeClock
 
 SECRET = bytes(range(32))
 TTL_NS = 20_000 * MS

@@ -14,7 +14,7 @@ from support.commands import wait_until
 
 from otel_llm.actions.doing import Doing, Settled, settled_decision
 from otel_llm.actions.executor import Reply
-from otel_llm.collector.clock import FakeClock
+from otel_llm.shared.clock import FakeClock
 
 
 class Rig:

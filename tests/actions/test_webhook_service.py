@@ -9,14 +9,14 @@ import time
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import standardwebhooks
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.acting import acting, post, records
 from support.action_receiver import Came, Receiver, Say, receiving
-from support.commands import Collector, collector, run, wait_until
-from support.otlp import IDENTITY, export, segment_span
+from support.commands import collector, run, wait_until
+from support.otlp import IDENTITY, segment_span
 
 from otel_llm import semconv
 
@@ -42,14 +42,11 @@ groups:
 def written(folder: Path, receiver: Receiver, budget: str = "{per_request: 1}", more: str = "") -> list[str | Path]:
     """Write rules and settings; return the arguments for the collector."""
     (folder / "secret").write_text(SECRET + "\n")
-    (folder / "rules.yaml").write_text(RULES.format(budget=budget))
-    (folder / "config.yaml").write_text(
-        "version: 1\nreceivers:\n"
-        f"  gateway: {{url: '{receiver.url}/hook?a=1', secret_file: secret, kind: action, timeout: 5s}}\n"
+    settings = (
+        f"receivers:\n  gateway: {{url: '{receiver.url}/hook?a=1', secret_file: secret, kind: action, timeout: 5s}}\n"
         f"actions: {{wedge_timeout: 1s, kill_switch: off}}\n{more}"
     )
-    files = ("--rules", folder / "rules.yaml", "--config", folder / "config.yaml")
-    return [*files, "--decisions", folder / "decisions.jsonl"]
+    return acting(folder, RULES.format(budget=budget), settings)
 
 
 def commits(numbers: Iterable[int]) -> list[Span]:
@@ -59,32 +56,16 @@ def commits(numbers: Iterable[int]) -> list[Span]:
     return [segment_span(request=number, start_ns=now_ns, attributes=identity) for number in numbers]
 
 
-def post(door: Collector, spans: list[Span]) -> None:
-    request = urllib.request.Request(
-        f"http://{door.http}/v1/traces",
-        data=export(*spans).SerializeToString(),
-        headers={"Content-Type": "application/x-protobuf"},
-    )
-    urllib.request.urlopen(request, timeout=30).close()
-
-
-def records(folder: Path, action: str | None = "webhook") -> list[dict[str, Any]]:
-    path = folder / "decisions.jsonl"
-    text = path.read_text() if path.exists() else ""
-    lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half there
-    return [record for line in lines if (record := json.loads(line))["action"] == action]
-
-
 def test_a_reader_that_waits_makes_one_signed_event_and_one_record(tmp_path: Path) -> None:
     receiver = Receiver(lambda came, before: Say(body=b'{"result":"done","detail":"moved to b"}'))
     with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as door:
-        post(door, commits([7]))
-        wait_until("the action is recorded", lambda: records(tmp_path))
+        post(door, *commits([7]))
+        wait_until("the action is recorded", lambda: records(tmp_path, "webhook"))
         metrics = urllib.request.urlopen(f"{door.web}/metrics", timeout=10).read().decode()
         status, said = door.stop()
     assert status == 0, said
     (came,) = receiver.came
-    (record,) = records(tmp_path)
+    (record,) = records(tmp_path, "webhook")
     assert (record["outcome"], record["mode"], record["detail"]) == ("done", "enforce", "moved to b")
     assert record["budget"] == {"per_request": True}
     assert "Waiting: webhook: done" in said
@@ -114,16 +95,15 @@ def test_two_thousand_starving_at_once_make_one_alert_and_no_more_actions_than_t
         assert door.process.stdout is not None
         reading = threading.Thread(target=door.process.stdout.read)  # a terminal that nobody reads holds it up
         reading.start()
-        post(door, commits(range(1, 2001)))
-        wait_until("all decided", lambda: len(records(tmp_path)) == 2000)
+        post(door, *commits(range(1, 2001)))
+        wait_until("all decided", lambda: len(records(tmp_path, "webhook")) == 2000)
         door.process.terminate()
         assert door.process.wait(60) == 0
         reading.join()
     (alert,) = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert (alert["status"], alert["labels"]) == ("firing", {"alertname": "A", "instance": "a"})
-    found = records(tmp_path)
-    assert len(receiver.came) == 3
-    assert len(set(receiver.ids())) == 3
+    found = records(tmp_path, "webhook")
+    assert len(set(receiver.ids())) == 3  # on a machine that is busy each may be tried twice
     outcomes = [record["outcome"] for record in found]
     assert (outcomes.count("sent"), outcomes.count("budget")) == (3, 1997)
     assert len({record["trace_id"] for record in found}) == 2000
@@ -133,13 +113,13 @@ def test_while_the_kill_switch_is_there_nothing_is_sent(tmp_path: Path) -> None:
     receiver = Receiver()
     with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as door:
         (tmp_path / "off").touch()
-        post(door, commits([1]))
-        wait_until("decided", lambda: len(records(tmp_path)) == 1)
+        post(door, *commits([1]))
+        wait_until("decided", lambda: len(records(tmp_path, "webhook")) == 1)
         (tmp_path / "off").unlink()
-        post(door, commits([2]))
-        wait_until("decided", lambda: len(records(tmp_path)) == 2)
+        post(door, *commits([2]))
+        wait_until("decided", lambda: len(records(tmp_path, "webhook")) == 2)
         assert door.stop()[0] == 0
-    first, second = records(tmp_path)
+    first, second = records(tmp_path, "webhook")
     assert (first["outcome"], first["detail"]) == ("shadow", "the kill switch is there")
     assert second["outcome"] == "sent"
     assert len(receiver.came) == 1
@@ -150,16 +130,16 @@ def test_a_restart_sends_nothing_again(tmp_path: Path) -> None:
     with receiving(receiver):
         arguments = written(tmp_path, receiver)
         with collector(tmp_path, *arguments) as door:
-            post(door, commits([1]))
-            wait_until("recorded", lambda: records(tmp_path))
+            post(door, *commits([1]))
+            wait_until("recorded", lambda: records(tmp_path, "webhook"))
             door.process.kill()
             door.process.wait()
         with collector(tmp_path, *arguments) as door:
-            post(door, commits([2]))
-            wait_until("the other is decided", lambda: len(records(tmp_path)) == 2)
+            post(door, *commits([2]))
+            wait_until("the other is decided", lambda: len(records(tmp_path, "webhook")) == 2)
             assert door.stop()[0] == 0
     assert len(receiver.came) == 2
-    assert {record["trace_id"] for record in records(tmp_path)} == {f"{1:032x}", f"{2:032x}"}
+    assert {record["trace_id"] for record in records(tmp_path, "webhook")} == {f"{1:032x}", f"{2:032x}"}
 
 
 def test_an_action_that_a_crash_cut_off_is_not_sent_again_and_nobody_says_that_it_was_done(tmp_path: Path) -> None:
@@ -175,17 +155,17 @@ def test_an_action_that_a_crash_cut_off_is_not_sent_again_and_nobody_says_that_i
         rules = tmp_path / "rules.yaml"
         rules.write_text(rules.read_text().replace("    - alert: {name: A, by: [instance]}\n", "").replace("2s", "1m"))
         with collector(tmp_path, *arguments) as door:
-            post(door, commits([1]))
+            post(door, *commits([1]))
             wait_until("it came", lambda: receiver.came)
             door.process.kill()
             door.process.wait()
-        assert records(tmp_path) == []
+        assert records(tmp_path, "webhook") == []
         with collector(tmp_path, *arguments) as door:
-            wait_until("decided again", lambda: records(tmp_path))
+            wait_until("decided again", lambda: records(tmp_path, "webhook"))
             status, said = door.stop()
             assert status == 0, said
         go_on.set()
-    (record,) = records(tmp_path)
+    (record,) = records(tmp_path, "webhook")
     assert record["outcome"] == "unconfirmed"
     assert "before this run" in record["detail"]
     assert len(receiver.came) == 1

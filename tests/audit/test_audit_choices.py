@@ -1,18 +1,14 @@
-"""What is picked and what is concluded from rows: the worst requests, the objectives, the windows' picture."""
+"""What is picked and what is concluded from rows: the worst requests, the objectives."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any
 
-import pytest
-from support.figures import check as valid
-
 from otel_llm.audit import objectives, worst
-from otel_llm.audit.overtime import bins, windows_figure
 from otel_llm.readers.rows import Row
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
-from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+from otel_llm.slo.columns import REQUEST_COLUMNS
 
 BLANK: Row = dict.fromkeys(REQUEST_COLUMNS)
 
@@ -83,41 +79,3 @@ def test_client_and_server_are_held_to_it_apart() -> None:
 def test_a_class_that_promises_nothing_is_not_checked() -> None:
     assert objectives.check([row(met=False)], classes()) == []
     assert objectives.check([row(met=False)], classes(fluidity_index=Fraction("0.9"))) == []
-
-
-def window(start_s: int, **values: Any) -> Row:
-    zero: Row = dict.fromkeys(WINDOW_COLUMNS, 0)
-    return zero | {"window_start_unix_nano": start_s * 10**9, "window_s": 10.0} | values
-
-
-def test_windows_add_up_over_groups_and_silence_is_zero() -> None:
-    found = bins(
-        [
-            window(100, throughput_tok_s=5.0, idle_s_sum=2.0, met_true=1),
-            window(100, throughput_tok_s=1.0, met_false=1, requests_ended=2),
-            window(130, throughput_tok_s=4.0),
-        ]
-    )
-
-    assert [one.rate("throughput_tok_s") for one in found] == [6.0, 0.0, 0.0, 4.0]
-    assert (found[0].attainment, found[1].attainment) == (0.5, None)
-    assert found[0].rate("idle_s_sum") == pytest.approx(0.2)
-    valid(windows_figure(found))
-
-
-def test_many_windows_are_added_up_to_a_bounded_number_of_steps() -> None:
-    rows = [window(10 * index, throughput_tok_s=3.0, requests_ended=1) for index in range(1000)]
-    found = bins(rows, most=300)
-
-    assert len(found) == 250
-    assert {one.rate("throughput_tok_s") for one in found} == {3.0}
-    assert sum(one.sums["requests_ended"] for one in found) == 1000
-    valid(windows_figure(found))
-
-
-def test_a_single_window_is_drawn_as_a_level() -> None:
-    figure = windows_figure(bins([window(1_790_000_000, smooth_goodput_tok_s=2.5)]))
-
-    assert figure["data"][2]["y"] == [2.5, 2.5]
-    assert figure["data"][2]["x"] == ["2026-09-21 14:13:20.000", "2026-09-21 14:13:30.000"]
-    valid(figure)

@@ -13,7 +13,7 @@ from support.recordings import journal
 
 from otel_llm.audit import honesty
 from otel_llm.cli.audit_command import audit
-from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
 
@@ -58,7 +58,13 @@ def test_the_commands_run(folder: Path) -> None:
         assert (program, command) == ("otel-llm", "audit")
         result = CliRunner().invoke(audit, arguments, catch_exceptions=False)
         assert result.exit_code == 0, (line, result.output)
-    assert {path.name for path in folder.iterdir()} == {"journal", "report.html", "requests.parquet", "windows.csv"}
+    assert {path.name for path in folder.iterdir()} == {
+        "journal",
+        "report.html",
+        "requests.parquet",
+        "streams.parquet",
+        "windows.csv",
+    }
 
 
 def test_every_column_is_named_and_no_other() -> None:
@@ -72,6 +78,7 @@ def test_every_figure_of_the_summary_is_named_and_no_other() -> None:
     figures = json.loads(result.stdout)["classes"]["chat"]["client"]
 
     assert named(section("The summary")) == set(figures)
+    assert list(CLASS_COLUMNS) == ["slo_class", "measured_at", *figures]
 
 
 def test_every_flag_is_named() -> None:

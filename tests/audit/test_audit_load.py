@@ -284,3 +284,18 @@ def test_an_unknown_class_name_is_counted(tmp_path: Path) -> None:
 
     assert audit.counts["unknown_class"] == 1
     assert audit.rows[0]["slo_class"] == "chat"
+
+
+def test_where_nobody_says_when_requests_were_sent_there_is_no_span_and_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text("request,t_seconds\na,0.2\na,0.25\nb,0.1\n")
+    summary = otel_llm.audit.load(path).summary()
+
+    assert (summary["requests"], summary["tokens"], summary["span_s"]) == (2, 3, None)
+    (found,) = summary["classes"]["chat"].values()
+    assert {name for name, value in found.items() if value is None} == {
+        name for name in found if name.endswith(("_tok_s", "_req_s"))
+    }
+    said = tmp_path / "said.csv"
+    said.write_text("request,t_seconds,commit_s\na,1790000000.2,1790000000\n")
+    assert otel_llm.audit.load(said).summary()["span_s"] == pytest.approx(0.2)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.audit.page import facts, page, picture, script_json, table, text
+from otel_llm.audit.page import contents, facts, key, page, picture, script_json, table, text, values
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'><svg onload=alert(2)>&lt;\u202e\x00\x1b[31m"
 
@@ -64,12 +64,16 @@ def test_tables_facts_and_pictures_escape_what_they_are_given() -> None:
         table([HOSTILE, HOSTILE], [[HOSTILE], [HOSTILE, HOSTILE]], caption=HOSTILE)
         + facts([(HOSTILE, HOSTILE)])
         + picture("delivery-0", HOSTILE, HOSTILE, "")
+        + values("", HOSTILE)
+        + key([HOSTILE])
+        + contents([(HOSTILE, HOSTILE)])
     )
 
     names = {name for name, _ in read(markup).elements}
     assert names <= {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "figure"} | {
         "figcaption",
         "h3",
+        *("details", "summary", "ul", "li", "i", "nav", "a"),
     }
     attributes = {key for _, given in read(markup).elements for key in given}
     assert not {key for key in attributes if key.startswith("on")}
@@ -100,7 +104,8 @@ def test_only_the_two_scripts_of_the_page_are_allowed_to_run() -> None:
     assert "unsafe-eval" not in policy
     assert len(running) == len(allowed) == 2
     assert {base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in running} == allowed
-    assert not [given for name, given in reader.elements if given.get("src") or given.get("href")]
+    assert not [given for name, given in reader.elements if given.get("src")]
+    assert {given["href"] for name, given in reader.elements if "href" in given} == {"#main"}
 
 
 def test_a_page_without_figures_carries_no_script() -> None:

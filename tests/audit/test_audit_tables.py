@@ -12,8 +12,9 @@ import pytest
 
 from otel_llm.audit import write
 from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
-from otel_llm.audit.write import ENDINGS, OutputError, check_output, write_table, write_text
+from otel_llm.audit.write import ENDINGS, check_outputs, write_table, write_text
 from otel_llm.readers.rows import Row
+from otel_llm.shared.outputs import Inputs, OutputError
 from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
 
 FULL: Row = {
@@ -165,6 +166,6 @@ def test_outputs_that_cannot_be_are_refused_before_any_work(tmp_path: Path) -> N
     }
     for path, message in refused.items():
         with pytest.raises(OutputError, match=message):
-            check_output(path, ENDINGS, [source])
-    check_output(tmp_path / "rows.csv", ENDINGS, [source])
+            check_outputs([(path, ENDINGS)], Inputs([source]))
+    check_outputs([(tmp_path / "rows.csv", ENDINGS)], Inputs([source]))
     assert not (tmp_path / "rows.csv").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_the_command_is_in_the_list_of_commands() -> None:
 def test_help_has_examples_and_exit_codes() -> None:
     text = run("--help").output
 
-    for word in ("Examples:", "--fail-on-objective", "--window LENGTH", "Exit code:", "PATH is a journal"):
+    for word in ("Examples:", "--fail-on-objective", "--window LENGTH", "Exit code:", "PATH is a file, a folder"):
         assert word in text
 
 
@@ -64,6 +65,18 @@ def test_the_table_says_what_was_found_and_what_could_not_be_judged() -> None:
         "objective of chat, client: attainment",
     ):
         assert words in result.stdout, words
+
+
+def test_requests_that_each_begin_at_a_zero_of_their_own_have_no_span_and_no_rates(tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text("request,model,t_seconds\na,m,0.2\na,m,0.25\nb,n,0.1\n")
+    said = " ".join(run(path).stdout.split())
+
+    assert "2 requests, 3 tokens in – " in said
+    assert "throughput, tokens/s – goodput, requests/s – throughput, requests/s – " in said
+    assert "The recording does not say when requests were sent" in said
+    assert "m chat client 1 100 % 0 s 0 s 200 ms 1 – 0 %" in said
+    assert "The recording does not say" not in run(ROWS).stdout
 
 
 def test_json_is_one_object_with_the_contracts_keys() -> None:
@@ -121,6 +134,50 @@ def test_a_missed_objective_fails_only_where_asked(fine: Path) -> None:
     assert run(fine, "--fail-on-objective").exit_code == 0
 
 
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_which_objective_is_missed_is_said_beside_the_output(form: str) -> None:
+    assert "objective" not in run(ROWS, "--format", form).stderr
+    result = run(ROWS, "--fail-on-objective", "--format", form)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("objective of ")]
+    assert lines, result.stderr
+    assert all(line.endswith(", missed") for line in lines)
+    assert all(
+        re.fullmatch(r"objective of \w+, \w+: .* for .* %: .* % \([\d,]+ of [\d,]+\), missed", one) for one in lines
+    )
+    assert result.exit_code == 1
+
+
+def test_the_slo_file_and_the_files_of_a_folder_are_not_written_over(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.jsonl"
+    slo.write_text("version: 1\ndefault: a\nclasses: {a: {}}\n")
+    (tmp_path / "runs").mkdir()
+    recording = tmp_path / "runs" / "rows.jsonl"
+    recording.write_bytes(ROWS.read_bytes())
+    before = recording.read_bytes()
+    for output in (slo, recording):
+        for option in ("--requests", "--windows"):
+            result = run(tmp_path / "runs", "--slo", slo, option, output)
+            assert result.exit_code == 2, result.output
+            assert f"{output} is one of the inputs" in result.stderr
+    assert slo.read_text().startswith("version: 1")
+    assert recording.read_bytes() == before
+
+
+def test_token_times_in_the_folder_that_is_read_are_an_input_too(fine: Path) -> None:
+    streams = fine.parent / "streams.parquet"
+    assert run(fine, "--streams", streams).exit_code == 0
+    result = run(fine.parent, "--streams", streams)
+    assert result.exit_code == 2
+    assert f"{streams} is one of the inputs" in result.stderr
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".jsonl"])
+def test_outputs_in_the_folder_that_is_read_can_be_written_again(fine: Path, ending: str) -> None:
+    for _ in range(2):
+        result = run(fine.parent, "--requests", fine.parent / f"r{ending}", "--windows", fine.parent / f"w{ending}")
+        assert result.exit_code == 0, result.output
+
+
 def test_a_class_without_an_objective_cannot_fail(tmp_path: Path) -> None:
     slo = tmp_path / "slo.yaml"
     slo.write_text("version: 1\ndefault: a\nclasses: {a: {}}\n")
@@ -136,9 +193,10 @@ def test_strict_fails_on_a_broken_record_and_not_on_a_torn_tail(tmp_path: Path) 
     torn = run(path, "--strict", "--format", "json")
     assert (torn.exit_code, json.loads(torn.stdout)["skipped"]) == (0, 1)
     path.write_bytes(whole[:100] + b"\xff" + whole[101:])
-    broken = run(path, "--strict", "--format", "json")
-    assert (broken.exit_code, json.loads(broken.stdout)["skipped"]) == (1, 1)
-    assert "journal.otlp" in broken.stderr
+    broken = run(path, "--strict", "--format", "json", "--requests", tmp_path / "rows.csv")
+    assert (broken.exit_code, broken.stdout) == (1, "")
+    assert re.search(r"journal\.otlp: .* at byte \d+.*stopped", broken.stderr)
+    assert not (tmp_path / "rows.csv").exists()
     assert run(path).exit_code == 0
 
 
@@ -152,13 +210,15 @@ def test_strict_fails_on_a_broken_record_and_not_on_a_torn_tail(tmp_path: Path) 
         ((ROWS, "--windows", "no/such/folder.csv"), "make it first"),
         ((ROWS, "--requests", ROWS), "is one of the inputs"),
         ((ROWS, "--window", "soon"), "'soon' is no duration"),
+        ((ROWS, "--window", "1ns"), "--window: '1ns' is no duration; write 500us, 300ms, 1s, 2m, 1h"),
+        ((ROWS, "--window", "nan"), "--window: nan is not a finite number; write 500us"),
         ((ROWS, "--window", "0"), "above zero"),
         ((ROWS, "--window", "-1"), "not negative"),
         ((ROWS, "--class", "nobody"), "no SLO class 'nobody'"),
         ((ROWS, "--slo", "nowhere.yaml"), "nowhere.yaml"),
         ((ROWS, "--format", "xml"), "'xml' is not one of"),
         ((Path(__file__),), "not a recording"),
-        ((Path(__file__).parent,), "no journal in this folder"),
+        ((Path(__file__).parent,), "nothing in this folder can be read"),
     ],
 )
 def test_bad_usage_is_two_and_names_the_remedy(arguments: tuple[str | Path, ...], message: str) -> None:

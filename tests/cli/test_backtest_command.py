@@ -152,7 +152,7 @@ def test_a_refused_rule_is_told_with_its_place(folder: Path) -> None:
         (("--decisions", "none.jsonl"), "no such file"),
         (("--lateness", "soon"), "soon"),
         (("--slo", "none.yaml"), "none.yaml"),
-        (("--write", "none/out.jsonl"), "none/out.jsonl"),
+        (("--write", "none/out.jsonl"), "the folder none does not exist; make it first"),
         (("nowhere",), "nowhere: no such file"),
         (("old.yaml",), "no journal of otel-llm collect"),
     ],
@@ -164,6 +164,32 @@ def test_bad_usage_exits_2_and_says_what_to_do(
     done = run(folder, *options)
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("which", ["journal", "old.yaml", "new.yaml", "slo.yaml", "collect.yaml", "out.jsonl"])
+def test_what_is_read_is_not_written_over(folder: Path, which: str) -> None:
+    out = folder / "out.jsonl"
+    run(folder, "--rules", folder / "old.yaml", "--write", out)
+    (folder / "slo.yaml").write_text("version: 1\ndefault: a\nclasses: {a: {}}\n")
+    (folder / "collect.yaml").write_text("version: 1\n")
+    target = next((folder / "journal").glob("*.otlp")) if which == "journal" else folder / which
+    before = target.read_bytes()
+    beside = ("--decisions", out) if which == "out.jsonl" else ("--against", folder / "new.yaml")
+    files = ("--slo", folder / "slo.yaml", "--config", folder / "collect.yaml")
+    done = run(folder, "--rules", folder / "old.yaml", *beside, *files, "--write", target)
+    assert done.exit_code == 2, done.output
+    assert f"{target} is one of the inputs" in done.stderr
+    assert target.read_bytes() == before
+
+
+def test_what_was_written_before_stands_until_the_new_one_is_whole(folder: Path) -> None:
+    out = folder / "out.jsonl"
+    out.write_text("old")
+    (folder / "bad.otlp").write_text("{}")
+    assert run(folder, "--rules", folder / "old.yaml", "--write", out, folder / "bad.otlp").exit_code == 2
+    assert out.read_text() == "old"
+    assert run(folder, "--rules", folder / "old.yaml", "--write", out).exit_code == 0
+    assert len(out.read_text().splitlines()) == 3
 
 
 def test_an_empty_journal_is_nothing_to_read(tmp_path: Path) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from click.testing import CliRunner, Result
 from support.commands import Collector, collector
 from support.commands import run as run_command
 from support.doors_tls import authority, signed
+from support.http_serving import serving
 
 from otel_llm.cli.asking import (
     AskError,
@@ -93,14 +93,8 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            serving.join()
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
@@ -131,6 +125,23 @@ def test_what_is_no_collector_is_said(answer: Callable[[BaseHTTPRequestHandler],
             Source(url).streams()
         assert says in str(found.value)
         assert run(url).exit_code == 2
+
+
+def test_the_wrong_door_of_a_collector_is_told_from_nobody(tmp_path: Path) -> None:
+    with collector(tmp_path) as door:
+        port = door.http.rpartition(":")[2]
+        for url, says in (
+            (
+                door.web.replace("http", "https"),
+                f"no TLS is spoken at {door.web.replace('http', 'https')}: ask {door.web}",
+            ),
+            (f"http://127.0.0.1:{port}", "that is its OTLP door: ask its --web address (port 9464 by default)"),
+        ):
+            wrong = run(url)
+            text = " ".join(wrong.output.split())
+            assert (wrong.exit_code, says in text, "start one" in text) == (2, True, False), text
+            with pytest.raises(UnexpectedError):
+                Source(url).streams()
 
 
 def test_a_token_is_taken_nowhere_else(token_file: Path) -> None:

@@ -16,7 +16,6 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 from otel_llm import semconv
 from otel_llm.collector import evaluator as evaluating
 from otel_llm.collector import table as tabling
-from otel_llm.collector.clock import FakeClock
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.errors import BusyError
@@ -30,6 +29,7 @@ from otel_llm.readers.otlp import read
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.clock import FakeClock
 
 # Names.
 

@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.audit_oracle import audited as of_audit
 from support.core_fleets import Fleet, Seen, advances, fleet
 from support.core_rules import rule_set
 from support.core_spans import examples
 from support.otlp import export
 
-from otel_llm.audit.judging import judge_all
-from otel_llm.audit.windowing import window_rows
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
@@ -80,10 +78,7 @@ def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
     assembler = Assembler()
     for delivery in drawn.deliveries:
         assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
-    counts: Counter[str] = Counter()
-    judged = judge_all(assembler.finish(), drawn.classes, counts)
-    rows = [one.row for one in judged]
-    return rows, window_rows(judged, drawn.window_ns, drawn.patience.lateness_ns, counts)
+    return of_audit(assembler.finish(), drawn.classes, drawn.window_ns, drawn.patience.lateness_ns)
 
 
 @settings(max_examples=examples(30))

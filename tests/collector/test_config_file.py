@@ -10,26 +10,22 @@ from pathlib import Path
 import pytest
 from support.doors_tls import signed
 
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
 from otel_llm.collector.config import (
-    ActionSettings,
-    AlertmanagerSettings,
-    AlertSettings,
     Auth,
     DecisionSettings,
-    Engine,
     ForwardSettings,
     JournalSettings,
     Limits,
     MetricsSettings,
     OtlpOutSettings,
-    Receiver,
     Settings,
     Tls,
 )
 from otel_llm.collector.config_file import load_settings
-from otel_llm.collector.otlp_out_target import OtlpTarget
-from otel_llm.collector.secret_files import read_signing_secrets
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.otlp_target import OtlpTarget
+from otel_llm.shared.secret_files import read_signing_secrets
 
 MIB = 2**20
 EVERY_KEY = """\

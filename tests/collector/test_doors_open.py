@@ -15,8 +15,9 @@ from support.doors import Behind
 from support.doors_http import ask
 from support.doors_tls import authority, signed
 
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
 from otel_llm.collector.address import Address
-from otel_llm.collector.config import ActionSettings, AlertmanagerSettings, Auth, Engine, Receiver, Settings, Tls
+from otel_llm.collector.config import Auth, Settings, Tls
 from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.doors_exposure import exposure
 from otel_llm.collector.errors import AddressError, TlsFileError

@@ -22,6 +22,7 @@ from support.commands import WAIT_S, Collector, collector, wait_until
 from support.doors_http import RAW, head
 from support.doors_tls import signed
 from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
+from support.recordings import received
 
 from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits, Settings
@@ -29,7 +30,6 @@ from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.service import Service
-from otel_llm.readers.files import read_inputs
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.slo_file import load_slo
 
@@ -118,7 +118,7 @@ def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path)
         said, _ = door.process.communicate(timeout=WAIT_S)
     assert door.process.returncode == 0, said
     assert "stopped: 1 exports" in said
-    assert len(list(read_inputs([tmp_path / "journal"]))) == 1
+    assert len(received([tmp_path / "journal"])) == 1
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
@@ -146,7 +146,7 @@ def test_stopping_has_a_limit(tmp_path: Path) -> None:
         wait_until("it cannot say more", lambda: unread(door) >= PIPE_BYTES - 4096)
         door.process.send_signal(signal.SIGTERM)
         assert door.process.wait(WAIT_S) == 1
-    ((message, _),) = list(read_inputs([tmp_path / "journal"]))
+    ((message, _),) = received([tmp_path / "journal"])
     assert len(message.resource_spans[0].scope_spans[0].spans) == len(spans)
 
 
@@ -254,4 +254,4 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
     assert "exports were not evaluated (they are in the journal)" in stopped.line
     go_on.set()
     wait_until("drained", lambda: service._drained)
-    assert len(list(read_inputs([tmp_path / "journal"]))) == 2
+    assert len(received([tmp_path / "journal"])) == 2

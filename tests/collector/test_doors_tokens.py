@@ -7,9 +7,9 @@ from unittest import mock
 import pytest
 
 from otel_llm.collector.errors import UnauthenticatedError
-from otel_llm.collector.secret_files import exposed, read_headers
-from otel_llm.collector.tokens import MAX_TOKENS, Tokens, read_tokens
+from otel_llm.collector.tokens import Tokens
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.secret_files import MAX_TOKENS, read_tokens
 
 ONE, TWO = "first-token-of-these", "second-token+of/these=="
 
@@ -102,22 +102,3 @@ def test_a_reload_is_all_or_nothing(tmp_path: Path) -> None:
     known.check([f"Bearer {TWO}"])
     with pytest.raises(UnauthenticatedError):
         known.check([f"Bearer {ONE}"])
-
-
-def test_a_file_that_everybody_can_read(tmp_path: Path) -> None:
-    path = written(tmp_path, ONE)
-    path.chmod(0o640)
-    assert exposed(path) is None
-    path.chmod(0o644)
-    assert "chmod o-r" in (exposed(path) or "")
-    assert exposed(tmp_path / "nowhere") is None
-
-
-def test_headers(tmp_path: Path) -> None:
-    path = written(tmp_path, "# to the backend\nAuthorization: Bearer a:b c\nx-scope:  t1 \n")
-    assert read_headers(path) == (("authorization", "Bearer a:b c"), ("x-scope", "t1"))
-    for wrong in ("no header", "a b: c", "name:", "x: \x07", ": x"):
-        path.write_text(f"a: b\n{wrong}\n")
-        with pytest.raises(ConfigError, match="not a header") as raised:
-            read_headers(path)
-        assert raised.value.line == 2

@@ -10,13 +10,11 @@ from otel_llm.collector.errors import (
     AddressError,
     BadRequestError,
     BusyError,
-    CollectorError,
     ForbiddenError,
     InternalError,
     JournalError,
     JournalInUseError,
     RefusalError,
-    StartError,
     TlsFileError,
     TooLargeError,
     TooSlowError,
@@ -29,6 +27,7 @@ from otel_llm.collector.errors import (
     status,
 )
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.errors import CollectorError, StartError
 
 
 def tree(kind: type[CollectorError], depth: int = 0) -> list[str]:

@@ -2,20 +2,18 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.audit_oracle import audited as of_audit
 from support.live import Delivery, Live
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span, stream_spans, token
 from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
-from otel_llm.audit.judging import judge_all
-from otel_llm.audit.windowing import window_rows
 from otel_llm.collector.evaluator import MAX_CHOICES, Patience
 from otel_llm.collector.streams import LiveStream
 from otel_llm.readers.assemble import Assembler
@@ -42,9 +40,7 @@ def audited(deliveries: list[Delivery], classes: SloClasses, window_ns: int) -> 
     assembler = Assembler()
     for receipt_ns, message in sorted(deliveries, key=lambda one: one[0]):
         assembler.add(decode(message, receipt_ns))
-    counts: Counter[str] = Counter()
-    judged = judge_all(assembler.finish(), classes, counts)
-    return [one.row for one in judged], window_rows(judged, window_ns, 5 * SECOND, counts)
+    return of_audit(assembler.finish(), classes, window_ns, 5 * SECOND)
 
 
 def rows_vector() -> tuple[list[bytes], list[dict[str, Any]]]:

@@ -17,7 +17,7 @@ from support.commands import collector, environment, wait_until
 from support.live import Delivery, Live
 from support.otlp import T0_NS, export, stream_spans
 
-from otel_llm.collector.clock import MonotonicClock
+from otel_llm.shared.clock import MonotonicClock
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000

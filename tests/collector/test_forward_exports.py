@@ -25,7 +25,7 @@ from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
 
 from otel_llm.collector import otlp_out_queue
 from otel_llm.collector.forward import Forwarder
-from otel_llm.collector.otlp_out_target import OtlpTarget, Protocol
+from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
 WAIT_S = 60.0

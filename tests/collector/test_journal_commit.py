@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from support.journal_states import SlowDisk, tick_until_closed, wait_until
 from support.otlp import T0_NS
+from support.recordings import received
 
 from otel_llm.collector.errors import JournalError
 from otel_llm.collector.journal import FsyncPolicy, Journal
 from otel_llm.collector.journal_commit import IntervalFlush
-from otel_llm.readers.files import read_inputs
 from otel_llm.readers.journal_format import split
 
 RAW = b"\x0a\x00" * 50
@@ -191,7 +191,7 @@ def test_never_leaves_all_to_the_operating_system(tmp_path: Path) -> None:
         for i in range(10):
             write(journal, i)
     assert (disk.files, disk.folders) == ([], [])
-    assert len(list(read_inputs([tmp_path / "new"]))) == 10
+    assert len(received([tmp_path / "new"])) == 10
 
 
 # An fsync that fails

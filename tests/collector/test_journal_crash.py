@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from support.journal_states import wait_until
+from support.recordings import received
 
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_read import records_since
-from otel_llm.readers.files import Skipped, read_inputs
+from otel_llm.readers.skipped import Skipped
 
 APPENDING = """
     import os, sys, threading
@@ -64,7 +65,7 @@ def test_every_acknowledged_record_is_read_back_after_kill_9(tmp_path: Path) -> 
     with Journal(tmp_path) as journal:
         wait_until(lambda: not list(tmp_path.glob("*.otlp")))
         assert journal.counts()["journal_compress_errors"] == 0
-    assert {receipt_ns for _, receipt_ns in read_inputs([tmp_path], Skipped())} == set(found)
+    assert {receipt_ns for _, receipt_ns in received([tmp_path], Skipped())} == set(found)
 
 
 FULL_DISK = """

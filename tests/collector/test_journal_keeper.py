@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.journal_states import plain_bytes, tick_until_closed, wait_until
 from support.otlp import T0_NS, export, segment_span
+from support.recordings import received
 
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_compress import compress_file
 from otel_llm.collector.journal_names import JournalFile, file_name, list_files, newest_possible, parse_name
 from otel_llm.collector.journal_read import records_since
 from otel_llm.collector.journal_retention import Horizon, Retention, expired
-from otel_llm.readers.files import Skipped, read_inputs
 from otel_llm.readers.journal_format import frame
+from otel_llm.readers.skipped import Skipped
 
 S = 1_000_000_000
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
@@ -40,7 +41,7 @@ def file_at(folder: Path, seconds: int, *records_s: int, number: int = 0, tail: 
 
 
 def audited(folder: Path) -> list[int | None]:
-    return [receipt_ns for _, receipt_ns in read_inputs([folder], Skipped())]
+    return [receipt_ns for _, receipt_ns in received([folder], Skipped())]
 
 
 def replayed(folder: Path) -> list[int | None]:
@@ -92,7 +93,7 @@ def test_a_restart_compresses_what_earlier_runs_left_torn_ends_included(tmp_path
     for name, data in foreign.items():
         (tmp_path / name).write_bytes(data)
     before = Skipped()
-    expected = [receipt for _, receipt in read_inputs([torn, wrong], before)]
+    expected = [receipt for _, receipt in received([torn, wrong], before)]
     with Journal(tmp_path) as journal:
         wait_until(lambda: journal.counts()["journal_compressed_files"] == 2)
         assert journal.counts()["journal_files"] == 2
@@ -101,7 +102,7 @@ def test_a_restart_compresses_what_earlier_runs_left_torn_ends_included(tmp_path
         assert plain_bytes(tmp_path / f"{name}.zst") == data
     assert {name: (tmp_path / name).read_bytes() for name in foreign} == foreign
     after = Skipped()
-    assert [receipt for _, receipt in read_inputs([tmp_path / f"{name}.zst" for name in contents], after)] == expected
+    assert [receipt for _, receipt in received([tmp_path / f"{name}.zst" for name in contents], after)] == expected
     assert after.counts == before.counts
     assert before.counts["torn_tail"] == 1
 
@@ -256,7 +257,7 @@ def test_a_file_never_holds_a_record_younger_than_the_next_files_name(
                 journal.append(RAW, T0_NS + at_s * S)
     files, _ = list_files(folder)
     for file, until_ns in zip(files, newest_possible(files, None), strict=True):
-        times = [receipt_ns for _, receipt_ns in read_inputs([file.path]) if receipt_ns is not None]
+        times = [receipt_ns for _, receipt_ns in received([file.path]) if receipt_ns is not None]
         assert until_ns is None or max(times) <= until_ns
     for since_s in (1, 25, 50):
         found = [record.receipt_ns for record in records_since(folder, T0_NS + since_s * S, Counter())]

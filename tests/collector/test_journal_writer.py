@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from support.journal_states import tick_until_closed
 from support.otlp import T0_NS, export, segment_span
+from support.recordings import received
 
-from otel_llm.collector.errors import JournalError, JournalInUseError, StartError, TooLargeError
+from otel_llm.collector.errors import JournalError, JournalInUseError, TooLargeError
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_lock import LOCK_FILE
-from otel_llm.readers.files import Skipped, read_inputs
 from otel_llm.readers.journal_format import MAX_RECORD_BYTES, Record, split
+from otel_llm.readers.skipped import Skipped
+from otel_llm.shared.errors import StartError
 
 S = 1_000_000_000
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
@@ -54,7 +56,7 @@ def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
         assert (journal.written_records, journal.written_bytes) == (5, journal.path.stat().st_size)
     assert names(folder) == ["20260921T141320.000000000Z-000000.otlp"]
     skipped = Skipped()
-    assert [receipt for _, receipt in read_inputs([folder], skipped)] == [T0_NS + i for i in range(5)]
+    assert [receipt for _, receipt in received([folder], skipped)] == [T0_NS + i for i in range(5)]
     assert skipped.counts == Counter()
 
 
@@ -228,7 +230,7 @@ def test_a_file_that_cannot_be_cut_back_is_left_behind_as_torn(tmp_path: Path, m
         journal.append(RAW, T0_NS + 2)
     assert len(names(tmp_path)) == 2
     skipped = Skipped()
-    assert [receipt for _, receipt in read_inputs([tmp_path], skipped)] == [T0_NS, T0_NS + 2]
+    assert [receipt for _, receipt in received([tmp_path], skipped)] == [T0_NS, T0_NS + 2]
     assert skipped.counts == Counter(torn_tail=1)
 
 

@@ -6,21 +6,22 @@ import json
 import math
 import re
 import subprocess
-import threading
 import time
 import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from support.commands import wait_until
+from support.http_serving import serving
 from support.interop_prometheus import Prometheus, program, prometheus
 from support.out_verdicts import count, judged, samples
 
@@ -125,7 +126,7 @@ class Families(CollectorRegistry):
         return self._families
 
 
-def serve(metrics: UserMetrics) -> ThreadingHTTPServer:
+def page_of(metrics: UserMetrics) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -136,10 +137,7 @@ def serve(metrics: UserMetrics) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    return server
+    return Handler
 
 
 @dataclass
@@ -171,15 +169,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     command = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(folder / "metrics.om"), str(folder / "tsdb")]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     live = [new_collector(), new_collector()]
-    servers = [serve(metrics) for metrics in live]
-    targets = "','".join(f"127.0.0.1:{server.server_address[1]}" for server in servers)
-    try:
+    with ExitStack() as pages:
+        ports = [pages.enter_context(serving(page_of(metrics))) for metrics in live]
+        targets = "','".join(f"127.0.0.1:{port}" for port in ports)
         with prometheus(folder, targets) as running:
             yield Asked(running, fleet, end_s, live)
-    finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()
 
 
 def close(found: dict[str, float], expected: dict[str, Fraction]) -> None:

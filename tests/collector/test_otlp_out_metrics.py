@@ -17,10 +17,10 @@ from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.out_verdicts import KEY, count, judged
 
 from otel_llm.collector.metrics_user import Key, UserMetrics
-from otel_llm.collector.otlp_out_exporters import POINTS_A_REQUEST
 from otel_llm.collector.otlp_out_metrics import UNITS, MetricsOut, metrics_data
-from otel_llm.collector.otlp_out_target import OtlpTarget, Protocol
 from otel_llm.collector.self_metrics import DecisionLatency, own_families
+from otel_llm.shared.otlp_exporters import POINTS_A_REQUEST
+from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 START_NS = 1_790_000_000_000_000_000
 NOW_NS = START_NS + 60_000_000_000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.commands import wait_until
 from support.patience import examples
 
-from otel_llm.collector.otlp_out_attempt import Attempt
 from otel_llm.collector.otlp_out_queue import OutQueue
+from otel_llm.shared.attempt import Attempt
 
 FINE = Attempt("accepted")
 AGAIN = Attempt("retry", "not now", after_s=0.0)

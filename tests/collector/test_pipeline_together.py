@@ -15,7 +15,6 @@ from support.journal_states import SlowDisk, wait_until
 from support.otlp import export
 
 from otel_llm.collector import pipeline as module
-from otel_llm.collector.clock import FakeClock
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
@@ -31,6 +30,7 @@ from otel_llm.readers.records import DecodeError
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.clock import FakeClock
 
 SENDERS = 12
 

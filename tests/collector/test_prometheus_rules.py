@@ -259,7 +259,8 @@ def test_the_command_refuses(tmp_path: Path) -> None:
     assert "^" in done.stderr
     for arguments, said in (
         (("--slo", str(tmp_path / "none.yaml")), "none.yaml"),
-        (("--match", "env"), "needs a value"),
+        (("--match", "env"), "--match env: write NAME=VALUE, as env=production"),
+        (("--match", "env="), "--match env=: it needs a value: an empty one is an absent label"),
         (("--match", "met=true"), "otel-llm's own"),
         (("--least-requests", "0"), "--least-requests"),
     ):

@@ -25,9 +25,8 @@ from support.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.collector import replay as replaying
 from otel_llm.collector.evaluator import Patience
-from otel_llm.collector.replay import Windows, whole_lines, written_windows
+from otel_llm.collector.replay import Windows, written_windows
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.ruleset import RuleSet
@@ -256,17 +255,3 @@ def test_windows_that_were_written_are_not_written_again(tmp_path: Path) -> None
 
 def test_there_are_none_at_first(tmp_path: Path) -> None:
     assert written_windows(tmp_path / "none.jsonl") == set()
-
-
-@pytest.mark.parametrize("size", range(1, 60))
-def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b"one\ntwo\nthree\nfour\ntor")
-    monkeypatch.setattr(replaying, "TAIL_BYTES", size)
-    found = whole_lines(path)
-    assert found == ["one", "two", "three", "four"][len(["one", "two", "three", "four"]) - len(found) :]
-    assert path.read_bytes().startswith(b"one\ntwo\nthree\nfour\n")
-    if size >= 22:
-        assert found == ["one", "two", "three", "four"]
-    if size >= 4:
-        assert path.read_bytes() == b"one\ntwo\nthree\nfour\n"

@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 from support.commands import Collector, collector, run, wait_until
 from support.otlp import export, request_span, stream_spans
+from support.recordings import received
 from support.vectors import FOLDER
 
 import otel_llm.audit
-from otel_llm.readers.files import read_inputs
 
 MS = 1_000_000
 FREE = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0")
@@ -114,7 +114,7 @@ def test_the_standard_exporters_are_understood(tmp_path: Path, protocol: str) ->
         made.shutdown()
         wait_until("counted", lambda: "otel_llm_collector_ignored_spans_total 1.0" in get(f"{door.web}/metrics"))
         assert door.stop()[0] == 0
-    ((message, receipt_ns),) = list(read_inputs([tmp_path / "journal"]))
+    ((message, receipt_ns),) = received([tmp_path / "journal"])
     assert message.resource_spans[0].scope_spans[0].spans[0].name == "GET /"
     assert receipt_ns is not None
 
@@ -159,6 +159,42 @@ def test_a_wrong_option_is_refused(tmp_path: Path, arguments: tuple[str, str]) -
     refused = run("collect", *arguments, "--journal", tmp_path / "journal")
     assert refused.returncode == 2
     assert arguments[1] in refused.stderr
+
+
+COLLECT_INPUTS = {
+    "slo.yaml": "version: 1\ndefault: a\nclasses: {a: {}}\n",
+    "rules/a.yaml": "version: 1\ngroups:\n- {name: g, scope: stream, rules: [{alert: A, when: 'gap_seconds > 1'}]}\n",
+    "config.yaml": "version: 1\nauth: {tokens_file: tokens.txt}\nalerts: {log: alerts.jsonl}\n",
+    "tokens.txt": "a-token-of-thirty-two-characters-x\n",
+    "alerts.jsonl": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [(option, name) for option in ("--decisions", "--windows") for name in COLLECT_INPUTS],
+)
+def test_the_collector_writes_over_nothing_that_it_reads(tmp_path: Path, option: str, name: str) -> None:
+    (tmp_path / "rules").mkdir()
+    for file, text in COLLECT_INPUTS.items():
+        (tmp_path / file).write_text(text)
+    (tmp_path / "tokens.txt").chmod(0o600)
+    given = ("--slo", "slo.yaml", "--rules", "rules", "--config", "config.yaml")
+    refused = run("collect", *FREE, "--journal", "journal", *given, option, name, cwd=tmp_path)
+    assert refused.returncode == 2, refused.stderr
+    words = "would be written twice" if name == "alerts.jsonl" else "is one of the inputs"
+    assert f"{name} {words}" in refused.stderr
+    assert {file: (tmp_path / file).read_text() for file in COLLECT_INPUTS} == COLLECT_INPUTS
+
+
+def test_decisions_and_windows_are_two_files_and_go_on_after_a_restart(tmp_path: Path) -> None:
+    refused = run("collect", *FREE, "--journal", "journal", "--decisions", "x", "--windows", "./x", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "x would be written twice; name two files" in refused.stderr
+    assert not (tmp_path / "x").exists()
+    for _ in range(2):
+        with collector(tmp_path, "--decisions", tmp_path / "d.jsonl", "--windows", tmp_path / "w.jsonl") as door:
+            assert door.stop()[0] == 0
 
 
 @pytest.mark.parametrize(("length", "taken"), [("10ms", True), ("9ms", False), ("0.009999", False), ("1us", False)])

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.audit_oracle import audited as of_audit
 from support.core_cases import SECOND, at, commit, ends, piece, seen, take
 from support.core_fleets import Delivery, Fleet, Seen
 from support.core_spans import examples, sent_segment
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span
 
 from otel_llm import semconv
-from otel_llm.audit.judging import judge_all
-from otel_llm.audit.windowing import window_rows
 from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.windowing import PARTS
 from otel_llm.readers.assemble import Assembler
@@ -76,9 +74,7 @@ def audited(one: Fleet) -> list[Row]:
     assembler = Assembler()
     for delivery in one.deliveries:
         assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
-    counts: Counter[str] = Counter()
-    judged = judge_all(assembler.finish(), one.classes, counts)
-    return window_rows(judged, one.window_ns, one.patience.lateness_ns, counts)
+    return of_audit(assembler.finish(), one.classes, one.window_ns, one.patience.lateness_ns)[1]
 
 
 def timers(one: Seen, until_ns: int) -> int:

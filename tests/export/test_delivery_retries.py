@@ -41,8 +41,9 @@ class Scripted:
     def forget(self) -> None:
         pass
 
-    def deliver(self) -> tuple[int, str]:
-        return OtlpDelivery(self, lambda: self.now_s).deliver(BATCH, self.pause)
+    def deliver(self, times: int = 1) -> tuple[int, str]:
+        delivery = OtlpDelivery(self, lambda: self.now_s)
+        return [delivery.deliver(BATCH, self.pause) for _ in range(times)][-1]
 
 
 FINE = Attempt("accepted")
@@ -71,6 +72,13 @@ def test_after_two_minutes_it_is_too_late() -> None:
     sender = Scripted(AWAY)
     assert sender.deliver() == (4, "away")
     assert RETRY_FOR_S - 20 < sum(sender.pauses) <= RETRY_FOR_S
+
+
+def test_an_outage_is_said_once_and_the_next_one_again(caplog: pytest.LogCaptureFixture) -> None:
+    assert Scripted(AWAY, AWAY, FINE, FINE, Attempt("retry", "gone"), FINE).deliver(3) == (0, "")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"telemetry is late ({reason}): trying again for up to 120 s" for reason in ("away", "gone")
+    ]
 
 
 def test_a_server_that_asks_for_an_hour_is_not_waited_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -168,16 +169,20 @@ def test_a_child_process_starts_clean(slow: Slow) -> None:
     outbox.put([segment(1)])
     assert slow.entered.wait(WAIT_S)
     outbox.put([segment(2)])
-    old = outbox._thread
-    outbox.after_fork()
-    assert slow.forgotten == 1
-    outbox.put([segment(3)])
-    assert outbox._thread is not old
+    child = os.fork()
+    if not child:  # here the thread that waits inside the delivery is no more
+        delivered = None
+        try:
+            outbox.after_fork()
+            outbox.put([segment(3)])
+            slow.open.set()
+            delivered = outbox.flush(WAIT_S) and (slow.forgotten, slow.delivered)
+        finally:
+            os._exit(0 if delivered == (1, [3]) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     slow.open.set()
-    assert outbox.flush(WAIT_S)
-    assert 3 in slow.delivered
-    assert 2 not in slow.delivered
-    outbox.close(WAIT_S)
+    assert outbox.close(WAIT_S)
+    assert (slow.forgotten, slow.delivered) == (0, [1, 2])
 
 
 class Exporter(SpanExporter):

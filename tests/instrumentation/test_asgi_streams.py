@@ -18,7 +18,7 @@ from otel_llm import semconv
 from otel_llm.export.records import REASONING, TOOL
 from otel_llm.instrumentation import served
 from otel_llm.instrumentation.asgi import StreamMiddleware
-from otel_llm.instrumentation.exchange import GEN_AI_REQUEST_ID, MAX_BODY
+from otel_llm.instrumentation.exchange import MAX_BODY
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -54,7 +54,7 @@ def test_a_reply(recorder: Recorded) -> None:
     assert f"{request.context.trace_id:032x}" == TRACE
     assert f"{request.parent.span_id:016x}" == SPAN
     assert stream.parents == [(request.context.trace_id, request.context.span_id)]
-    assert dict(request.attributes or {})[GEN_AI_REQUEST_ID] == "r-1"
+    assert dict(request.attributes or {})[semconv.GEN_AI_REQUEST_ID] == "r-1"
 
 
 def test_client_and_server_share_the_trace(recorder: Recorded) -> None:

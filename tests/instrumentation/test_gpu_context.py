@@ -14,6 +14,7 @@ import pytest
 from support.recorded import Recorded
 
 import otel_llm
+from otel_llm import semconv
 from otel_llm.instrumentation import engine, gpu, runtime
 
 GIB = 2**30
@@ -123,10 +124,10 @@ def served(recorder: Recorded) -> dict[str, Any]:
 
 def test_a_servers_request_says_what_its_gpus_did(nvml: Nvml, recorder: Recorded) -> None:
     said = served(recorder)
-    assert said[gpu.NAME] == "NVIDIA H200"
-    assert said[gpu.COUNT] == 2
-    assert said[gpu.UTILISATION] == pytest.approx(0.75)
-    assert (said[gpu.MEMORY_USED], said[gpu.MEMORY_TOTAL]) == (3 * GIB, 16 * GIB)
+    assert said[semconv.GPU_NAME] == "NVIDIA H200"
+    assert said[semconv.GPU_COUNT] == 2
+    assert said[semconv.GPU_UTILISATION] == pytest.approx(0.75)
+    assert (said[semconv.GPU_MEMORY_USED], said[semconv.GPU_MEMORY_TOTAL]) == (3 * GIB, 16 * GIB)
 
 
 def test_the_utilisation_is_that_of_the_requests_own_time(nvml: Nvml) -> None:
@@ -138,7 +139,7 @@ def test_the_utilisation_is_that_of_the_requests_own_time(nvml: Nvml) -> None:
     assert began is not None
     assert began.busy > 0
     more_samples()
-    assert gpu.attributes(began)[gpu.UTILISATION] == 0.0
+    assert gpu.attributes(began)[semconv.GPU_UTILISATION] == 0.0
 
 
 def test_a_request_within_one_sample_says_nothing_of_utilisation(nvml: Nvml) -> None:
@@ -148,8 +149,8 @@ def test_a_request_within_one_sample_says_nothing_of_utilisation(nvml: Nvml) -> 
     last = newest()
     assert last is not None
     said = gpu.attributes(gpu.Mark(last.samples, last.busy))
-    assert gpu.UTILISATION not in said
-    assert said[gpu.NAME] == "NVIDIA H200"
+    assert semconv.GPU_UTILISATION not in said
+    assert said[semconv.GPU_NAME] == "NVIDIA H200"
 
 
 def test_only_the_devices_of_this_process_count(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_only_the_devices_of_this_process_count(nvml: Nvml, monkeypatch: pytest.
     assert began is not None
     more_samples()
     said = gpu.attributes(began)
-    assert (said[gpu.COUNT], said[gpu.UTILISATION], said[gpu.MEMORY_USED]) == (1, 1.0, 2 * GIB)
+    assert (said[semconv.GPU_COUNT], said[semconv.GPU_UTILISATION], said[semconv.GPU_MEMORY_USED]) == (1, 1.0, 2 * GIB)
 
 
 def test_a_device_without_utilisation_still_has_its_memory(nvml: Nvml) -> None:
@@ -167,8 +168,8 @@ def test_a_device_without_utilisation_still_has_its_memory(nvml: Nvml) -> None:
     assert began is not None
     eventually(lambda: newest() is not None)
     said = gpu.attributes(began)
-    assert gpu.UTILISATION not in said
-    assert said[gpu.MEMORY_TOTAL] == 16 * GIB
+    assert semconv.GPU_UTILISATION not in said
+    assert said[semconv.GPU_MEMORY_TOTAL] == 16 * GIB
 
 
 def test_the_thread_ends_when_no_request_comes(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:

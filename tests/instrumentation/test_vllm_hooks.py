@@ -18,8 +18,6 @@ from support.recorded import Recorded
 
 from otel_llm import semconv
 from otel_llm.instrumentation import runtime, vllm
-from otel_llm.instrumentation.engine import PREEMPTIONS
-from otel_llm.instrumentation.vllm_steps import BATCH_MEAN, MIXED_STEPS, PREFILL_S, STEPS
 
 Kind = enum.Enum("Kind", ["DELTA", "FINAL_ONLY"])
 
@@ -144,7 +142,7 @@ def test_tokens_at_the_engines_times(processor: Any, recorder: Recorded) -> None
     assert [round((event.timestamp - told[0].timestamp) / 1000) for event in told] == [0, 1, 2]
     span = facts(recorder)["a"]
     assert span[semconv.GEN_AI_LATENCY_QUEUE] == 0.5
-    assert span[PREFILL_S] == pytest.approx(times_s[0] - 1.5)
+    assert span[semconv.GEN_AI_LATENCY_PREFILL] == pytest.approx(times_s[0] - 1.5)
     assert span[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 4
     assert span[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 3
 
@@ -159,8 +157,14 @@ def test_what_the_steps_were_like(processor: Any, recorder: Recorded) -> None:
     step(processor, Output("a", [1], finish_reason=0), Output("x", [1]), Output("y", [1]))
     step(processor, Output("b", [1], finish_reason=1))
     a, b = facts(recorder)["a"], facts(recorder)["b"]
-    assert (a[STEPS], a[MIXED_STEPS], a[BATCH_MEAN], a[PREEMPTIONS]) == (4, 1, 2.0, 1)
-    assert (b[STEPS], b[MIXED_STEPS], b[BATCH_MEAN], b[PREEMPTIONS]) == (4, 1, 2.0, 0)
+    names = (
+        semconv.ENGINE_STEPS,
+        semconv.ENGINE_MIXED_STEPS,
+        semconv.ENGINE_BATCH_MEAN,
+        semconv.ENGINE_PREEMPTIONS,
+    )
+    assert [a[name] for name in names] == [4, 1, 2.0, 1]
+    assert [b[name] for name in names] == [4, 1, 2.0, 0]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -78,14 +79,10 @@ def test_the_audit_lies_beside_it(left: Path) -> None:
 
 
 def test_a_journal_is_trimmed_by_whole_traces(left: Path, tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "examples" / "h200"))
-    try:
-        import run  # type: ignore[import-not-found]
-    finally:
-        sys.path.remove(str(ROOT / "examples" / "h200"))
+    trim = runpy.run_path(str(ROOT / "examples" / "h200" / "run.py"))["trim"]
     whole = otel_llm.audit.load(left / "recorded.otlp.zst")
     size = (left / "recorded.otlp.zst").stat().st_size
-    share = run.trim(left / "journal", tmp_path / "part.otlp.zst", size / 2)
+    share = trim(left / "journal", tmp_path / "part.otlp.zst", size / 2)
     assert 0 < share < 1
     part = otel_llm.audit.load(tmp_path / "part.otlp.zst")
     assert (tmp_path / "part.otlp.zst").stat().st_size <= size / 2

@@ -23,9 +23,10 @@ from support.otlp import IDENTITY, Value, export, segment_span
 
 from otel_llm import semconv
 from otel_llm.actions.alerts import Alerts
-from otel_llm.collector.clock import MonotonicClock
-from otel_llm.collector.config import AlertmanagerSettings, AlertSettings, Settings
+from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings
+from otel_llm.collector.config import Settings
 from otel_llm.rules.decisions import Decision
+from otel_llm.shared.clock import MonotonicClock
 
 STOP_S = 30.0
 

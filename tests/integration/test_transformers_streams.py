@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from otel_llm import semconv
-from otel_llm.instrumentation.engine import REQUEST_ID
 from otel_llm.readers.assemble import Assembled, Assembler
 from otel_llm.readers.otlp import decode, parse
 
@@ -88,9 +87,9 @@ def test_continuous_batching_is_counted_request_by_request(run: Run) -> None:
     truth = run.truth["batched"]
     assert truth["counts"] == truth["wanted"]
     rows = run.rows("batched")
-    assert {row.resolved.attributes[REQUEST_ID]: len(row.times_ns) for row in rows} == truth["wanted"]
+    assert {row.resolved.attributes[semconv.GEN_AI_REQUEST_ID]: len(row.times_ns) for row in rows} == truth["wanted"]
     for row in rows:
-        checked(row, truth["wanted"][row.resolved.attributes[REQUEST_ID]])
+        checked(row, truth["wanted"][row.resolved.attributes[semconv.GEN_AI_REQUEST_ID]])
         assert row.resolved.input_tokens == run.truth["prompt"]
         assert row.resolved.queue_s is not None
         ttft_s = (row.times_ns[0] - (row.resolved.commit_ns or 0)) / 1e9
@@ -109,7 +108,7 @@ def test_a_request_that_is_cancelled_is_a_cancelled_row(run: Run) -> None:
 def test_several_sequences_of_one_request_are_its_choices(run: Run) -> None:
     rows = run.rows("offline")
     assert sorted(run.truth["offline"]["counts"].values()) == [30] * 4
-    assert sorted((row.resolved.attributes[REQUEST_ID], row.resolved.choice) for row in rows) == [
+    assert sorted((row.resolved.attributes[semconv.GEN_AI_REQUEST_ID], row.resolved.choice) for row in rows) == [
         ("req_0", 0),
         ("req_0", 1),
         ("req_1", 0),

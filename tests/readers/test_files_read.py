@@ -6,7 +6,7 @@ import os
 import struct
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Thread
 
@@ -17,13 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.otlp import T0_NS, export, segment_span
+from support.recordings import read_inputs
 
-from otel_llm.readers import files
+from otel_llm.readers import otlp_files
+from otel_llm.readers.assemble import Assembled
 from otel_llm.readers.bytestream import open_chunks, split_lines, unzstd_bytes
-from otel_llm.readers.files import Received, Skipped, read_file, read_inputs
+from otel_llm.readers.files import read_file
 from otel_llm.readers.journal_format import frame
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.skipped import Received, Skipped
 
 MESSAGES = [export(segment_span(seq, 0, [T0_NS + seq])) for seq in range(4)]
 RAWS = [message.SerializeToString() for message in MESSAGES]
@@ -62,7 +65,11 @@ Write = Callable[[str, bytes], Path]
 
 def read(*paths: Path) -> tuple[list[Received], Counter[str]]:
     skipped = Skipped()
-    return list(read_inputs(paths, skipped)), skipped.counts
+    return requests(read_inputs(paths, skipped)), skipped.counts
+
+
+def requests(items: Iterable[Received | Assembled]) -> list[Received]:
+    return [item for item in items if not isinstance(item, Assembled)]
 
 
 @pytest.mark.parametrize("name", ["a.otlp", "a.jsonl", "a.bin", "noname"])
@@ -183,11 +190,14 @@ def test_a_record_that_is_no_message_is_counted(write: Write) -> None:
     skipped = Skipped()
     assert list(read_inputs([path], skipped)) == RECEIVED[:2]
     assert skipped.counts == Counter(bad_record=3)
-    assert [note.split(":")[1] for note in skipped.notes] == [" record 2", " record 3", " record 4"]
+    assert [note.split(":")[1] for note in skipped.notes] == [
+        f" record {number} at byte {path.read_bytes().index(one)}"
+        for number, one in zip((2, 3, 4), (b"\0\0\0\x13\xff", b"\0\0\0\x17", b"\0\0\0\x24{"), strict=True)
+    ]
 
 
 def test_a_record_that_expands_without_end_is_counted(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(otlp_files, "MAX_RECORD_BYTES", 1000)
     path = write("a.otlp", frame(zstandard.compress(bytes(10**6)), 1) + frame(RAWS[0], T0_NS))
     assert read(path) == (RECEIVED[:1], Counter(bad_record=1))
 
@@ -203,7 +213,7 @@ def test_a_bomb_in_a_record_is_not_held_whole() -> None:
 
 
 def test_a_line_without_end_is_not_held_whole(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_DOCUMENT_BYTES", 5000)
+    monkeypatch.setattr(otlp_files, "MAX_DOCUMENT_BYTES", 5000)
     path = write("a.jsonl", JSON_LINES + b'{"a": "' + b"x" * 9000 + b'"}\n' + LINES[0])
     assert read(path) == ([*WITHOUT_RECEIPT, WITHOUT_RECEIPT[0]], Counter(bad_record=1))
     with pytest.raises(InputError, match="more than 5000 bytes"):
@@ -227,7 +237,7 @@ def test_a_folder_is_its_journals_files_by_name(tmp_path: Path) -> None:
     assert skipped.broken == 0
     # A file named twice is read once.
     again = [tmp_path / "1.otlp.zst", tmp_path, tmp_path / "." / "0.otlp"]
-    assert [receipt for _, receipt in read_inputs(again)] == [T0_NS + 1, T0_NS, T0_NS + 2]
+    assert [receipt for _, receipt in requests(read_inputs(again))] == [T0_NS + 1, T0_NS, T0_NS + 2]
 
 
 def test_garbage_in_a_journal_is_counted_not_fatal(tmp_path: Path) -> None:
@@ -240,9 +250,11 @@ def test_garbage_in_a_journal_is_counted_not_fatal(tmp_path: Path) -> None:
 def test_nothing_to_read(tmp_path: Path, write: Write) -> None:
     with pytest.raises(InputError, match=r"missing\.otlp: no such file"):
         read_inputs([tmp_path / "missing.otlp"])
-    with pytest.raises(InputError, match=r"no journal in this folder: expected \*\.otlp"):
+    with pytest.raises(InputError, match="the folder is empty: expected a journal"):
         read_inputs([tmp_path])
-    for content in (b"PAR1" + bytes(40), b"\x7fELF", b"timestamp,tokens\n1,2\n", b"[{}]", b"\nhello there"):
+    with pytest.raises(InputError, match=r"a\.dat: no whole Parquet file"):
+        read(write("a.dat", b"PAR1" + bytes(40)))
+    for content in (b"\x7fELF", b"timestamp,tokens\n1,2\n", b"[{}]", b"\nhello there"):
         path = write("a.dat", content)
         with pytest.raises(InputError, match="not a recording: expected a journal") as raised:
             read(path)
@@ -310,7 +322,7 @@ def test_any_bytes_give_records_counters_or_an_input_error(
     path.write_bytes(changed[:kept] + tail)
     skipped = Skipped()
     try:
-        received = list(read_file(path, skipped))
+        received = requests(read_file(path, skipped))
     except InputError as error:
         assert str(path) in str(error)  # noqa: PT017 - raising is optional here
         return

@@ -280,7 +280,32 @@ def test_the_list_shows_the_last_ones_and_can_be_narrowed(tmp_path: Path) -> Non
     assert [line.split()[0] for line in said] == [id_of(one) for one in made if one["rule"] == "A"][-3:]
     said = cli(path, "--list", "--trace", f"{2:032X}", "--last", "100")[1].splitlines()
     assert [line.split()[0] for line in said] == [id_of(one) for one in made if one["trace_id"].endswith("2")]
-    assert cli(path, "--list", "--rule", "C") == (0, "no decisions\n")
+    assert cli(path, "--list", "--rule", "C") == (0, "no decisions\nno record has the rule C; known: A, B\n")
+    assert cli(path, "--list", "--trace", f"{9:032x}") == (0, f"no decisions\nno record has the trace {9:032x}\n")
+    both = cli(path, "--list", "--rule", "A", "--trace", f"{9:032x}")
+    assert both == (0, f"no decisions\nno record of the rule A has the trace {9:032x}\n")
+
+
+@pytest.mark.parametrize("trace", ["zz", "", "0" * 31, "0" * 31 + "\u0660"])
+def test_a_trace_that_is_none_is_refused(tmp_path: Path, trace: str) -> None:
+    code, said = cli(decided(tmp_path, [record()]), "--list", "--trace", trace)
+    assert (code, "--trace" in said, "32 hex digits" in said) == (2, True, True)
+
+
+def test_a_rule_with_a_typing_mistake_is_asked_about(tmp_path: Path) -> None:
+    path = decided(tmp_path, [record(rule="ReaderStarving"), record(rule="Other")])
+    said = cli(path, "--list", "--rule", "ReaderStarvin")[1]
+    assert "no record has the rule ReaderStarvin; did you mean ReaderStarving?" in said
+
+
+@pytest.mark.parametrize("arguments", [["--list"], ["--list", "--rule", "A"], ["0123"]])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, arguments: list[str]) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_text('{"spans": []}\n' * 3)
+    code, said = cli(path, *arguments)
+    assert (code, "spans.jsonl: none of its 3 lines is a decision record" in " ".join(said.split())) == (2, True), said
+    path.write_text("")
+    assert cli(path, "--list") == (0, "no decisions\n")
 
 
 def test_names_from_telemetry_do_nothing_to_the_terminal(tmp_path: Path) -> None:
@@ -322,3 +347,9 @@ def test_any_json_is_a_record_or_is_not(value: object) -> None:
             one = find(id_of(found), lambda text=text: [text]).matches[id_of(found)]  # type: ignore[misc]
             assert headline(one).startswith(one.id)
             assert len(explain(one, None, None, None)) > 5
+
+
+def test_one_line_is_one_line(tmp_path: Path) -> None:
+    path = decided(tmp_path, [record()])
+    path.write_bytes(b"not ours\n" + path.read_bytes())
+    assert cli(path, "--list")[1].endswith("\n1 line is no decision record\n")

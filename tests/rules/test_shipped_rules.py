@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from rules.scripted import S, flushed, key, run, story
 
+from otel_llm.cli.main import main
 from otel_llm.rules.check import check_rules
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.shipped import shipped_rules_dir
@@ -131,3 +133,29 @@ def test_other_classes_are_left_alone(name: str) -> None:
 
 def test_before_the_first_token_nobody_starves() -> None:
     assert run(load_rules(), flushed([], FLUSHES, end_ms=14_000), 20 * S) == []
+
+
+def command(*arguments: str | Path) -> tuple[int, str]:
+    ran = CliRunner().invoke(main, ["rules", *map(str, arguments)])
+    return ran.exit_code, ran.output
+
+
+def test_a_pattern_leaves_out_what_a_folder_leaves_out() -> None:
+    folder = shipped_rules_dir()
+    assert command("check", folder / "*.yaml") == command("check", folder)
+    assert command("check", folder)[0] == 0
+    code, said = command("check", folder / "*.test.yaml")
+    assert (code, "no rule files" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "says"),
+    [
+        ("check", "chat.test.yaml", "rule_files: tests of rules (give this file to `otel-llm rules test`)"),
+        ("check", "slo.yaml", "classes: SLO classes (give this file with --slo)"),
+        ("test", "chat.yaml", "groups: rules, and no tests of them (give this file to `otel-llm rules check`"),
+    ],
+)
+def test_a_file_for_another_command_is_told_apart(verb: str, name: str, says: str) -> None:
+    code, said = command(verb, shipped_rules_dir() / name)
+    assert (code, says in said, said.count(name)) == (1, True, 1), said

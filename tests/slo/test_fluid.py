@@ -66,6 +66,21 @@ def test_the_array_form_agrees(times: list[list[int]], fluidity: Fraction, scale
     assert found == [fluid_tbt_ns(one, fluidity) for one in scaled]
 
 
+@pytest.mark.parametrize("stalls", [0, 0.002, 0.05])
+@pytest.mark.parametrize("fluidity", FLUIDITIES, ids=str)
+def test_long_replies_with_stalls_agree(fluidity: Fraction, stalls: float) -> None:
+    random = np.random.default_rng(7)
+    times = []
+    for length in random.integers(1, 400, 80).tolist():
+        gaps = (random.exponential(18e6, length) + 2e6).astype(np.int64)
+        gaps[random.random(length) < stalls] += 3_000_000_000
+        gaps[random.random(length) < 0.3] = 0  # several tokens in a chunk
+        times.append(np.cumsum(gaps).tolist())
+    many = fluid_tbt_many(recorded(times), [SloClass(objective=Objective(fluidity))])
+    found = [value if known else None for value, known in zip(many.values.tolist(), many.known.tolist(), strict=True)]
+    assert found == [fluid_tbt_ns(one, fluidity) for one in times]
+
+
 def test_each_class_reads_its_own_kinds_and_has_its_own_objective() -> None:
     times = [[0, 10, 50, 60], [0, 10, 50, 60]]
     kinds: list[list[int] | None] = [[CONTENT, REASONING, CONTENT, TOOL]] * 2

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from support.http_serving import serving
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,5 @@ def receiving(receiver: Receiver) -> Iterator[Receiver]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 256
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing: clients leave here."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    receiver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with serving(Handler) as receiver.port:
         yield receiver
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

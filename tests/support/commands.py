@@ -54,7 +54,15 @@ def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
         *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"),
         *map(str, arguments),
     ]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # In a session of its own, as a service manager starts it: Linux divides the CPU among sessions first.
+    process = subprocess.Popen(
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -9,7 +9,6 @@ from typing import Any
 from support.core_fleets import Fleet, Seen
 from support.otlp import export
 
-from otel_llm.collector.clock import FakeClock
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.journal import Journal
@@ -25,6 +24,7 @@ from otel_llm.collector.windowing import GROUP_NAMES
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
+from otel_llm.shared.clock import FakeClock
 from otel_llm.slo.verdict import Verdict
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.audit_oracle import Judged, one_by_one
 
-from otel_llm.audit.judging import judge_all
-from otel_llm.audit.result import Judged
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
@@ -36,7 +35,7 @@ def judged(
     assembler = Assembler()
     for message in messages:
         assembler.add(decode(message))
-    found = judge_all(assembler.finish(), classes or load_slo(), assembler.counts)
+    found = one_by_one(assembler.finish(), classes or load_slo(), assembler.counts)
     return found, +assembler.counts
 
 

@@ -82,7 +82,11 @@ def total_differences(live: Iterable[Row], audit: Iterable[Row]) -> list[str]:
 def repeated_decisions(decisions: Iterable[Row]) -> list[tuple[Any, ...]]:
     """Return the decisions that were made more than once."""
     names = ("rule_hash", "trace_id", "span_id", "choice", "flip_unix_nano", "state", "action")
-    counted = Counter(tuple(row.get(name) for name in names) for row in decisions)
+    counted = Counter(
+        # Of an instance or a class the labels say which one it was.
+        (*(row.get(name) for name in names), *sorted(row.get("labels", {}).items()))
+        for row in decisions
+    )
     return [key for key, number in counted.items() if number > 1]
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.otlp import T0_NS, Event, Value, export, segment_span
+from support.otlp import T0_NS, Event, Value, export, segment_span, stream_spans
 from support.vectors import Vector, vectors
 
 from otel_llm import semconv
+from otel_llm.readers.assemble import Assembled
+from otel_llm.readers.files import read_file
+from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.journal_format import frame
+from otel_llm.readers.skipped import Received, Skipped
 from otel_llm.slo.classes import KINDS, SloClasses
 
 SEGMENT_TOKENS = 7
@@ -69,6 +74,16 @@ def _event(at_ns: int, kind: int | None) -> Event:
     return (at_ns, {semconv.TOKEN_KIND: KINDS[kind]}) if kind else at_ns
 
 
+def bursts(late_ns: Sequence[int], every_ns: int) -> list[ExportTraceServiceRequest]:
+    """Return requests of 20 tokens, one every `every_ns`: all come at once, so late after the first is due (200 ms)."""
+    messages = []
+    for number, late in enumerate(late_ns, 1):
+        commit = T0_NS + number * every_ns
+        at = commit + 200_000_000 + late
+        messages.append(export(*stream_spans([at] * 20, request=number, commit_ns=commit, end_ns=at)))
+    return messages
+
+
 def journal(messages: Sequence[ExportTraceServiceRequest]) -> bytes:
     """Return a journal of ours: each record sealed, received when its spans ended."""
     return b"".join(
@@ -118,3 +133,15 @@ def write_form(folder: Path, name: str, messages: Sequence[ExportTraceServiceReq
 
 def _spans(message: ExportTraceServiceRequest) -> Sequence[Span]:
     return message.resource_spans[0].scope_spans[0].spans
+
+
+def read_inputs(paths: Iterable[Path], skipped: Skipped | None = None) -> Iterator[Received | Assembled]:
+    """Yield what files, folders and patterns hold, in the order given; they are looked for before that."""
+    counted = Skipped() if skipped is None else skipped
+    files = input_files(paths, counted)
+    return chain.from_iterable(read_file(path, counted) for path in files)
+
+
+def received(paths: Iterable[Path], skipped: Skipped | None = None) -> list[Received]:
+    """Return the export requests in files of spans and in journals, with their receipt times."""
+    return [item for item in read_inputs(paths, skipped) if isinstance(item, tuple)]

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
 from typing import Any, ClassVar
 
 from support.matrix import MODEL
 from support.stack_sse import RawChat
+
+UNCLOSED = frozenset(
+    {"close, sync", "break, sync", "cancel, sync", "with, sync", "with, async", "caller, sync", "caller, async"}
+)
+"""What a stream of litellm before 1.108 cannot be done to: it is no context manager, and a sync one has no `close`."""
 
 
 class LiteLLM(RawChat):
@@ -17,6 +23,14 @@ class LiteLLM(RawChat):
     # `iter(stream)` is the stream: that a loop over it was left is not seen until the stream is closed or dropped.
     # A connection that breaks is the same error of litellm's to its caller as a server that fails.
     outcomes: ClassVar[dict[str, str]] = {"gc": "abandoned", "caller, no with": "abandoned", "cut": "error"}
+
+    def why_not(self, case: str, mode: str) -> str | None:
+        """Return why there is no such case in the litellm that is installed, None where there is."""
+        from litellm import CustomStreamWrapper
+
+        if hasattr(CustomStreamWrapper, "close") or f"{case}, {mode}" not in UNCLOSED:
+            return None
+        return f"this litellm has no close: {version('litellm')}"
 
     def ask(self, url: str) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from otel_llm.readers.assemble import Assembled, Assembler
 from otel_llm.readers.otlp import decode
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"
+PATIENT = Path(__file__).parent / "patient_yield"
 START_S = 300.0
 PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.asgi.StreamMiddleware"
@@ -64,6 +65,7 @@ class VllmServer:
             **OFFLINE,
             "VLLM_PLUGINS": PLUGIN if plugin else "",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "PYTHONPATH": os.pathsep.join([str(PATIENT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             **(environment or {}),
         }
 

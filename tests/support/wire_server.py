@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Self
 
+from support.http_serving import serving
 from support.sse_server import GATE_S, Gate
 
 EVENT_STREAM: Mapping[str, str] = {"Content-Type": "text/event-stream; charset=utf-8"}
@@ -33,21 +33,16 @@ class WireServer:
     requests: list[Sent] = field(default_factory=list)
 
     def __enter__(self) -> Self:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
+        self._serving = serving(_handler(self))
+        self._port = self._serving.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.__exit__(None, None, None)
 
     @property
     def url(self) -> str:
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"http://127.0.0.1:{self._port}"
 
 
 def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:

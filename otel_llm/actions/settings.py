@@ -1,0 +1,112 @@
+"""What the settings file says of alerts and actions, as those who tell and do read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.shared.otlp_target import OtlpTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """What `webhook: {to: NAME}` in a rule, or a name in `alerts.receivers`, stands for.
+
+    `kind`: an action is worth nothing after its `ttl` and is tried once; a notification is tried until it arrives.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    """Part of it is often a secret."""
+    secret_file: Path
+    """Signing secrets, newest first; see `read_signing_secrets`."""
+    timeout_s: float = 5.0
+    kind: Literal["notification", "action"] = "notification"
+
+
+@dataclass(frozen=True, slots=True)
+class AlertmanagerSettings:
+    """Alertmanagers, all of which get every alert: they find duplicates among themselves."""
+
+    urls: tuple[str, ...]
+    """Without `/api/v2/alerts`."""
+    resend_s: float = 60.0
+    """How often an alert that fires, or has resolved not long ago, is sent again."""
+    resolved_for_s: float = 900.0
+    """How long a resolved alert is sent again: the time that an Alertmanager may be away."""
+    timeout_s: float = 10.0
+    bearer_file: Path | None = None
+    """Its first token goes with every request; read again for each."""
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSettings:
+    """Where alerts go besides an Alertmanager."""
+
+    log: Path | None = None
+    """A JSON line for each alert that begins or ends."""
+    receivers: tuple[str, ...] = ()
+    """Receivers of kind notification."""
+    settle_s: float = 5.0
+    """How long nothing must fire for an alert before it has ended: others may begin meanwhile."""
+    otlp: OtlpTarget | None = None
+    dead_letter: Path | None = None
+    """Notifications that were given up, a JSON line each; None: `dead_letters.jsonl` beside the journal."""
+
+
+EngineKind = Literal["vllm", "sglang", "sglang_router", "vllm_router", "webhook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A group of engines of one kind that can be asked to act."""
+
+    name: str
+    kind: EngineKind
+    instances: tuple[tuple[str, str], ...] = field(repr=False)
+    """Names of instances, as telemetry has them, and the URL of each; `*` stands for those that are not named.
+
+    It is asked there; behind a router, the URL is the one under which the router knows the worker.
+    """
+    url: str | None = field(default=None, repr=False)
+    """The router's own; None for the other kinds."""
+    token_file: Path | None = None
+    secret_file: Path | None = None
+    """Signing secrets of kind webhook, see `read_signing_secrets`."""
+    abort_path: str | None = None
+    """None: the kind's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSettings:
+    """Who does what rules decide."""
+
+    engines: tuple[Engine, ...] = ()
+    kill_switch: Path | None = None
+    """While this file exists nothing is done."""
+    wedge_timeout_s: float = 10.0
+    """How long an action that was not confirmed keeps others off the same instance."""
+
+
+class Acting(Protocol):
+    """The settings that alerts and actions need; those of the collector are such."""
+
+    @property
+    def receivers(self) -> tuple[Receiver, ...]:
+        """Return who can be sent something."""
+
+    @property
+    def alertmanager(self) -> AlertmanagerSettings | None:
+        """Return the Alertmanagers, None where there is none."""
+
+    @property
+    def alerts(self) -> AlertSettings:
+        """Return where else alerts go."""
+
+    @property
+    def actions(self) -> ActionSettings:
+        """Return who does what rules decide."""

@@ -1,0 +1,235 @@
+"""The summary of many judged requests from parts that add up in any order: counts, exact sums, quantile sketches.
+
+The figures are those of `slo.summary`: counts, shares and sums the same to the bit; quantiles (and the fluid token
+rate, which is one) come from sketches, within 1 % of the local audit's nearest ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from otel_llm.audit.windowing import SKETCH
+from otel_llm.readers.rows import incomplete
+from otel_llm.slo.classes import ABORTED
+from otel_llm.slo.exact import ExactSum
+from otel_llm.slo.fluid import targets
+from otel_llm.slo.quantiles import Sketch
+from otel_llm.slo.ranks import P50, P99
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from otel_llm.slo.classes import Objective, SloClasses
+
+_COUNTS: Final = (
+    "requests", "tokens", "incomplete", "undetermined", "aborted", "met", "judged", "tokens_read", "counted",
+    "valued", "judgeable", "goodput_tokens", "fluid_ok", "fluid_due",
+)  # fmt: skip
+_SKETCHES: Final = ("fluidity", "idle", "ttft", "fluid_tbt")
+_COLUMNS: Final = (
+    "slo_class", "measured_at", "start_unix_nano", "end_unix_nano", "outcome", "tokens", "tokens_read", "coverage",
+    "met", "benefit", "fluidity_index", "idle_s", "ttft_s", "deadlines", "deadline_misses", "fluid_tbt_ns",
+)  # fmt: skip
+
+TOTALS: Final = pa.schema(
+    [
+        pa.field("slo_class", pa.string(), nullable=False),
+        pa.field("measured_at", pa.string(), nullable=False),
+        *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS),
+        pa.field("first_ns", pa.int64()),
+        pa.field("last_ns", pa.int64()),
+        pa.field("benefit_terms", pa.list_(pa.float64()), nullable=False),
+        *(pa.field(name, SKETCH, nullable=False) for name in _SKETCHES),
+    ]
+)
+"""Partial totals of a class at one place of measuring: rows with one key add up (`merged`).
+
+The counts are of requests and tokens; `first_ns`, `last_ns`: the first commit and the last end, unix ns;
+`benefit_terms`: floats whose exact sum is the benefit; the sketches are of 0..1, s, s and s.
+"""
+
+
+@dataclass(slots=True)
+class ClassTotals:
+    """Add up the judged requests of one class, measured at one place."""
+
+    requests: int = 0
+    tokens: int = 0
+    incomplete: int = 0
+    undetermined: int = 0
+    aborted: int = 0
+    met: int = 0
+    judged: int = 0
+    tokens_read: int = 0
+    """Of the requests that are not incomplete."""
+    counted: int = 0
+    """Requests of which `tokens_read` is known; `valued`: the benefit; `judgeable`: that, or the verdict."""
+    valued: int = 0
+    judgeable: int = 0
+    goodput_tokens: int = 0
+    fluid_ok: int = 0
+    """Requests that keep the fluidity-index that the class promises, of `fluid_due`."""
+    fluid_due: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    benefit: ExactSum = field(default_factory=ExactSum)
+    fluidity: Sketch = field(default_factory=Sketch)
+    idle: Sketch = field(default_factory=Sketch)
+    ttft: Sketch = field(default_factory=Sketch)
+    fluid_tbt: Sketch = field(default_factory=Sketch)
+
+    def add(self, row: Mapping[str, Any], objective: Objective) -> None:
+        """Add one row of JUDGED."""
+        self.requests += 1
+        self.tokens += row["tokens"] or 0
+        self.undetermined += row["met"] is None
+        self.aborted += row["outcome"] in ABORTED
+        self._span(row["start_unix_nano"], row["end_unix_nano"])
+        if row["ttft_s"] is not None:
+            self.ttft.add(row["ttft_s"])
+        if incomplete(row):
+            self.incomplete += 1
+            return
+        self.met += row["met"] is True
+        self.judged += row["met"] is not None
+        self.tokens_read += row["tokens_read"] or 0
+        self.counted += row["tokens_read"] is not None
+        self.valued += row["benefit"] is not None
+        self.judgeable += row["met"] is not None or row["benefit"] is not None
+        self.goodput_tokens += (row["tokens_read"] or 0) if row["met"] else 0
+        wanted = objective.fluidity_index
+        if wanted is not None and row["deadlines"]:
+            kept = row["deadlines"] - row["deadline_misses"]
+            self.fluid_due += 1
+            self.fluid_ok += kept * wanted.denominator >= wanted.numerator * row["deadlines"]
+        if row["benefit"] is not None:
+            self.benefit.add(row["benefit"])
+        for sketch, value in ((self.fluidity, row["fluidity_index"]), (self.idle, row["idle_s"])):
+            if value is not None:
+                sketch.add(value)
+        if row["fluid_tbt_ns"] is not None:
+            self.fluid_tbt.add(row["fluid_tbt_ns"] / 1e9)
+
+    def merge(self, other: ClassTotals) -> None:
+        """Add all that another total holds."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._span(other.first_ns, other.last_ns)
+        for name in ("benefit", *_SKETCHES):
+            getattr(self, name).merge(getattr(other, name))
+
+    def _span(self, first_ns: int | None, last_ns: int | None) -> None:
+        if first_ns is not None:
+            self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+        if last_ns is not None:
+            self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of TOTALS but the key."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        benefit = values.pop("benefit")
+        return values | {"benefit_terms": benefit.terms()} | {name: values[name].parts() for name in _SKETCHES}
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> ClassTotals:
+        """Return the totals that a row of TOTALS holds."""
+        found = cls(**{name: row[name] for name in (*_COUNTS, "first_ns", "last_ns")})
+        found.benefit = ExactSum(row["benefit_terms"])
+        for name in _SKETCHES:
+            setattr(found, name, Sketch.of(**row[name]))
+        return found
+
+    def figures(self, objective: Objective, span_s: float | None) -> dict[str, int | float | None]:
+        """Return the figures of `slo.summary.figures`, rates per second of `span_s`."""
+
+        def a_second(amount: float, known: int) -> float | None:
+            return amount / span_s if span_s and (known or not self.requests) else None
+
+        tbt_s = self.fluid_tbt.quantile(targets(objective)[1])
+        return {
+            "requests": self.requests,
+            "tokens": self.tokens,
+            "incomplete": self.incomplete,
+            "undetermined": self.undetermined,
+            "aborted_share": _share(self.aborted, self.requests),
+            "attainment": _share(self.met, self.judged),
+            "throughput_tok_s": a_second(self.tokens_read, self.counted),
+            "throughput_req_s": a_second(self.requests, self.requests),
+            "goodput_tok_s": a_second(self.goodput_tokens, self.judgeable),
+            "goodput_req_s": a_second(self.met, self.judgeable),
+            "smooth_goodput_tok_s": a_second(self.benefit.value, self.valued),
+            "fluidity_p50": self.fluidity.quantile(P50),
+            "fluidity_ok_share": _share(self.fluid_ok, self.fluid_due),
+            "idle_p50_s": self.idle.quantile(P50),
+            "idle_p99_s": self.idle.quantile(P99),
+            "ttft_p50_s": self.ttft.quantile(P50),
+            "ttft_p99_s": self.ttft.quantile(P99),
+            "fluid_token_rate": 1 / tbt_s if tbt_s else None,
+        }
+
+
+Key = tuple[str, str]
+
+
+def totals(batches: Iterable[pa.RecordBatch], classes: SloClasses) -> Iterator[pa.RecordBatch]:
+    """Yield the TOTALS of batches of JUDGED, a row for each class and place."""
+    found: dict[Key, ClassTotals] = {}
+    for batch in batches:
+        for row in batch.select(_COLUMNS).to_pylist():
+            key = row["slo_class"], row["measured_at"]
+            if key not in found:
+                found[key] = ClassTotals()
+            found[key].add(row, classes.get(key[0]).objective)
+    yield _batch(found)
+
+
+def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the TOTALS that batches of TOTALS add up to."""
+    yield _batch(_merged(row for batch in batches for row in batch.to_pylist()))
+
+
+def summary(rows: Iterable[Mapping[str, Any]], classes: SloClasses, skipped: int) -> dict[str, Any]:
+    """Return the object of `--format json` from rows of TOTALS: classes in file order, each by `measured_at`."""
+    found = _merged(rows)
+    every = ClassTotals()
+    for one in found.values():
+        every.merge(one)
+    span_s = None if every.first_ns is None or every.last_ns is None else (every.last_ns - every.first_ns) / 1e9
+    return {
+        "requests": every.requests,
+        "tokens": every.tokens,
+        "span_s": span_s,
+        "skipped": skipped,
+        "classes": {
+            name: {
+                place: found[key, place].figures(classes.get(name).objective, span_s)
+                for key, place in sorted(found)
+                if key == name
+            }
+            for name in classes.names
+            if any(key == name for key, _ in found)
+        },
+    }
+
+
+def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[Key, ClassTotals]:
+    found: dict[Key, ClassTotals] = {}
+    for row in rows:
+        key, part = (row["slo_class"], row["measured_at"]), ClassTotals.of(row)
+        if key in found:
+            found[key].merge(part)
+        else:
+            found[key] = part
+    return found
+
+
+def _batch(found: Mapping[Key, ClassTotals]) -> pa.RecordBatch:
+    rows = [{"slo_class": name, "measured_at": place, **one.row()} for (name, place), one in found.items()]
+    return pa.RecordBatch.from_pylist(rows, TOTALS)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,272 @@
+"""`otel-llm calibrate`: what recorded behaviour says an SLO class should hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from otel_llm.audit import leaving, load_streams, prefill
+from otel_llm.audit.fit import SHAPES
+from otel_llm.audit.kernel import JUDGED, judge_batch
+from otel_llm.audit.words import number, printable, seconds, share
+from otel_llm.cli.progress import reading_files
+from otel_llm.rules.durations import exact
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.slo.classes import UnknownClassError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from otel_llm.audit.fit import Fit, Fits
+    from otel_llm.slo.classes import SloClasses
+
+WIDTH: Final = 120
+"""Columns of the tables where the output is no terminal."""
+
+_FILE = click.Path(path_type=Path)
+_ERRORS: Final = (ConfigError, UnknownClassError, ValueError, OSError)
+
+ALPHA_EXAMPLES = """
+\b
+Examples:
+  otel-llm calibrate alpha journal                          # who left, against how long they had waited
+  otel-llm calibrate alpha journal --complaints complaints.csv
+  otel-llm calibrate alpha journal --worth 200 --format yaml
+
+\b
+Exit code: 0 fine; 2 bad usage, nothing to read, or too little to fit.
+"""
+PREFILL_EXAMPLES = """
+\b
+Examples:
+  otel-llm calibrate prefill uncontended.jsonl              # a curve that 99 % of the first tokens held
+  otel-llm calibrate prefill uncontended.jsonl --share 0.9 --headroom 1.5 --format yaml
+
+\b
+Exit code: 0 fine; 2 bad usage, nothing to read, or too little to fit.
+"""
+
+
+@click.group("calibrate", short_help="Alpha, its penalty and first-token targets from recorded behaviour.")
+def calibrate() -> None:
+    """Fit what an SLO class says to what was recorded: how waiting costs readers, and how prompts cost time."""
+
+
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option(
+            "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+        ),
+        click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class."),
+        click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given."),
+        click.argument("paths", nargs=-1, required=True, type=_FILE, metavar="PATH..."),
+    ):
+        command = option(command)
+    return command
+
+
+@calibrate.command("alpha", epilog=ALPHA_EXAMPLES, short_help="Alpha and the penalty's shape, from who left.")
+@_common
+@click.option("--complaints", type=_FILE, metavar="CSV", help="Fit to these complaints (trace_id) in place of leaving.")
+@click.option(
+    "--worth", type=float, metavar="TOKENS", help="Of a lost reader; a completed reply's mean where not given."
+)
+@click.option("--measured-at", metavar="PLACE", help="client, relay or server; the client's view where there is one.")
+def alpha(
+    paths: tuple[Path, ...],
+    slo: Path | None,
+    class_name: str | None,
+    form: str,
+    complaints: Path | None,
+    worth: float | None,
+    measured_at: str | None,
+) -> None:
+    """Fit alpha and the shape of its penalty to who left (cancelled, abandoned) or who complained.
+
+    PATH is anything that `otel-llm audit` reads. The model, and what it takes for granted, is in docs/calibration.md.
+    """
+    import pyarrow as pa
+
+    try:
+        if worth is not None and not 0 < worth < float("inf"):
+            raise click.UsageError(f"--worth {worth}: write the tokens that a lost reader is worth, above zero")
+        classes = _classes(slo, class_name)
+        wanted = None if complaints is None else leaving.read_complaints(complaints)
+        batches = [judge_batch(batch, classes) for batch in _streams(paths)]
+        readers = leaving.readers_of(pa.Table.from_batches(batches, schema=JUDGED), classes, measured_at)
+        unknown = 0 if wanted is None else len(wanted - set(readers.trace_ids))
+        if unknown:  # said before the fit, which may be refused for just that
+            click.echo(f"{unknown:,} complaints are about requests that are not in the recording", err=True)
+        fits = leaving.calibrate(readers, wanted)
+        tokens = leaving.worth(readers, worth)
+    except _ERRORS as error:
+        raise click.UsageError(str(error)) from error
+    if form == "json":
+        click.echo(json.dumps(_fits_object(fits, tokens, readers, complaints), allow_nan=False))
+    elif form == "yaml":
+        click.echo(_benefit(fits.best, tokens), nl=False)
+    else:
+        _show_fits(fits, tokens, readers, complaints)
+
+
+@calibrate.command("prefill", epilog=PREFILL_EXAMPLES, short_help="A first-token target that grows with the prompt.")
+@_common
+@click.option("--share", "wanted", default=0.99, show_default=True, metavar="SHARE", help="Of requests that hold it.")
+@click.option("--method", type=click.Choice(["quadratic", "quantile"]), default="quadratic", show_default=True)
+@click.option("--headroom", default=1.0, show_default=True, metavar="FACTOR", help="Times the target.")
+@click.option("--contended", is_flag=True, help="Take requests too that were not alone on their instance.")
+def prefill_command(
+    paths: tuple[Path, ...],
+    slo: Path | None,
+    class_name: str | None,
+    form: str,
+    wanted: float,
+    method: prefill.Method,
+    headroom: float,
+    contended: bool,
+) -> None:
+    """Fit a first-token target to a run in which requests had the engine for themselves (Etalon, section 4.1).
+
+    PATH is anything that `otel-llm audit` reads and that says how long prompts were.
+    """
+    try:
+        part = exact(wanted)
+        if not 0 < part <= 1:
+            raise click.UsageError(f"--share {wanted:g}: write a share above 0 and up to 1, as 0.99")
+        if not 0 < headroom < float("inf"):
+            raise click.UsageError(f"--headroom {headroom}: write a factor above zero, as 1.5")
+        prompts = prefill.prompts_of(_streams(paths), _classes(slo, class_name))
+        found = prefill.fit_prefill(prompts, part, method=method, headroom=headroom, contended=contended)
+    except _ERRORS as error:
+        raise click.UsageError(str(error)) from error
+    if form == "json":
+        cells = {**asdict(found), "curve": found.curve.points, "left_out": prompts.left_out}
+        click.echo(json.dumps({**cells, "not_alone": int((~prompts.alone).sum())}, allow_nan=False))
+    elif form == "yaml":
+        click.echo(found.yaml(), nl=False)
+    else:
+        _show_prefill(found, prompts)
+
+
+def _classes(slo: Path | None, class_name: str | None) -> SloClasses:
+    classes = load_slo(slo)
+    return classes if class_name is None else classes.judging(class_name)
+
+
+def _streams(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    with reading_files(paths) as advance:
+        yield from load_streams(*paths, progress=advance)
+
+
+def _benefit(fit: Fit, tokens: float) -> str:
+    return f"benefit: {{alpha: {fit.beta * tokens:.6g}, penalty: {fit.penalty}}}\n"
+
+
+def _fits_object(fits: Fits, tokens: float, readers: leaving.Readers, complaints: Path | None) -> dict[str, Any]:
+    return {
+        "basis": "leaving" if complaints is None else "complaints",
+        "requests": fits.requests,
+        "left_out": readers.left_out,
+        "events": fits.events,
+        "left_waiting": int(readers.left_waiting.sum()),
+        "left_reading": int(readers.left_reading.sum()),
+        "worth_tokens": tokens,
+        "effect_shown": fits.shown,
+        "alike": list(fits.alike),
+        "none_aic": fits.none_aic,
+        "fits": [_fit_object(one, tokens) for one in fits.fits],
+        "by_idle": leaving.leaving_by_idle(readers, fits.best) if complaints is None else [],
+    }
+
+
+def _fit_object(fit: Fit, tokens: float) -> dict[str, Any]:
+    return {
+        **asdict(fit),
+        "alpha": fit.beta * tokens,
+        "alpha_low": fit.beta_low * tokens,
+        "alpha_high": fit.beta_high * tokens,
+    }
+
+
+def _show_fits(fits: Fits, tokens: float, readers: leaving.Readers, complaints: Path | None) -> None:
+    console = _console()
+    waiting, while_reading = int(readers.left_waiting.sum()), int(readers.left_reading.sum())
+    left = f"{waiting:,} left while they waited, {while_reading:,} while they read"
+    what = left if complaints is None else f"{fits.events:,} complained"
+    console.print(f"{fits.requests:,} readers: {what}; a lost reader is worth {number(tokens)} tokens", style="bold")
+    rows = [
+        (
+            one.penalty,
+            number(one.beta * tokens),
+            number(one.beta_low * tokens),
+            number(one.beta_high * tokens),
+            f"{one.beta:.3g}",
+            f"{one.base:.3g}",
+            number(one.aic - fits.best.aic),
+            share(one.weight),
+        )
+        for one in fits.fits
+    ]
+    _table("Alpha by shape of the penalty", ("penalty", "alpha", "from", "to", "beta", "base", "AIC +", "weight"), rows)
+    if not fits.shown:
+        console.print("The data do not show that waiting has an effect: a model without one explains them as well.")
+    elif len(fits.alike) > 1:
+        alike = ", ".join(sorted(fits.alike, key=SHAPES.index))
+        console.print(f"The data cannot tell these shapes from each other: {alike}. Choose by what else you know.")
+    if complaints is None:
+        stretches = [
+            (
+                f"{seconds(one['idle_from_s'])} to {seconds(one['idle_to_s'])}",
+                seconds(one["waited_s"]),
+                number(one["left"]),
+                number(one["expected"]),
+            )
+            for one in leaving.leaving_by_idle(readers, fits.best)
+        ]
+        headings = ("idle time so far", "waited there, all readers", "left", f"expected ({fits.best.penalty})")
+        _table("Where they left", headings, stretches)
+    console.print(_benefit(fits.best, tokens).strip(), markup=False)
+
+
+def _show_prefill(found: prefill.Prefill, prompts: prefill.Prompts) -> None:
+    console = _console()
+    alone = (
+        f"{int((~prompts.alone).sum()):,} were not alone, {prompts.left_out:,} lack a prompt length or a first token"
+    )
+    console.print(f"{found.requests:,} requests ({alone})", style="bold")
+    if found.coefficients is not None:
+        a, b, c = found.coefficients
+        console.print(f"fitted: {seconds(a)} + {b * 1e6:.4g} µs a token + {c * 1e9:.4g} ns a token squared")
+        console.print(
+            f"raised by {number(found.lift)}; half of the first tokens are off by {share(found.spread)} at most"
+        )
+    rows = [(number(tokens), seconds(length_ns / 1e9)) for tokens, length_ns in found.curve.points]
+    _table("First-token target", ("input tokens", "due after"), rows)
+    console.print(f"{found.held:,} of {found.requests:,} hold it; beyond its ends the target is constant", style="dim")
+    console.print(found.yaml().strip(), markup=False, soft_wrap=True)
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    _console().print(table)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)

@@ -1,0 +1,282 @@
+"""What `otel-llm audit` shows beside a recording: another one (`--baseline`), and every class as a tier (`--tiers`)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+
+from otel_llm.audit import bootstrap, compare, coverage, gate, load, tiers, write
+from otel_llm.audit.bootstrap import GIVEN
+from otel_llm.audit.digest import FIGURES as WORDS
+from otel_llm.audit.words import MISSING, number, printable, share
+from otel_llm.cli.progress import reading_files
+from otel_llm.rules.slo_file import load_slo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+    from rich.table import Table
+
+    from otel_llm.audit import Audit
+    from otel_llm.audit.compare import Change, Comparison
+    from otel_llm.audit.tiers import Tiers
+
+    Observe = Callable[[pa.RecordBatch], None]
+
+WIDTH: Final = 120
+"""Columns of the tables where the output is no terminal."""
+
+_PATH: Final = click.Path(path_type=Path)
+_WRITES: Final = {key: write for _, figures in WORDS for key, _, write in figures} | {"benefit_mean_tokens": number}
+_STYLES: Final = {"worse": "bold red", "better": "green", "differs": "yellow"}
+
+
+@dataclass(slots=True)
+class Beside:
+    """What the command line asks for beside the audit itself, and what was read for it."""
+
+    baseline: tuple[Path, ...]
+    by: tuple[Any, ...]
+    drawing: bootstrap.Drawing
+    limits: dict[str, gate.Threshold] | None
+    as_tiers: bool
+    _old: Audit | None = None
+    _judging: tiers.Judging | None = None
+
+    def observing(self, slo: Path | None, class_name: str | None, also: Observe | None) -> Observe | None:
+        """Return what wants to see every batch of streams (`audit.load`, observe), `also` among them; None: nobody."""
+        if not self.as_tiers:
+            return also
+        classes = load_slo(slo)
+        judging = self._judging = tiers.Judging(classes if class_name is None else classes.judging(class_name))
+
+        def observe(batch: pa.RecordBatch) -> None:
+            judging.add(batch)
+            if also is not None:
+                also(batch)
+
+        return observe
+
+    def read(self, **how: Any) -> None:
+        """Read the recording to compare with, judged `how` the other one was; errors as `audit.load`."""
+        if self.baseline:
+            with reading_files(self.baseline) as advance:
+                self._old = load(*self.baseline, windows=False, progress=advance, **how)
+
+    def write_html(self, found: Audit, path: Path) -> None:
+        """Write the report, with the tiers where they were asked for."""
+        if self._judging is None:
+            found.write_html(path)
+            return
+        from otel_llm.audit.report import render
+
+        write.write_text(path, render(found, tiers=self._judging.result()))
+
+    def show(self, found: Audit, form: str, audit: Callable[[Audit, str], None]) -> bool:
+        """Print what was asked for, with `audit` where that is the audit itself; return whether the gate is shut."""
+        console = Console()
+        console = console if console.is_terminal else Console(width=WIDTH)
+        if self._old is not None:
+            return _show_comparison(console, self._old, found, self, form)
+        if self._judging is None:
+            audit(found, form)
+            return False
+        counted = self._judging.result()
+        if form == "json":
+            click.echo(json.dumps({**found.summary(), "tiers": counted.summary()}, allow_nan=False))
+        elif form == "csv":
+            click.echo(write.csv_text(counted.rows, tiers.COLUMNS), nl=False)
+        else:
+            audit(found, form)
+            _show_tiers(console, counted)
+        return False
+
+
+def options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of this module, gathered into its argument `beside`."""
+
+    @click.option("--baseline", type=_PATH, multiple=True, metavar="OLD", help="Compare PATH with OLD; repeatable.")
+    @click.option(
+        "--by",
+        type=click.Choice(["model", "instance"]),
+        multiple=True,
+        help="Compare each model, or instance, by itself too; repeatable.",
+    )
+    @click.option(
+        "--resamples",
+        type=click.IntRange(min=bootstrap.FEWEST_RESAMPLES),
+        default=bootstrap.RESAMPLES,
+        show_default=True,
+        metavar="N",
+        help="For intervals.",
+    )
+    @click.option("--seed", default=0, show_default=True, metavar="N", help="Of the resampling: the same, the same.")
+    @click.option(
+        "--block", default=1, show_default=True, metavar="N", help="Resample N requests in a row: they share a fate."
+    )
+    @click.option("--confidence", default=bootstrap.LEVEL, show_default=True, metavar="SHARE", help="Of an interval.")
+    @click.option("--fail-on-regression", is_flag=True, help="Exit 1 when PATH is worse than OLD beyond a threshold.")
+    @click.option(
+        "--threshold",
+        multiple=True,
+        metavar="FIGURE=BY",
+        help="By how much a figure may get worse: 5%, 0.01, 100ms, off; repeatable.",
+    )
+    @click.option("--tiers", "as_tiers", is_flag=True, help="Attainment of each class under each class's deadline.")
+    @functools.wraps(command)
+    def gathered(
+        *args: Any,
+        baseline: tuple[Path, ...],
+        by: tuple[str, ...],
+        resamples: int,
+        seed: int,
+        block: int,
+        confidence: float,
+        fail_on_regression: bool,
+        threshold: tuple[str, ...],
+        as_tiers: bool,
+        **rest: Any,
+    ) -> None:
+        if (by or threshold or fail_on_regression) and not baseline:
+            raise click.UsageError(
+                "--by, --threshold and --fail-on-regression compare with a recording: --baseline OLD"
+            )
+        if threshold and not fail_on_regression:
+            raise click.UsageError("--threshold says when to fail: add --fail-on-regression")
+        if as_tiers and baseline:
+            raise click.UsageError("--tiers and --baseline are two tables; ask for one at a time")
+        try:
+            drawing = bootstrap.Drawing(resamples, seed, block, confidence)
+            limits = gate.thresholds(threshold) if fail_on_regression else None
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        command(*args, beside=Beside(baseline, by, drawing, limits, as_tiers), **rest)
+
+    return gathered
+
+
+def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, form: str) -> bool:
+    """Print the comparison of two audits; return whether the gate is shut."""
+    found = compare.compare(old, new, by=beside.by, drawing=beside.drawing)
+    worse = [] if beside.limits is None else gate.regressions(found, beside.limits)
+    if form == "json":
+        both = {"old": old.summary(), "new": new.summary(), "comparison": found.summary(), "regressions": worse}
+        click.echo(json.dumps(both, allow_nan=False))
+    elif form == "csv":
+        click.echo(write.csv_text(found.rows, compare.COLUMNS), nl=False)
+    else:
+        for table in comparison_tables(found):
+            console.print(table)
+        for note in found.notes:
+            console.print(printable(note, 400), style="dim", markup=False)
+        for name, one in (("old", old), ("new", new)):
+            said = coverage.statement(one.judged_table, one.skipped.counts, one.counts)
+            console.print(f"{name}: {said}", style="dim", markup=False)
+        console.print(_method(found), style="dim", markup=False)
+    for note in old.skipped.notes:
+        click.echo(f"baseline: {printable(note, 300)}", err=True)
+    for sentence in worse:
+        click.echo(f"regression: {printable(sentence, 400)}", err=True)
+    if beside.limits is not None:
+        for change in gate.undecided(found, beside.limits):
+            click.echo(f"not judged: {printable(f'{change.slo_class}, {change.figure}: {change.why}', 400)}", err=True)
+    return bool(worse)
+
+
+def _show_tiers(console: Console, found: Tiers) -> None:
+    """Print attainment by class and tier, and by model and instance where there is more than one."""
+    console.print(tiers_table(found, "slo_class"))
+    for name in ("model", "instance"):
+        if len({group[1] for group in found.by("measured_at", name)}) > 1:
+            console.print(tiers_table(found, name, "slo_class"))
+    console.print(
+        "Rows: the class that judged the requests (own), columns: the share that met the deadline of each class, had "
+        "they been of it. Requests of which nobody can say are left out.",
+        style="dim",
+    )
+
+
+def comparison_tables(found: Comparison) -> list[Table]:
+    """Return a table for each group."""
+    groups: dict[tuple[str | None, ...], list[Change]] = {}
+    for change in found.changes:
+        groups.setdefault((change.slo_class, change.measured_at, change.model, change.instance), []).append(change)
+    return [_table(group, changes) for group, changes in groups.items()]
+
+
+def tiers_table(found: Tiers, *names: str) -> Table:
+    """Return the attainment of each group under its own classes and under each tier."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    keys = ("measured_at", *names)
+    own = found.own(*keys)
+    title = "Attainment by tier" + ("" if names == ("slo_class",) else f", by {names[0]}")
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for name in keys:
+        table.add_column({"measured_at": "at", "slo_class": "class"}.get(name, name))
+    for name in ("requests", "own", *found.names):
+        table.add_column(Text(printable(name, 24)), justify="right", no_wrap=True)
+    everything = {key: (counts, found.own("measured_at")[key]) for key, counts in found.by("measured_at").items()}
+    lines = [(group, counts, own[group]) for group, counts in found.by(*keys).items()]
+    if len(lines) > len(everything):
+        lines += [((*key, "all", *[""] * (len(names) - 1)), *both) for key, both in everything.items()]
+    for group, counts, mine in lines:
+        cells = [*(printable(part, 32) for part in group), number(mine.requests), share(mine.attainment)]
+        table.add_row(*(Text(cell) for cell in (*cells, *(share(counts[name].attainment) for name in found.names))))
+    return table
+
+
+def _table(group: tuple[str | None, ...], changes: Sequence[Change]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    name = ", ".join(printable(part, 32) for part in group if part is not None)
+    title = f"{name}: {changes[0].old_requests:,} requests in old, {changes[0].new_requests:,} in new"
+    table = Table(title=Text(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for heading in ("old", "new", "difference", "from", "to", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for change in changes:
+        if change.old is None and change.new is None:
+            continue
+        write = _WRITES[change.figure]
+        values = (change.old, change.new, change.difference, change.difference_low, change.difference_high)
+        verdict = change.verdict if change.verdict != "cannot say" else "" if change.figure in GIVEN else change.why
+        cells = [change.figure, *(_signed(write, one, place > 1) for place, one in enumerate(values)), _ratio(change)]
+        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=_STYLES.get(change.verdict, "dim")))
+    return table
+
+
+def _signed(write: Callable[[Any], str], value: float | None, signed: bool) -> str:
+    if value is None:
+        return MISSING
+    if not signed:
+        return write(value)
+    # A difference of shares is in points: `-2 %` could be read as a share of the old value.
+    text = f"{number(abs(value) * 100)} pt" if write is share else write(abs(value))
+    return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
+
+
+def _ratio(change: Change) -> str:
+    return MISSING if change.ratio is None else f"x {number(change.ratio)}"
+
+
+def _method(found: Comparison) -> str:
+    drawing = found.drawing
+    blocks = "" if drawing.block == 1 else f" in blocks of {drawing.block}"
+    return (
+        f"from, to: {share(drawing.level)} bootstrap interval of the difference, {drawing.resamples:,} resamples of "
+        f"the requests{blocks}, seed {drawing.seed}; rates per second of each recording's span as it was. Of 20 "
+        "figures that did not change, one is expected to seem so."
+    )

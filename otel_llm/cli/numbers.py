@@ -1,0 +1,39 @@
+"""Lists and ranges of numbers as options take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.durations import exact
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+MOST_POINTS: Final = 1000
+"""Numbers in one range."""
+
+
+class NumbersError(ValueError):
+    """Refuse a list of numbers, saying what to write."""
+
+
+def numbers(text: str, what: str) -> list[float]:
+    """Return the numbers of `0,2.5,10`, `0..10` (in steps of 1) or `0..10:0.5`; raises NumbersError."""
+    advice = "write numbers as 0,2.5,10 or a range as 0..10 or 0..10:0.5"
+    found: list[Fraction] = []
+    try:
+        for part in text.split(","):
+            first, dots, rest = part.partition("..")
+            if not dots:
+                found.append(exact(float(part)))
+                continue
+            last, _, step = rest.partition(":")
+            low, high, by = (exact(float(one)) for one in (first, last, step or "1"))
+            if by <= 0 or high < low or (high - low) / by > MOST_POINTS:
+                raise NumbersError(f"{what} {part!r} is no rising range of at most {MOST_POINTS:,} numbers; {advice}")
+            found += [low + by * place for place in range(int((high - low) / by) + 1)]
+    except ValueError as error:
+        raise error if isinstance(error, NumbersError) else NumbersError(f"{what} {text!r}: {advice}") from None
+    if any(value < 0 for value in found):
+        raise NumbersError(f"{what} {text!r}: none is negative; {advice}")
+    return [float(value) for value in sorted(set(found))]

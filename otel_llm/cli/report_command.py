@@ -1,0 +1,69 @@
+"""`otel-llm report`: the report once more, from the tables that an audit saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from otel_llm.audit import write
+from otel_llm.audit.report import TITLE, build
+from otel_llm.audit.saved import load_saved
+from otel_llm.audit.words import plural, printable
+from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.outputs import Inputs
+
+EXAMPLES = """
+\b
+Examples:
+  otel-llm audit journal --requests r.parquet --windows w.parquet
+  otel-llm report --requests r.parquet --windows w.parquet --html report.html
+  otel-llm report --requests r.csv --windows w.csv --summary audit.json --html report.html
+  otel-llm report --requests r.parquet --windows w.parquet --streams journal --html report.html
+
+\b
+Exit code: 0 fine; 2 bad usage, or a table that cannot be read.
+"""
+
+_IN: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
+_ANY: Final = click.Path(path_type=Path, exists=True)
+_OUT: Final = click.Path(path_type=Path)
+
+
+@click.command("report", epilog=EXAMPLES, short_help="The audit's report, from saved tables.")
+@click.option("--requests", type=_IN, required=True, metavar="F", help="The table of `audit --requests`.")
+@click.option("--windows", type=_IN, required=True, metavar="F", help="The table of `audit --windows`.")
+@click.option("--html", type=_OUT, required=True, metavar="OUT", help="The page to write.")
+@click.option("--slo", type=_OUT, metavar="F", help="SLO classes that judged them; the shipped ones where not given.")
+@click.option(
+    "--summary",
+    type=_IN,
+    metavar="F",
+    help="Output of `audit --format json`; a Parquet table of requests has it in it.",
+)
+@click.option("--streams", type=_ANY, metavar="F", help="The recording, in any form, for the pictures of deliveries.")
+@click.option("--title", default=TITLE, show_default=True, metavar="WORDS", help="Title of the page.")
+def report(
+    requests: Path, windows: Path, html: Path, slo: Path | None, summary: Path | None, streams: Path | None, title: str
+) -> None:
+    """Render the report of an audit again, from the tables that it saved.
+
+    The numbers are those of the report that the audit made. The tables hold no token times: without --streams the
+    deliveries of the worst requests are named and not drawn. Tables are Parquet, CSV or JSON lines, whatever the
+    file's name.
+    """
+    inputs = Inputs(recordings=[] if streams is None else [streams], files=[requests, windows, summary, slo])
+    try:
+        write.check_outputs([(html, (".html",))], inputs)
+        material = load_saved(requests, windows, slo=slo, summary=summary, streams=streams)
+        page = build(material, title=title)
+        write.write_text(html, page)
+    except ModuleNotFoundError as missing:
+        from otel_llm.cli.main import MissingExtraError
+
+        raise MissingExtraError("report", missing.name or "a module") from missing
+    except (ConfigError, ValueError, OSError) as error:
+        raise click.UsageError(printable(str(error), 1000)) from error
+    size = html.stat().st_size / 1e6
+    click.echo(f"{printable(str(html), 300)}: {plural(len(material.requests), 'request')}, {size:.1f} MB")

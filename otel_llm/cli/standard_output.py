@@ -1,0 +1,108 @@
+"""Standard output that cannot be written to: one line and exit code 2 for a failure, quietly 141 for a closed pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAILED: Final = 2
+PIPE_CLOSED: Final = 141
+"""128 + SIGPIPE, as a shell reports of `cat` and `grep`; neither fine nor a verdict, since nobody read it whole."""
+
+
+@contextlib.contextmanager
+def watched_output() -> Iterator[None]:
+    """Run a command with a standard output whose failure decides how the command ends, whoever caught the error.
+
+    Libraries answer a closed pipe with exit code 1, which here is an objective that is missed. Anything but the
+    process's own standard output (a test's, a notebook's) is left alone.
+
+    Raises:
+        SystemExit: standard output failed; FAILED after a line on stderr, or PIPE_CLOSED.
+    """
+    plain = sys.stdout
+    raw = _file_of(plain)
+    if raw is None:
+        yield
+        return
+    number = raw.fileno()
+    watched = _Watched(number)
+    sys.stdout = text = _text(watched, plain)
+    try:
+        with _flushed(text):
+            yield
+    except (SystemExit, OSError) as ended:
+        if watched.failure is None or (isinstance(ended, OSError) and ended.errno != watched.failure.errno):
+            raise
+    finally:
+        sys.stdout = plain
+        if watched.failure is not None:
+            _point_nowhere(number)
+    if watched.failure is not None:
+        raise SystemExit(_said(watched.failure))
+
+
+class _Watched(io.FileIO):
+    """Write to an open file, and remember the first failure: what is written and raised is that of the file."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self.failure: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.failure = self.failure or error
+            raise
+
+
+@contextlib.contextmanager
+def _flushed(out: Any) -> Iterator[None]:
+    """Write what is left at the end; a failure of that is in `_Watched.failure`."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            out.flush()
+
+
+def _file_of(out: Any) -> io.FileIO | None:
+    """Return the file under the process's own standard output, None where something else stands in its place."""
+    if out is None or out is not sys.__stdout__ or not isinstance(out, io.TextIOWrapper):
+        return None
+    raw = getattr(out.buffer, "raw", out.buffer)
+    return raw if isinstance(raw, io.FileIO) else None
+
+
+def _text(raw: _Watched, plain: Any) -> io.TextIOWrapper:
+    """Return text over `raw`, buffered as `plain` is (not at all with PYTHONUNBUFFERED)."""
+    plain.flush()
+    buffer: Any = raw if isinstance(plain.buffer, io.FileIO) else io.BufferedWriter(raw)
+    return io.TextIOWrapper(
+        buffer, plain.encoding, plain.errors, line_buffering=plain.line_buffering, write_through=plain.write_through
+    )
+
+
+def _point_nowhere(number: int) -> None:
+    """Let what is still buffered go to the null device: the interpreter flushes once more as it ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)
+
+
+def _said(failure: OSError) -> int:
+    if failure.errno == errno.EPIPE:
+        return PIPE_CLOSED
+    with contextlib.suppress(OSError):
+        click.echo(f"Error: cannot write to standard output: {failure.strerror}", err=True)
+    return FAILED

@@ -1,0 +1,195 @@
+"""`otel-llm sweep`: recorded streams judged over alphas, reading speeds and loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from otel_llm.audit import load_streams, sweep, sweep_page, write
+from otel_llm.audit.bootstrap import RESAMPLES, Drawing
+from otel_llm.audit.words import MISSING, number, printable, seconds, share
+from otel_llm.cli.numbers import NumbersError, numbers
+from otel_llm.cli.progress import reading_files
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.outputs import Inputs
+from otel_llm.slo.classes import UnknownClassError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+WIDTH: Final = 120
+"""Columns of the tables where the output is no terminal."""
+
+EXAMPLES = """
+\b
+Examples:
+  otel-llm sweep journal                                    # one recording: alpha against smooth goodput
+  otel-llm sweep --at 1=q1.jsonl --at 2=q2.jsonl --at 4=q4.jsonl --alpha 0..10 --html sweep.html
+  otel-llm sweep q1.jsonl q2.jsonl q4.jsonl --alpha 2.5,10 --reading-speed 3,5,8 --points points.csv
+
+\b
+Exit code: 0 fine; 2 bad usage, or nothing to read.
+"""
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command("sweep", epilog=EXAMPLES, short_help="Smooth goodput over alphas, reading speeds and loads.")
+@click.argument("paths", nargs=-1, type=_FILE, metavar="[PATH]...")
+@click.option(
+    "--at", "labelled", multiple=True, metavar="LOAD=PATH", help="A recording at LOAD requests/s; repeatable."
+)
+@click.option("--alpha", default="0..10", show_default=True, metavar="NUMBERS", help="As 0,2.5,10 or 0..10:0.5.")
+@click.option("--reading-speed", metavar="NUMBERS", help="Tokens/s, as 3,5,8; each class's own where not given.")
+@click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
+@click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("--points", type=_FILE, metavar="OUT", help="Write a row for each point: .parquet, .csv or .jsonl.")
+@click.option("--optima", type=_FILE, metavar="OUT", help="Write a row for each best load: the same endings.")
+@click.option("--html", type=_FILE, metavar="OUT", help="Write the pictures: one page that needs no network.")
+@click.option("--resamples", default=RESAMPLES, show_default=True, metavar="N", help="For intervals; 100 or more.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Of the resampling.")
+@click.option("--block", default=1, show_default=True, metavar="N", help="Resample N requests in a row.")
+def sweep_command(
+    paths: tuple[Path, ...],
+    labelled: tuple[str, ...],
+    alpha: str,
+    reading_speed: str | None,
+    slo: Path | None,
+    class_name: str | None,
+    form: str,
+    points: Path | None,
+    optima: Path | None,
+    html: Path | None,
+    resamples: int,
+    seed: int,
+    block: int,
+) -> None:
+    """Judge recordings again and again: how much do the figures hang on alpha and on how fast people read?
+
+    PATH is a recording of one load, in any form that `otel-llm audit` reads; its load is its requests per second,
+    unless `--at` says another. Each is read once.
+    """
+    outputs = [(points, write.ENDINGS), (optima, write.ENDINGS), (html, (".html",))]
+    try:
+        recordings = [(path, None) for path in paths] + [_labelled(one) for one in labelled]
+        if not recordings:
+            raise click.UsageError("no recording: name a PATH, or --at LOAD=PATH")
+        inputs = Inputs(recordings=[path for path, _ in recordings], files=[slo])
+        write.check_outputs([(path, endings) for path, endings in outputs if path], inputs)
+        classes = load_slo(slo)
+        classes = classes if class_name is None else classes.judging(class_name)
+        alphas = numbers(alpha, "--alpha")
+        speeds: list[float | None] = [None]
+        if reading_speed is not None:
+            speeds = list(numbers(reading_speed, "--reading-speed"))
+            if 0.0 in speeds:
+                raise NumbersError("--reading-speed 0: nobody reads that slowly")
+        drawing = Drawing(resamples, seed, block)
+        levels: list[sweep.Level] = []
+        for path, load in recordings:
+            with reading_files([path]) as advance:
+                levels += sweep.judge_recording(str(path), load_streams(path, progress=advance), classes, speeds, load)
+        found = sweep.sweep(levels, alphas, drawing)
+        if points is not None:
+            write.write_table(points, found.points, sweep.POINTS)
+        if optima is not None:
+            write.write_table(optima, found.optima, sweep.OPTIMA)
+        if html is not None:
+            write.write_text(html, sweep_page.render(found))
+    except (ConfigError, UnknownClassError, ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    _print(found, form)
+
+
+def _labelled(text: str) -> tuple[Path, float | None]:
+    load, equals, path = text.partition("=")
+    try:
+        at = float(load)
+    except ValueError:
+        at = -1.0
+    if not equals or not path or not 0 < at < float("inf"):
+        raise click.UsageError(f"--at {text!r}: write LOAD=PATH with the load in requests/s, as 2.5=run.jsonl")
+    return Path(path), at
+
+
+def _print(found: sweep.Sweep, form: str) -> None:
+    if form == "json":
+        click.echo(json.dumps({"points": found.points, "optima": found.optima}, allow_nan=False))
+    elif form == "csv":
+        click.echo(write.csv_text(found.points, sweep.POINT_COLUMNS), nl=False)
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=WIDTH)
+        console.print(_points_table(found.points))
+        if found.optima:
+            console.print(_optima_table(found.optima))
+
+
+def _points_table(rows: Sequence[dict[str, Any]]) -> Table:
+    headings = ("recording", "at", "requests/s", "reads\ntok/s", "alpha", "idle\np50", "idle\np99", "through-\nput")
+    table = _table("Smooth goodput", (*headings, "smooth\ngoodput", "95 %", "aborted"), words=(0, 1))
+    for row in rows:
+        cells = (
+            printable(Path(row["recording"]).name, 18),
+            printable(row["measured_at"]),
+            number(row["load_req_s"]),
+            _speed(row),
+            number(row["alpha"]),
+            seconds(row["idle_p50_s"]),
+            seconds(row["idle_p99_s"]),
+            number(row["throughput_tok_s"]),
+            number(row["smooth_goodput_tok_s"]),
+            _between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
+            share(row["aborted_share"]),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _optima_table(rows: Sequence[dict[str, Any]]) -> Table:
+    headings = ("at", "reads\ntok/s", "alpha", "best load", "95 %", "best in\nresamples", "smooth\ngoodput", "")
+    table = _table("The load of the highest smooth goodput, requests/s", headings, words=(0, 7))
+    if any(row["at_edge"] for row in rows):
+        table.caption = "edge: the lowest or the highest load recorded; the peak may lie beyond"
+        table.caption_justify = "left"
+    for row in rows:
+        cells = (
+            printable(row["measured_at"]),
+            _speed(row),
+            number(row["alpha"]),
+            number(row["load_req_s"]),
+            _between(row["load_low"], row["load_high"]),
+            share(row["best_share"]),
+            number(row["smooth_goodput_tok_s"]),
+            "edge" if row["at_edge"] else "",
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _speed(row: dict[str, Any]) -> str:
+    return "own" if row["reading_speed_tok_s"] is None else number(row["reading_speed_tok_s"])
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return MISSING if low is None or high is None else f"{number(low)} to {number(high)}"
+
+
+def _table(title: str, headings: Sequence[str], words: Sequence[int]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place in words else "right", no_wrap=True)
+    return table

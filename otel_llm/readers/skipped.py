@@ -1,0 +1,73 @@
+"""What reading left out, by reason and with its place; and what every reader yields of a form that is spans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Received: TypeAlias = tuple[ExportTraceServiceRequest, int | None]
+"""An export request and when the collector received it (unix ns; None where nobody wrote that down)."""
+
+
+class RawRecord(NamedTuple):
+    """An export request as it stands in its file, still to be parsed."""
+
+    raw: bytes
+    receipt_ns: int | None
+    place: str
+    """What a message about it begins with: `FILE: record N at byte B`."""
+
+
+MAX_DOCUMENT_BYTES: Final = 256 * 2**20
+"""A single message, a JSON line or a JSON document longer than this is refused: it would be held in memory whole."""
+
+HARMLESS: Final = frozenset(
+    {"other_signal", "unfinished_zst", "repeated_file", "torn_tail", "unknown_file", "warmup", "zone_assumed"}
+)
+_MAX_NOTES: Final = 20
+
+
+@dataclass(slots=True)
+class Skipped:
+    """What reading left out, by reason, and where the first of it stood.
+
+    `torn_tail` a file ends inside a record; `bad_crc` a record's bytes changed; `bad_record` no record of its form;
+    `other_signal` metrics, logs or profiles of the same exporter; `unfinished_zst` a `.zst` beside its `.otlp`;
+    `unknown_file` a file of a folder that holds no form we know; `unreadable_file` one that cannot be opened;
+    `zone_assumed` times that do not say their zone were read as UTC; `warmup` requests of a benchmark's warm-up;
+    `repeated_file` a file of a folder whose requests another of its files has more exactly.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    """`file:line: what was wrong` or `file: what was wrong`, the first few."""
+    anomalies: Counter[str] = field(default_factory=Counter)
+    """What is odd about streams that were read, as in `Assembler.counts`: `anomaly.NAME`."""
+
+    chosen: set[Path] = field(default_factory=set)
+    """Files that a folder or a pattern named: one that cannot be read does not end the audit."""
+
+    @property
+    def broken(self) -> int:
+        """Return how many records were damaged: neither harmless nor the cut end that a crash leaves."""
+        return sum(number for reason, number in self.counts.items() if reason not in HARMLESS)
+
+    def add(self, reason: str, note: str, number: int = 1) -> None:
+        """Count `number` of a reason and keep their place, if there is room."""
+        self.counts[reason] += number
+        if len(self.notes) < _MAX_NOTES:
+            self.notes.append(note)
+
+    def bad(self, path: Path | str, where: int | str, what: object) -> None:
+        """Count a broken record: `where` is its line, or words such as `byte 1234`."""
+        self.add("bad_record", f"{path}:{where}: {what}" if isinstance(where, int) else f"{path}: {where}: {what}")
+
+    def torn(self, path: Path | str, where: int | str) -> None:
+        """Count a record that the file's end cuts."""
+        self.add("torn_tail", f"{path}:{where}: cut" if isinstance(where, int) else f"{path}: {where}: cut")

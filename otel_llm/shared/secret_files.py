@@ -1,0 +1,122 @@
+"""Small files that hold secrets: read with a bound, complained about when everybody can read them, never quoted."""
+
+from __future__ import annotations
+
+import base64
+import re
+import stat
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_FILE_BYTES: Final = 64 * 1024
+MIN_SECRET_BYTES: Final = 24
+MAX_SECRET_BYTES: Final = 64
+"""Source: Standard Webhooks, "Signature scheme"."""
+MAX_SECRETS: Final = 4
+_KEY_ADVICE: Final = "write `whsec_` and 24 to 64 bytes in base64, for example from `openssl rand -base64 32`"
+MAX_TOKENS: Final = 256
+MIN_TOKEN_CHARS: Final = 16
+MAX_TOKEN_CHARS: Final = 1024
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+"""`b64token` of RFC 6750, section 2.1."""
+_BEARER_ADVICE: Final = "write one token a line, for example from `openssl rand -hex 32`"
+_HEADER: Final = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)", re.ASCII)
+
+
+def secret_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines of a file with their numbers, without those that are empty or begin with `#`.
+
+    Raises:
+        UnreadableConfigError: it cannot be read.
+        ConfigError: it is not UTF-8, or more than 64 KiB.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(str(path), None, None, "", f"more than {MAX_FILE_BYTES // 1024} KiB", "one secret a line")
+    try:
+        lines = raw.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), None, None, "", "not UTF-8", "save the file as UTF-8") from None
+    numbered = ((number, line.strip()) for number, line in enumerate(lines, 1))
+    return [(number, line) for number, line in numbered if line and not line.startswith("#")]
+
+
+def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a file, one `name: value` a line.
+
+    Raises:
+        ConfigError: as `secret_lines`, or a line is no header; what it says is not repeated.
+    """
+    headers = []
+    for number, line in secret_lines(path):
+        match = _HEADER.fullmatch(line)
+        if match is None:
+            raise ConfigError(str(path), number, 1, "", "not a header", "write `name: value`, printable ASCII")
+        headers.append((match[1].lower(), match[2]))
+    return tuple(headers)
+
+
+def read_signing_secrets(path: Path) -> tuple[bytes, ...]:
+    """Return the keys of a file of signing secrets, one a line, as Standard Webhooks writes them: `whsec_` and base64.
+
+    With several a message is signed by each: a new one is put first and the old one taken out when receivers know it.
+
+    Raises:
+        ConfigError: as `secret_lines`, there is none, more than MAX_SECRETS, or a line is none; it is not repeated.
+    """
+    keys = []
+    for number, line in secret_lines(path):
+        try:
+            key = base64.b64decode(line.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            key = b""
+        if not line.startswith("whsec_") or not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
+            raise ConfigError(str(path), number, 1, "", "not a signing secret", _KEY_ADVICE)
+        keys.append(key)
+    if not 1 <= len(keys) <= MAX_SECRETS:
+        message = f"more than {MAX_SECRETS} secrets" if keys else "no secret in this file"
+        raise ConfigError(str(path), None, None, "", message, _KEY_ADVICE)
+    return tuple(keys)
+
+
+def read_tokens(path: Path) -> list[bytes]:
+    """Return the tokens of a file: one a line, `#` begins a comment.
+
+    Raises:
+        ConfigError: it cannot be read, holds no token, or a line that is none; what it says is not repeated.
+    """
+    tokens: list[bytes] = []
+    for number, line in secret_lines(path):
+        token = line.partition("#")[0].rstrip()
+        if not _TOKEN.fullmatch(token):
+            message = "not a bearer token (letters, digits, -._~+/ and =)"
+            raise ConfigError(str(path), number, 1, "", message, _BEARER_ADVICE)
+        if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS:
+            limits = f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters"
+            raise ConfigError(str(path), number, 1, "", f"a token has {limits}, not {len(token)}", _BEARER_ADVICE)
+        tokens.append(token.encode())
+    if not tokens:
+        raise ConfigError(str(path), None, None, "", "no token in this file", _BEARER_ADVICE)
+    if len(tokens) > MAX_TOKENS:
+        raise ConfigError(str(path), None, None, "", f"more than {MAX_TOKENS} tokens", "let some senders share one")
+    return tokens
+
+
+def exposed(path: Path) -> str | None:
+    """Return a warning where every user of this machine can read a file that should be secret."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    if mode & stat.S_IROTH:
+        return f"{path} can be read by every user of this machine: chmod o-r {path}"
+    return None

@@ -1,0 +1,72 @@
+"""Files that are whole after a crash: replaced at once, or lines of which a torn last one does not count."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TAIL_BYTES: Final = 64 * 2**20
+"""How much of the end of a file that was written is read back: days of windows, millions of decisions."""
+
+
+def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
+    """Replace a file so that a reader, also after a crash, sees the old one or the new one; `durable`: a power cut too.
+
+    Raises:
+        OSError: it could not be written; the old one stands.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if durable:
+            sync_folder(path.parent, os.fsync)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Return the last lines of a file of JSON lines, none if there is none; a torn last one is cut off the file.
+
+    Raises OSError where it cannot be read or cut.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if (whole < len(data) and size <= TAIL_BYTES) or whole:
+            file.truncate(size - len(data) + whole)
+    lines = data[:whole].decode("utf-8", "replace").splitlines()
+    return lines if size <= TAIL_BYTES else lines[1:]
+
+
+def sync_folder(folder: Path, fsync: Callable[[int], None]) -> None:
+    """Make the names in a folder last; raises OSError. Filesystems that cannot do it for folders say EINVAL."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(fd)
+
+
+def reason_of(error: OSError) -> str:
+    """Return why, in words, without paths."""
+    return error.strerror or str(error)

@@ -1,0 +1,158 @@
+"""The search for the smallest TBT target under which requests are fluid, for many requests at once.
+
+Under a target P a token is late when it rises above its request's line t_i - i P by more than any token before it did.
+Such a token rose by ds - di P, ds ns and di tokens after the late token before it (or the first), and misses
+1 + (ds - di P) // P deadlines. Two things follow from a target that misses too many. Only its late tokens can be late
+under a longer one. And under a longer one each of them misses at most 1 - di + ds // P', none where ds <= di P': so
+where one token's fewer misses are enough, the target at which they fall that far is an upper bound of the answer, and
+mostly is the answer. The search bisects to where that is so, then tries one ns less than the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_llm.slo.rises import climb
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from otel_llm.slo.judged import Bools, Ints
+    from otel_llm.slo.ragged import Ragged
+    from otel_llm.slo.rises import Climb
+
+_NEVER = 2**62
+_FIRST_STRIDE = 16
+"""The second target tried is longer by this share of the first: most answers lie within a few percent of it."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """Hold the requests (R,) whose answer lies in [low, high], low < high, `stride` above low if the guess is right.
+
+    `which`: their positions in the result; `steps`: their deadlines if none were missed twice; `none`: one miss is one
+    too many; `bounded`: `high` is the bound that one late token sets, so that high - 1 is worth trying.
+    """
+
+    which: Ints
+    low: Ints
+    high: Ints
+    stride: Ints
+    steps: Ints
+    none: Bools
+    bounded: Bools
+
+    def only(self, chosen: Bools) -> _Open:
+        """Return the requests `chosen` (R,)."""
+        return _Open(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Hold the tokens (N,) that can still be late, `counts` (R,) of each open request: place and ns since the first."""
+
+    index: Ints
+    since: Ints
+    counts: Ints
+
+
+def smallest_targets(read: Ragged, fluidity: Fraction) -> Ints:
+    """Return each request's smallest target in ns (R,), at least 1, that keeps this fluidity-index.
+
+    Times rise within a request, and all spans add up to less than 2**61; a request's tokens times the index's
+    denominator fit 61 bits too. The index is above 0.
+    """
+    numerator, denominator = fluidity.as_integer_ratio()
+    result, open_, tokens = _begin(read, fluidity)
+    while len(open_.which):
+        tried = np.where(
+            open_.bounded, open_.high - 1, np.minimum((open_.low + open_.high) // 2, open_.low + open_.stride)
+        )
+        late = climb(tokens.since - tokens.index * np.repeat(tried, tokens.counts), tokens.counts)
+        tardy = np.diff(late.bounds)
+        more = _more_than_one(late, np.repeat(tried, tardy))
+        missed = late.sums(more) + tardy
+        met = open_.steps - tardy
+        over = missed - met * (denominator - numerator) // numerator
+        kept = over <= 0
+        # The same if one token less were late.
+        over_less = missed - (met + 1) * (denominator - numerator) // numerator
+        open_.low = np.where(kept, open_.low, tried + 1)
+        open_.high = np.where(kept, tried, open_.high)
+        open_.stride = np.where(kept, open_.stride, np.minimum(2 * open_.stride, open_.high))
+        wanted = np.where(kept, _NEVER, np.where(open_.none, 0, np.maximum(over_less, 1)))
+        bound = _bounds(tokens, late, more, wanted, np.where(open_.none, _NEVER, over))
+        open_.bounded = bound <= open_.high
+        open_.high = np.minimum(bound, open_.high)
+        alive = np.repeat(kept, tokens.counts)
+        alive[late.entry] = True
+        left = open_.low < open_.high
+        if not left.all():
+            result[open_.which] = open_.low
+            alive &= np.repeat(left, tokens.counts)
+        if 4 * int(np.count_nonzero(alive)) < 3 * len(alive):
+            starts = np.cumsum(tokens.counts) - tokens.counts
+            counts = np.add.reduceat(alive, starts, dtype=np.int64)[left]
+            open_, tokens = open_.only(left), _Tokens(tokens.index[alive], tokens.since[alive], counts)
+    return result
+
+
+def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
+    """Return lower bounds of all answers (R,), and the requests of which the answer is not yet known.
+
+    A target below the mean gap times the fluidity-index cannot be kept: the waits add up to at least what the reply
+    took longer than its deadlines allow, and every target's length of them is a miss. Under the longest gap none waits.
+    """
+    numerator, denominator = fluidity.as_integer_ratio()
+    steps = np.maximum(read.lengths - 1, 1)
+    share = float(fluidity) * (1 - 1e-9)
+    low = np.maximum(1, ((read.last - read.first) / steps * share).astype(np.int64))
+    index = np.flatnonzero(read.gaps > np.repeat(low, read.lengths))
+    counts = np.diff(np.searchsorted(index, read.starts), append=len(index))
+    which = np.flatnonzero(counts)
+    counts, result = counts[which], low.copy()
+    starts = np.cumsum(counts) - counts
+    high = np.maximum.reduceat(read.gaps[index], starts) if len(starts) else counts
+    since = read.times[index] - np.repeat(read.first[which], counts)
+    index -= np.repeat(read.starts[which], counts)
+    low, steps = low[which], steps[which]
+    none = steps * (denominator - numerator) < numerator
+    open_ = _Open(which, low, high, low // _FIRST_STRIDE + 1, steps, none, np.zeros(len(which), np.bool_))
+    return result, open_, _Tokens(index, since, counts)
+
+
+def _more_than_one(late: Climb, tried: Ints) -> Ints:
+    """Return how many deadlines each late token misses beyond its own; a division is dear, and few need one."""
+    more = np.zeros(len(tried), np.int64)
+    longer = np.flatnonzero(late.height >= tried)
+    more[longer] = late.height[longer] // tried[longer]
+    return more
+
+
+def _bounds(tokens: _Tokens, late: Climb, more: Ints, in_time: Ints, still_late: Ints) -> Ints:
+    """Return the shortest target (R,) of which it is known that it is kept, beyond all where none is.
+
+    `more`: the late tokens' misses beyond their own. A request keeps a target under which one of its late tokens misses
+    `in_time` (R,) less and is in time, or `still_late` (R,) less and is late; where `in_time` is 0, one under which all
+    are in time.
+    """
+    bound = np.full(len(in_time), _NEVER)
+    some = np.flatnonzero(more + 1 >= np.repeat(in_time, np.diff(late.bounds)))
+    if not len(some):
+        return bound
+    of = np.searchsorted(late.bounds, some, "right") - 1
+    entry, before = late.entry[some], late.entry[some - 1]
+    follows = some > late.bounds[of]
+    ds = tokens.since[entry] - np.where(follows, tokens.since[before], 0)
+    di = tokens.index[entry] - np.where(follows, tokens.index[before], 0)
+    target = -(-ds // di)
+    less = more[some] - still_late[of]
+    part = np.flatnonzero(less >= 0)
+    target[part] = ds[part] // (di[part] + less[part] + 1) + 1
+    first = np.flatnonzero(np.diff(of, prepend=-1))
+    least, most = np.minimum.reduceat(target, first), np.maximum.reduceat(target, first)
+    bound[of[first]] = np.where(in_time[of[first]] == 0, most, least)
+    return bound

@@ -1,0 +1,207 @@
+"""The audit of what comes in pieces: the rows, windows and counts of everything at once, whatever the pieces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.audit_oracle import one_by_one, windows_one_by_one
+from support.core_fleets import Fleet, fleet
+from support.core_spans import examples
+from support.otlp import T0_NS, export, stream_spans
+from support.recordings import vector_classes, vector_messages, write_form
+
+from otel_llm import audit
+from otel_llm.audit import kept, workers
+from otel_llm.audit.inputs import Inputs
+from otel_llm.audit.kernel import judge_batch
+from otel_llm.audit.streams import batches
+from otel_llm.audit.tables import CLASSES, REQUESTS
+from otel_llm.audit.windowing import PARTIALS, Windows, merge_partials, window_partials
+from otel_llm.readers.assemble import Assembler
+from otel_llm.readers.journal_format import frame
+from otel_llm.readers.otlp import decode
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.classes import Benefit, SloClass, SloClasses
+
+LATENESS_NS = 5_000_000_000
+seeds = st.integers(0, 2**32)
+
+
+def journal(drawn: Fleet) -> bytes:
+    return b"".join(frame(export(*one.spans).SerializeToString(), one.receipt_ns) for one in drawn.deliveries)
+
+
+def at_once(drawn: Fleet) -> tuple[list[Any], list[Any], Counter[str]]:
+    """Return rows, windows and counts of an audit that holds everything, stream by stream."""
+    assembler = Assembler()
+    for one in drawn.deliveries:
+        assembler.add(decode(export(*one.spans), one.receipt_ns))
+    judged = one_by_one(assembler.finish(), drawn.classes, assembler.counts)
+    windows = windows_one_by_one(judged, drawn.window_ns, LATENESS_NS, assembler.counts)
+    return [one.row for one in judged], windows, +assembler.counts
+
+
+@settings(max_examples=examples(30))
+@given(seed=seeds, group=st.sampled_from([1, 3, 4096]), held_bytes=st.sampled_from([0, 4000, 10**9]))
+def test_any_journal_gives_the_rows_windows_and_counts_of_all_at_once(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, group: int, held_bytes: int
+) -> None:
+    drawn = fleet(Random(seed))
+    rows, windows, counts = at_once(drawn)
+    path = tmp_path_factory.mktemp("fleet") / "a.otlp"
+    path.write_bytes(journal(drawn))
+    inputs = Inputs([path], held_bytes=held_bytes, group_records=group)
+    table, charged = [], Windows()
+    for batch in inputs.batches():
+        judged = judge_batch(batch, drawn.classes)
+        charged.add(window_partials(batch, judged, drawn.classes, drawn.window_ns, LATENESS_NS))
+        table += judged.to_pylist()
+    found = Counter(inputs.counts + charged.counts)
+    found["unknown_class"] += sum(row["unknown_class"] for row in table)
+    found["skewed_tokens"] += sum(row["skewed"] for row in table)
+
+    assert sorted(({name: row[name] for name in REQUESTS} for row in table), key=str) == sorted(rows, key=str)
+    assert charged.rows(drawn.window_ns) == windows
+    assert +found == counts
+    assert [row["trace_id"] for row in audit.load(path, slo=drawn.classes).rows] == [row["trace_id"] for row in rows]
+
+
+SHAPES = (
+    SloClass("linear", benefit=Benefit(2.5, "linear", 3.25)),
+    SloClass("quadratic", pace_ns=30_000_000, benefit=Benefit(0.7, "quadratic", 0.1)),
+    SloClass("exponential", pace_ns=90_000_000, benefit=Benefit(0.3, "exponential"), reads=(0, 1)),
+    SloClass("slow", pace_ns=2**58, start_ns=2**40),  # so slow that sums would leave 64 bits
+)
+
+
+@settings(max_examples=examples(25))
+@given(seed=seeds, length_ns=st.sampled_from([10**8, 10**9, 10**10]), most_tokens=st.sampled_from([1, 40, 10**6]))
+def test_partial_windows_add_up_to_the_ledgers(seed: int, length_ns: int, most_tokens: int) -> None:
+    drawn = fleet(Random(seed))
+    slo = SHAPES[seed % len(SHAPES)]
+    classes = SloClasses((slo,), slo.name)
+    assembler = Assembler()
+    for one in drawn.deliveries:
+        assembler.add(decode(export(*one.spans), one.receipt_ns))
+    streams = assembler.finish()[:3]
+    counts: Counter[str] = Counter()
+    wanted = windows_one_by_one(one_by_one(streams, classes), length_ns, LATENESS_NS, counts)
+    parts = [
+        window_partials(batch, judge_batch(batch, classes), classes, length_ns, LATENESS_NS)
+        for batch in batches(streams, most_tokens)
+    ]
+    assert all(part.schema == PARTIALS for part in parts)
+    assert merge_partials(reversed(parts), length_ns) == wanted
+    total = Windows()
+    for part in parts:
+        total.add(part)
+    assert +total.counts == +counts
+
+
+def test_nothing_in_no_windows_out() -> None:
+    classes = load_slo(None)
+    judged = [judge_batch(batch, classes) for batch in batches([])]
+    assert judged == []
+    assert merge_partials([], 10) == []
+
+
+def recorded(tmp_path: Path) -> Path:
+    return write_form(tmp_path, "journal.otlp", vector_messages())
+
+
+def test_several_processes_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path)
+    classes = vector_classes()
+    one = audit.load(path, slo=classes)
+    inputs = list(Inputs([path]).batches())
+    single = [batch.slice(row, 1) for batch in inputs for row in range(min(8, len(batch)))]
+    monkeypatch.setattr(workers, "SMALL_BATCHES", 2)
+    work = workers.Work(classes, 10**10, LATENESS_NS)
+    alone = list(workers.outcomes(iter(single), work, 1))
+    together = list(workers.outcomes(iter(single), work, 3))
+    assert [found.judged for found in together] == [found.judged for found in alone]
+    assert [found.partials for found in together] == [found.partials for found in alone]
+    assert audit.load(path, slo=classes, jobs=2).judged_table == one.judged_table  # too small for a second process
+
+
+def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    single = [batch.slice(0, 1) for batch in Inputs([recorded(tmp_path)]).batches()] * 4
+    monkeypatch.setattr(workers, "SMALL_BATCHES", 0)
+    monkeypatch.setattr(workers, "_run", exit_now)
+    with pytest.raises(audit.WorkerError, match="--jobs 1"):
+        list(workers.outcomes(iter(single), workers.Work(vector_classes(), None, LATENESS_NS), 2))
+
+
+def exit_now(_: pa.RecordBatch) -> None:
+    import os
+
+    os._exit(1)
+
+
+def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recorded(tmp_path)
+    every = audit.load(path, slo=vector_classes())
+    for position, row in enumerate(every.rows):
+        delivery = every.delivery(position)
+        assert delivery is not None
+        assert (delivery.resolved.trace_id.hex(), len(delivery.times_ns)) == (row["trace_id"], row["tokens"])
+
+    monkeypatch.setattr(audit.load.__globals__["Kept"].__init__, "__defaults__", ((), 0, 2))
+    wanted = next(row["trace_id"] for row in every.rows if row["idle_s"] == 0)
+    few = audit.load(path, slo=vector_classes(), keep=[str(wanted)])
+    rows: list[Any] = few.rows
+    at_hand = {position for position in range(len(rows)) if few.delivery(position) is not None}
+    longest = sorted((-(row["idle_s"] or 0), position) for position, row in enumerate(rows))[:2]
+    lowest = sorted(
+        (row["fluidity_index"], position)
+        for position, row in enumerate(rows)
+        if row["fluidity_index"] is not None and row["fluidity_index"] < 1
+    )[:4]
+    asked = {position for position, row in enumerate(few.rows) if row["trace_id"] == wanted}
+    assert at_hand == {position for _, position in [*longest, *lowest]} | asked
+    with pytest.raises(IndexError):
+        few.delivery(10**6)
+
+
+def test_classes_is_the_summary_as_a_table(tmp_path: Path) -> None:
+    found = audit.load(recorded(tmp_path), slo=vector_classes())
+    summary = found.summary()["classes"]
+    table = found.classes
+    assert list(table.columns) == list(CLASSES)
+    assert len(table) == sum(len(places) for places in summary.values())
+    for _, row in table.iterrows():
+        figures = summary[row["slo_class"]][row["measured_at"]]
+        shown = {name: None if row[name] is pd.NA else row[name] for name in figures}
+        assert shown == figures
+
+
+def test_windows_that_were_not_charged_are_not_made_up(tmp_path: Path) -> None:
+    found = audit.load(recorded(tmp_path), slo=vector_classes(), windows=False)
+    with pytest.raises(ValueError, match="windows=True"):
+        _ = found.windows
+
+
+def test_strict_stops_at_the_first_broken_record(tmp_path: Path) -> None:
+    good = frame(export(*stream_spans([T0_NS + 1], end_ns=T0_NS + 2)).SerializeToString(), T0_NS)
+    path = tmp_path / "a.otlp"
+    path.write_bytes(good + frame(b"\xff\xff\xff", T0_NS + 1) + good + frame(b"\xff\xff", T0_NS + 2) + good[:-3])
+    assert audit.load(path).skipped.broken == 2
+    with pytest.raises(audit.BrokenRecordError, match=rf"a\.otlp: record 2 at byte {len(good)}: not an OTLP"):
+        audit.load(path, strict=True)
+    path.write_bytes(good + good[:-3])
+    assert audit.load(path, strict=True).skipped.counts["torn_tail"] == 1
+
+
+def test_a_small_input_is_kept_whole_and_a_large_one_is_not() -> None:
+    assert kept.ALL_TOKENS * 8 <= 32 * 2**20
+    assert kept.WORST >= 9

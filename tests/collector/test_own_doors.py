@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from otel_llm.collector.address import Address
+from otel_llm.collector.own_doors import refuse_own_door
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.otlp_target import OtlpTarget
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "door"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0"),
+        ("127.0.0.2", "0.0.0.0"),
+        ("[::ffff:127.0.0.1]", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("[::1]", "::"),
+        ("127.0.0.1", "::"),
+    ],
+)
+def test_our_own_door_is_refused_under_every_name(host: str, door: str, port: int) -> None:
+    with pytest.raises(StartError, match="is this collector's own door"):
+        refuse_own_door(OtlpTarget(f"http://{host}:{port}"), [Address("127.0.0.1", port - 1), Address(door, port)])
+
+
+@pytest.mark.parametrize(
+    ("host", "door", "off"),
+    [
+        ("127.0.0.1", "127.0.0.1", 1),
+        ("127.0.0.2", "127.0.0.1", 0),
+        ("192.0.2.1", "0.0.0.0", 0),  # TEST-NET-1: nobody's
+        ("no-such-host.invalid", "0.0.0.0", 0),
+    ],
+)
+def test_others_are_not(host: str, door: str, off: int, port: int) -> None:
+    refuse_own_door(OtlpTarget(f"http://{host}:{port + off}"), [Address(door, port)])

@@ -1,0 +1,61 @@
+"""A real `vllm bench serve` against a real vLLM on the CPU: its figures are ours, its failures too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bench_figures import check_vllm
+from support.bench_read import judged, read
+from support.vllm_server import OFFLINE, VENV, VllmServer
+
+pytestmark = pytest.mark.vllm
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    with VllmServer(tmp_path_factory.mktemp("vllm") / "log") as running:
+        yield running
+
+
+def bench(server: VllmServer, folder: Path, prompts: list[str], *more: str) -> tuple[dict[str, Any], Path]:
+    """Run the benchmark over some prompts; return its result and the file."""
+    asked = folder / "prompts.json"
+    asked.write_text(json.dumps([{"conversations": [{"value": prompt}, {"value": "..."}]} for prompt in prompts]))
+    result = folder / "result.json"
+    command = [
+        *(str(VENV / "bin" / "vllm"), "bench", "serve", "--base-url", server.url.removesuffix("/v1")),
+        *("--model", "tiny", "--tokenizer", str(VENV / "tiny"), "--seed", "1", "--ignore-eos"),
+        *("--dataset-name", "sharegpt", "--dataset-path", str(asked), "--sharegpt-output-len", str(TOKENS)),
+        *("--num-prompts", str(len(prompts)), "--disable-shuffle"),
+        *("--save-result", "--save-detailed", "--result-filename", str(result), *more),
+    ]
+    environment = {**os.environ, **OFFLINE, "VLLM_PLUGINS": ""}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
+    return json.loads(result.read_text()), result
+
+
+def test_vllms_figures_are_ours(server: VllmServer, tmp_path: Path) -> None:
+    # The third is longer than the model can take: the server refuses it.
+    prompts = ["def f(x):", "import torch", "x " * 350, "class Net(nn.Module):"]
+    run, path = bench(server, tmp_path, prompts, "--backend", "openai", "--max-concurrency", "2")
+    streams, skipped = read(path.read_bytes(), path)
+    check_vllm(run, streams)
+    assert [one.resolved.outcome for one in streams] == ["completed", "completed", "error", "completed"]
+    assert run["failed"] == 1
+    assert "anomaly.failures_do_not_add_up" not in skipped.anomalies
+    rows = judged(streams)
+    assert [row["met"] is not None for row in rows] == [True] * 4
+    assert rows[2]["met"] is False
+    assert rows[2]["e2e_s"] is None
+    for row in (rows[0], rows[1], rows[3]):
+        # The server sends a chunk a token, where it is not behind.
+        assert (row["tokens"] == TOKENS) == (row["token_basis"] == "exact")
+        assert (row["model"], row["slo_class"]) == ("tiny", "chat")

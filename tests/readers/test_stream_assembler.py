@@ -1,0 +1,135 @@
+"""Streams handed on while they come are those that are there at the end, however the input is cut and bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.core_fleets import Delivery, Fleet, fleet
+from support.core_spans import examples
+from support.otlp import T0_NS, Value, export, request_span, segment_span, token
+
+from otel_llm import semconv
+from otel_llm.collector.evaluator import Patience
+from otel_llm.readers.assemble import Assembler, row_order
+from otel_llm.readers.otlp import decode
+from otel_llm.readers.records import Batch
+from otel_llm.readers.stream_assembler import StreamAssembler
+from otel_llm.readers.stream_parts import Streams
+from otel_llm.rules.ruleset import RuleSet
+from otel_llm.slo.classes import SloClass, SloClasses
+
+seeds = st.integers(0, 2**32)
+
+
+def received(drawn: Fleet, *, columns: bool) -> list[tuple[Batch, int | None]]:
+    """Return what the export requests of a fleet hold."""
+    return [(one.batch(columns=columns), one.receipt_ns) for one in drawn.deliveries]
+
+
+def kept(drawn: Fleet) -> tuple[list[Any], Counter[str]]:
+    """Return the streams that an assembler gives that keeps everything to the end."""
+    assembler = Assembler()
+    for delivery in drawn.deliveries:
+        assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
+    return [(one.resolved, list(one.times_ns), one.kinds) for one in assembler.finish()], +assembler.counts
+
+
+def ordered(parts: list[Streams]) -> list[Any]:
+    found = []
+    for part in parts:
+        for place, resolved in enumerate(part.resolved):
+            times = part.times_ns[part.offsets[place] : part.offsets[place + 1]].tolist()
+            found.append((resolved, times, part.kinds[place]))
+    return sorted(found, key=lambda one: row_order(one[0]))
+
+
+def streamed(
+    batches: list[tuple[Batch, int | None]], size: int, held_bytes: int, kept_bytes: int = 10**9
+) -> tuple[list[Any], Counter[str], int]:
+    """Return the streams, what was counted, and how many were handed on before the end."""
+    assembler = StreamAssembler(held_bytes=held_bytes, kept_bytes=kept_bytes)
+    early = [assembler.take(batches[at : at + size]) for at in range(0, len(batches), size)]
+    late = list(assembler.finish())
+    return ordered([*early, *late]), +assembler.counts, sum(map(len, early))
+
+
+@settings(max_examples=examples(60))
+@given(seeds, st.sampled_from([1, 2, 7, 10**6]), st.sampled_from([0, 3_000, 10**9]), st.sampled_from([0, 10**9]))
+def test_streams_are_those_of_the_end_at_any_batch_size_and_bound(
+    seed: int, size: int, held_bytes: int, kept_bytes: int
+) -> None:
+    drawn = fleet(Random(seed), calm=seed % 3 == 0)
+    wanted, counts = kept(drawn)
+    found, counted, _ = streamed(received(drawn, columns=seed % 2 == 0), size, held_bytes, kept_bytes)
+    assert found == wanted
+    assert counted == counts
+
+
+END: dict[str, Value] = {semconv.OUTCOME: "completed", semconv.TOKENS: 4, semconv.TOKEN_BASIS: "exact"}
+Cut = tuple[int, int, list[int]]
+
+
+def sent(cuts: list[Cut], *, choice: int = 0, request: bool = True, said: dict[str, Value] = END) -> list[Span]:
+    """Return segments (number, first token, arrivals in ms), of which the last one ends the stream, and the request."""
+    spans = [
+        segment_span(
+            seq,
+            first,
+            [token(T0_NS + at * 10**6) for at in arrivals],
+            choice=choice,
+            start_ns=T0_NS,
+            end_ns=T0_NS + 10**9,
+            attributes=said if place == len(cuts) - 1 else {semconv.GEN_AI_REQUEST_MODEL: "m"} if not seq else None,
+        )
+        for place, (seq, first, arrivals) in enumerate(cuts)
+    ]
+    whole = request_span(start_ns=T0_NS, end_ns=T0_NS + 10**9)
+    return [*spans, *([whole] if request else [])]
+
+
+STREAMS: dict[str, list[Span]] = {
+    "whole": sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])]),
+    "tokens that were never sent": sent([(0, 0, []), (1, 0, [1]), (2, 2, [3, 4])]),
+    "tokens said twice": sent([(0, 0, []), (1, 0, [1, 2, 3]), (2, 2, [3, 4])]),
+    "fewer than declared": sent([(0, 0, []), (1, 0, [1]), (2, 1, [3])]),
+    "a number that never came": sent([(0, 0, []), (2, 0, [1, 2]), (3, 2, [3, 4])]),
+    "without a beginning": sent([(1, 0, [1, 2]), (2, 2, [3, 4])]),
+    "another choice": sent([(0, 0, []), (1, 0, [4, 3]), (2, 2, [3, 4])]) + sent([(0, 0, []), (1, 0, [5])], choice=1),
+    "a last one that leaves the end to the request": sent(
+        [(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], said={semconv.OUTCOME: "completed"}
+    ),
+}
+
+
+EARLY = {"whole", "another choice", "a last one that leaves the end to the request"}
+"""What is handed on before the end: of several choices the first, where the others come later."""
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize("held_bytes", [0, 10**9])
+def test_streams_that_are_odd(name: str, size: int, held_bytes: int) -> None:
+    spans = STREAMS[name]
+    deliveries = tuple(Delivery(T0_NS + at, (span,)) for at, span in enumerate([*spans, spans[0], spans[-1]]))
+    drawn = Fleet(SloClasses((SloClass(),), "chat"), RuleSet(()), Patience(1, 1), 1, deliveries)
+    wanted, counts = kept(drawn)
+    found, counted, early = streamed(received(drawn, columns=False), size, held_bytes)
+    assert (found, counted) == (wanted, counts)
+    if held_bytes and size < 100:
+        assert bool(early) == (name in EARLY)
+
+
+def test_what_is_numbered_behind_the_end_of_a_stream_that_is_gone_changes_nothing() -> None:
+    assembler = StreamAssembler()
+    whole = [(decode(export(span), T0_NS), T0_NS) for span in STREAMS["whole"]]
+    assert len(assembler.take(whole)) == 1
+    late = segment_span(3, 4, [token(T0_NS)], start_ns=T0_NS, end_ns=T0_NS + 10**9)
+    assert len(assembler.take([(decode(export(late), T0_NS), T0_NS)])) == 0
+    assert list(assembler.finish()) == []
+    assert +assembler.counts == Counter({"anomaly.segment_after_end": 1})

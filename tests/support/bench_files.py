@@ -1,0 +1,332 @@
+"""The same requests in the forms in which benchmark tools write them, after the notes on their files.
+
+Written from the other side than the readers are: a request is known here, and put into each form as the tool would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+WALL_NS = 1_700_000_000_000_000_000
+UPTIME_NS = 3_000_000_000_000
+"""Where the monotonic clock stands when the wall clock reads WALL_NS."""
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One chunk of a reply: when it came (ns after the sending), and how many tokens it held."""
+
+    after_ns: int
+    tokens: int = 1
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that was answered in full: it was sent so long after WALL_NS, and ended with its last chunk."""
+
+    sent_ns: int
+    chunks: tuple[Chunk, ...]
+    input_tokens: int = 12
+    model: str = "m"
+    waited_ns: int = 0
+    """How long before the sending the client had decided to send it."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.chunks)
+
+    @property
+    def end_ns(self) -> int:
+        """When the reply ended, after the sending."""
+        return self.chunks[-1].after_ns
+
+
+def gaps_ns(asked: Asked) -> list[int]:
+    return [b.after_ns - a.after_ns for a, b in pairwise(asked.chunks)]
+
+
+def vllm_run(requests: Sequence[Asked], **more: Any) -> dict[str, Any]:
+    count = len(requests)
+    return {
+        "date": "20260101-120000",
+        "endpoint_type": "openai-chat",
+        "backend": "openai-chat",
+        "label": None,
+        "model_id": "m",
+        "tokenizer_id": "t",
+        "num_prompts": count,
+        "request_rate": "inf",
+        "duration": 3.2,
+        "completed": count,
+        "failed": 0,
+        "input_lens": [asked.input_tokens for asked in requests],
+        "output_lens": [asked.tokens for asked in requests],
+        "ttfts": [asked.chunks[0].after_ns / NS for asked in requests],
+        "itls": [[gap / NS for gap in gaps_ns(asked)] for asked in requests],
+        "latencies": [asked.end_ns / NS for asked in requests],
+        "start_times": [(UPTIME_NS + asked.sent_ns) / NS for asked in requests],
+        "queue_times": [asked.waited_ns / NS for asked in requests],
+        "generated_texts": ["text"] * count,
+        "errors": [""] * count,
+        **more,
+    }
+
+
+def vllm(requests: Sequence[Asked]) -> bytes:
+    return json.dumps(vllm_run(requests)).encode()
+
+
+def sglang_run(requests: Sequence[Asked], backend: str = "sglang", **more: Any) -> dict[str, Any]:
+    gaps: list[list[float]] = []
+    for asked in requests:
+        spread: list[float] = []
+        for gap, chunk in zip(gaps_ns(asked), asked.chunks[1:], strict=True):
+            native = backend == "sglang"
+            spread += [gap / NS / chunk.tokens] * chunk.tokens if native else [gap / NS]
+        gaps.append(spread)
+    return {
+        "tag": None,
+        "backend": backend,
+        "dataset_name": "random",
+        "request_rate": 2.0,
+        "server_info": {"model_path": "m"},
+        "duration": 3.0,
+        "completed": len(requests),
+        "total_output_tokens_retokenized": sum(asked.tokens for asked in requests),
+        "input_lens": [asked.input_tokens for asked in requests],
+        "output_lens": [asked.tokens for asked in requests],
+        "ttfts": [asked.chunks[0].after_ns / NS for asked in requests],
+        "itls": gaps,
+        "generated_texts": [".."] * len(requests),
+        "errors": [""] * len(requests),
+        **more,
+    }
+
+
+def sglang(requests: Sequence[Asked]) -> bytes:
+    return json.dumps(sglang_run(requests)).encode() + b"\n"
+
+
+def sglang_openai(requests: Sequence[Asked]) -> bytes:
+    return json.dumps(sglang_run(requests, "sglang-oai-chat")).encode() + b"\n"
+
+
+def aiperf_metadata(asked: Asked, number: int, **more: Any) -> dict[str, Any]:
+    start_ns = WALL_NS + asked.sent_ns
+    return {
+        "session_num": number,
+        "x_request_id": f"request-{number}",
+        "credit_issued_ns": start_ns - asked.waited_ns,
+        "request_start_ns": start_ns,
+        "request_ack_ns": start_ns + 1,
+        "request_end_ns": start_ns + asked.end_ns,
+        "worker_id": "w",
+        "record_processor_id": "p",
+        "benchmark_phase": "profiling",
+        "was_cancelled": False,
+        **more,
+    }
+
+
+def aiperf_record(asked: Asked, number: int = 0, **more: Any) -> dict[str, Any]:
+    first_ns = asked.chunks[0].after_ns
+    metrics: dict[str, Any] = {
+        "time_to_first_token": {"value": first_ns / 1e6, "unit": "ms"},
+        "inter_chunk_latency": {"value": [gap / 1e6 for gap in gaps_ns(asked)], "unit": "ms"},
+        "request_latency": {"value": asked.end_ns / 1e6, "unit": "ms"},
+        "output_sequence_length": {"value": asked.tokens + 3, "unit": "tokens"},
+        "usage_completion_tokens": {"value": asked.tokens, "unit": "tokens"},
+        "usage_prompt_tokens": {"value": asked.input_tokens, "unit": "tokens"},
+    }
+    if len(asked.chunks) == 1:
+        del metrics["inter_chunk_latency"]
+    return {"metadata": aiperf_metadata(asked, number), "metrics": metrics, **more}
+
+
+def aiperf_records(requests: Sequence[Asked]) -> bytes:
+    return _lines(aiperf_record(asked, number) for number, asked in enumerate(requests))
+
+
+def chat_events(asked: Asked, *, running: bool) -> list[tuple[int, str]]:
+    """Return the events of a reply with when they came: the role at once with the first, the usage with the last."""
+
+    def event(delta: Any, **more: Any) -> str:
+        choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": None}]
+        return json.dumps({"object": "chat.completion.chunk", "choices": choices, **more})
+
+    told = 0
+    events = [(asked.chunks[0].after_ns, event({"role": "assistant", "content": ""}))]
+    for chunk in asked.chunks:
+        told += chunk.tokens
+        usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": told}} if running else {}
+        events.append((chunk.after_ns, event({"content": "word \u00e9"}, **usage)))
+    usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": asked.tokens}}
+    return [*events, (asked.end_ns, event(None, **usage)), (asked.end_ns, "[DONE]")]
+
+
+def aiperf_raw_line(asked: Asked, number: int = 0, *, running: bool = True, **more: Any) -> dict[str, Any]:
+    perf_ns = UPTIME_NS + asked.sent_ns
+    return {
+        "metadata": aiperf_metadata(asked, number),
+        "start_perf_ns": perf_ns,
+        "payload": {"model": asked.model, "messages": [], "stream": True},
+        "request_headers": {},
+        "status": 200,
+        "responses": [
+            {"perf_ns": perf_ns + after_ns, "packets": [{"name": "data", "value": value}]}
+            for after_ns, value in chat_events(asked, running=running)
+        ],
+        **more,
+    }
+
+
+def aiperf_raw(requests: Sequence[Asked]) -> bytes:
+    # Grouped by processor, not by time.
+    return _lines(aiperf_raw_line(asked, number) for number, asked in reversed(list(enumerate(requests))))
+
+
+def inference_perf_entry(asked: Asked, **more: Any) -> dict[str, Any]:
+    start_ns = UPTIME_NS + asked.sent_ns
+    stamps = [(start_ns + chunk.after_ns) / NS for chunk in asked.chunks]
+    tokens = [stamp for stamp, chunk in zip(stamps, asked.chunks, strict=True) for _ in range(chunk.tokens)]
+    return {
+        "start_time": start_ns / NS,
+        "end_time": (start_ns + asked.end_ns) / NS,
+        "request": json.dumps({"model": asked.model, "messages": [], "stream": True}),
+        "response": "data: ...",
+        "error": None,
+        "info": {
+            "input_tokens": asked.input_tokens,
+            "lora_adapter": None,
+            "response_metrics": {
+                "output_tokens": asked.tokens,
+                "server_usage": {"completion_tokens": asked.tokens},
+                "response_chunks": ["{}"] * len(stamps),
+                "chunk_times": stamps,
+                "output_token_times": tokens,
+            },
+        },
+        **more,
+    }
+
+
+def inference_perf(requests: Sequence[Asked]) -> bytes:
+    return json.dumps([inference_perf_entry(asked) for asked in requests], indent=2).encode()
+
+
+def genai_perf_entry(asked: Asked) -> dict[str, Any]:
+    start_ns = WALL_NS + asked.sent_ns
+    # A network read ends anywhere: here each event but its last bytes comes with the read before.
+    reads: list[tuple[int, str]] = []
+    rest = ""
+    for after_ns, value in chat_events(asked, running=True):
+        event = f"data: {value}\n\n"
+        reads.append((start_ns + after_ns, rest + event[:-1]))
+        rest = ""
+        reads.append((start_ns + after_ns, event[-1:]))
+    return {
+        "timestamp": start_ns,
+        "sequence_id": 1,
+        "request_inputs": {"payload": json.dumps({"model": asked.model, "messages": []})},
+        "response_timestamps": [at_ns for at_ns, _ in reads],
+        "response_outputs": [{"response": text} for _, text in reads],
+    }
+
+
+def genai_perf(requests: Sequence[Asked]) -> bytes:
+    experiment = {
+        "experiment": {"mode": "request_rate", "value": 4.0},
+        "requests": [genai_perf_entry(asked) for asked in requests],
+        "window_boundaries": [WALL_NS],
+    }
+    tail = {"version": "2.60", "service_kind": "openai", "endpoint": "v1/chat/completions"}
+    return json.dumps({"experiments": [experiment], **tail}).encode()
+
+
+def etalon_file(requests: Sequence[Asked]) -> dict[str, Any]:
+    def between(asked: Asked) -> list[float]:
+        spread: list[float] = [0] * (asked.chunks[0].tokens - 1)
+        for gap, chunk in zip(gaps_ns(asked), asked.chunks[1:], strict=True):
+            spread += [gap / NS, *[0] * (chunk.tokens - 1)]
+        return spread
+
+    count = len(requests)
+    return {
+        "num_prompt_tokens": [asked.input_tokens for asked in requests],
+        "num_output_tokens": [asked.tokens for asked in requests],
+        "num_total_tokens": [asked.tokens + asked.input_tokens for asked in requests],
+        "tpot": [0.02] * count,
+        "ttft": [asked.chunks[0].after_ns / NS for asked in requests],
+        "tbt": [between(asked) for asked in requests],
+        "end_to_end_latency": [asked.end_ns / NS for asked in requests],
+        "normalized_end_to_end_latency": [0.1] * count,
+        "output_throughput": [15.4] * count,
+        "deadline_miss_rate": [0] * count,
+        "min_tbt_deadline_to_meet": [0.03] * count,
+    }
+
+
+def etalon(requests: Sequence[Asked]) -> bytes:
+    return json.dumps(etalon_file(requests)).encode()
+
+
+def guidellm_entry(asked: Asked, number: int = 0, **more: Any) -> dict[str, Any]:
+    start_s = (WALL_NS + asked.sent_ns) / NS
+    first_s, end_s = start_s + asked.chunks[0].after_ns / NS, start_s + asked.end_ns / NS
+    return {
+        "type_": "generative_request_stats",
+        "request_id": f"request-{number}",
+        "request_args": json.dumps({"body": {"model": asked.model}}),
+        "info": {
+            "status": "completed",
+            "error": None,
+            "timings": {
+                "targeted_start": start_s - asked.waited_ns / NS,
+                "request_start": start_s,
+                "first_token_iteration": first_s,
+                "first_output_token_iteration": first_s,
+                "last_token_iteration": end_s,
+                "token_iterations": len(asked.chunks),
+                "request_end": end_s,
+            },
+        },
+        "input_metrics": {"text_tokens": asked.input_tokens},
+        "output_metrics": {"text_tokens": asked.tokens},
+        **more,
+    }
+
+
+def guidellm_report(successful: Sequence[Any], errored: Sequence[Any] = (), incomplete: Sequence[Any] = ()) -> bytes:
+    lists = {"successful": list(successful), "errored": list(errored), "incomplete": list(incomplete), "total": None}
+    report = {
+        "metadata": {"version": 2, "guidellm_version": "0.8.1"},
+        "config": {"spec": {"backend": {"kind": "openai_http", "model": "m"}}},
+        "benchmarks": [{"type_": "generative_benchmark", "requests": lists}],
+    }
+    return json.dumps(report).encode()
+
+
+def guidellm(requests: Sequence[Asked]) -> bytes:
+    return guidellm_report([guidellm_entry(asked, number) for number, asked in enumerate(requests)])
+
+
+WRITERS: dict[str, Callable[[Sequence[Asked]], bytes]] = {
+    "vllm": vllm,
+    "sglang": sglang,
+    "sglang-openai": sglang_openai,
+    "aiperf-records": aiperf_records,
+    "aiperf-raw": aiperf_raw,
+    "inference-perf": inference_perf,
+    "genai-perf": genai_perf,
+    "etalon": etalon,
+    "guidellm": guidellm,
+}
+
+
+def _lines(records: Any) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)

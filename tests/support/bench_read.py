@@ -1,0 +1,56 @@
+"""Read a result file of a benchmark tool from bytes, as the audit would: recognised, read, judged to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from otel_llm.readers.assemble import Assembled
+from otel_llm.readers.forms import Head, known_forms
+from otel_llm.readers.rows import judged_row, unjudged_row
+from otel_llm.readers.skipped import Skipped
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.request import judge
+
+CLASSES = load_slo(None)
+
+
+def read(data: bytes, path: Path | str = "result.json", pieces: int = 1) -> tuple[list[Assembled], Skipped]:
+    """Return what the reader that recognises `data` makes of it, given to it in so many pieces."""
+    head = Head(data[:262144])
+    form = next(form for form in known_forms() if form.looks(head))
+    skipped = Skipped()
+    size = -(-len(data) // pieces) or 1
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    found = [one for one in form.read(Path(path), chunks, skipped) if isinstance(one, Assembled)]
+    return found, skipped
+
+
+def recognised(data: bytes) -> str | None:
+    """Return the name of the form that data is taken for."""
+    return next((form.name for form in known_forms() if form.looks(Head(data[:262144]))), None)
+
+
+def judged(streams: Sequence[Assembled]) -> list[dict[str, Any]]:
+    """Return the rows of streams by the shipped classes, in their order: by the scalar arithmetic, one by one."""
+    rows: list[dict[str, Any]] = []
+    for stream in streams:
+        resolved = stream.resolved
+        slo, _ = CLASSES.choose(resolved.declared_class, resolved.attributes)
+        if not resolved.complete:
+            rows.append(unjudged_row(resolved, slo.name, stream.times_ns, stream.kinds, slo.reads))
+            continue
+        assert resolved.commit_ns is not None
+        assert resolved.end_ns is not None
+        verdict = judge(
+            stream.times_ns,
+            commit_ns=resolved.commit_ns,
+            end_ns=resolved.end_ns,
+            outcome=resolved.outcome,
+            slo=slo,
+            kinds=stream.kinds,
+            input_tokens=resolved.input_tokens,
+        )
+        rows.append(judged_row(resolved, slo.name, dict(verdict.columns())))
+    return rows

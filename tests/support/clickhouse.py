@@ -1,0 +1,64 @@
+"""ClickHouse in a process of its own (chdb): the Collector's table, filled with spans, asked as its users would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+TABLE = """
+CREATE TABLE otel_traces (
+    Timestamp DateTime64(9), TraceId String, SpanId String, ParentSpanId String, TraceState String,
+    SpanName LowCardinality(String), SpanKind LowCardinality(String), ServiceName LowCardinality(String),
+    ResourceAttributes Map(LowCardinality(String), String), ScopeName String, ScopeVersion String,
+    SpanAttributes Map(LowCardinality(String), String), Duration UInt64, StatusCode LowCardinality(String),
+    StatusMessage String,
+    Events Nested (
+        Timestamp DateTime64(9), Name LowCardinality(String), Attributes Map(LowCardinality(String), String)
+    ),
+    Links Nested (TraceId String, SpanId String, TraceState String, Attributes Map(LowCardinality(String), String))
+) ENGINE = MergeTree() PARTITION BY toDate(Timestamp) ORDER BY (ServiceName, SpanName, toDateTime(Timestamp))
+"""
+"""The columns of exporter/clickhouseexporter/internal/sql_templates/traces_table.sql of the Collector's contrib."""
+
+_PROGRAM = """
+import json, sys
+from chdb.session import Session
+
+job = json.load(sys.stdin)
+session = Session()
+session.query("CREATE DATABASE otel")
+session.query("USE otel")
+session.query("SET session_timezone = 'UTC'")
+session.query(job["table"])
+session.query("INSERT INTO otel_traces FORMAT JSONEachRow " + job["rows"])
+session.query(f"SET session_timezone = '{job['zone']}'")
+for path, query in job["queries"].items():
+    with open(path, "wb") as out:
+        out.write(session.query(query).bytes())
+"""
+
+
+def ask(rows: bytes, queries: dict[Path, str], zone: str = "UTC") -> None:
+    """Insert rows (JSONEachRow) into `otel_traces` and write what each query answers to its file."""
+    if find_spec("chdb") is None:
+        pytest.skip("no chdb (ClickHouse as a library, 180 MB): run `make clickhouse-env`")
+    job = {
+        "table": TABLE,
+        "rows": rows.decode(),
+        "zone": zone,
+        "queries": {str(path): query for path, query in queries.items()},
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
