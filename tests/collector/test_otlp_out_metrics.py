@@ -194,7 +194,8 @@ def test_an_evaluator_that_cannot_say_is_a_failure_too(caplog: pytest.LogCapture
         sender = out(port, "grpc", busy, interval_s=0.01)
         wait_until("it failed often", lambda: sender.failed >= 3)
         sender.stop(WAIT_S)
-    assert len(caplog.records) == 1
+    # The SDK's own log may still hear of another test's exporter.
+    assert sum(record.name.startswith("otel_llm.") for record in caplog.records) == 1
 
 
 @both

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +16,7 @@ import pytest
 from actions.orders import NOW_NS, order
 from support.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
+from support.ports import free_ports
 
 from otel_llm.actions.engines import RouterDrain
 from otel_llm.actions.executor import Reply
@@ -30,19 +30,14 @@ def worker(came: Came, before: int) -> Say:
     return Say(200, b"{}")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def router(module: str, log: Path, *workers: str) -> Iterator[str]:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"no router: {module} is not installed")
-    port = free_port()
+    port, port_of_metrics = free_ports(2)
     command = [
         *(sys.executable, "-m", f"{module}.launch_router", "--host", "127.0.0.1", "--port", str(port)),
-        *("--prometheus-port", str(free_port()), "--worker-urls", *workers),
+        *("--prometheus-port", str(port_of_metrics), "--worker-urls", *workers),
     ]
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=dict(os.environ))

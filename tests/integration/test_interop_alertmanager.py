@@ -18,8 +18,9 @@ from support.alertmanager import Alertmanager, alertmanager
 from support.commands import wait_until
 from support.interop_prometheus import Prometheus
 from support.interop_prometheus import program as prometheus_program
-from support.interop_service import Service, free_ports, service
+from support.interop_service import Service, service
 from support.otlp import IDENTITY, Value, export, segment_span
+from support.ports import free_ports
 
 from otel_llm import semconv
 from otel_llm.actions.alerts import Alerts

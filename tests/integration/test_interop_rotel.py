@@ -16,12 +16,7 @@ from support import interop_rows
 from support.commands import collector, environment, wait_until
 from support.interop_journal import received_spans
 from support.interop_sdk import deliver
-
-
-def free_address() -> str:
-    """Return an address that nobody listened at a moment ago: this Collector cannot pick a port itself."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+from support.ports import free_ports
 
 
 def accepts(address: str) -> bool:
@@ -40,7 +35,8 @@ def rotel(folder: Path, endpoint: str, protocol: str) -> Iterator[tuple[str, str
     found = importlib.util.find_spec("rotel")
     if found is None or found.origin is None:
         pytest.skip("no rotel (a Collector from PyPI): `pip install rotel`")
-    at_grpc, at_http = free_address(), free_address()
+    # This Collector cannot pick a port itself.
+    at_grpc, at_http = (f"127.0.0.1:{port}" for port in free_ports(2))
     command = [
         *(str(Path(found.origin).with_name("rotel-agent")), "start", "--pid-file", str(folder / "rotel.pid")),
         *("--otlp-grpc-endpoint", at_grpc, "--otlp-http-endpoint", at_http),

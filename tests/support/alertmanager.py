@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.action_receiver import Receiver
 from support.commands import wait_until
-from support.interop_service import free_ports
+from support.ports import free_ports
 
 CONFIG = """
 route: {receiver: hook, group_by: [alertname], group_wait: 500ms, group_interval: 1s, repeat_interval: 24h}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,24 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.commands import environment, wait_until
+from support.ports import free_ports
 
 LOAD = Path(__file__).with_name("interop_load.py")
 STOP_S = 120.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listened at a moment ago, below those that the system gives to clients.
-
-    A client that tries to connect while the collector is down could be given the collector's own port otherwise.
-    """
-    first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-    chance = random.SystemRandom()
-    found: set[int] = set()
-    while len(found) < count:
-        port = chance.randrange(first_of_clients // 2, first_of_clients)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.add(port)
-    return list(found)
 
 
 @dataclass

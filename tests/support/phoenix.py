@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.commands import environment
-from support.interop_service import free_ports
+from support.ports import free_ports
 
 VENV = Path(os.environ.get("PHOENIX_VENV") or Path(__file__).parents[2] / ".venv-phoenix")
 START_S = 300.0
