@@ -12,7 +12,7 @@ from otel_llm.readers import plain_segments
 from otel_llm.readers.assemble import Assembled
 from otel_llm.readers.files import read_raw
 from otel_llm.readers.input_paths import input_files, size
-from otel_llm.readers.otlp import decode, parse
+from otel_llm.readers.otlp import decode, whole
 from otel_llm.readers.otlp_files import EXPECTED, is_journal
 from otel_llm.readers.parquet_files import unpacked
 from otel_llm.readers.records import Batch, DecodeError, InputError
@@ -159,13 +159,11 @@ class Inputs:
                 found.append(item)
                 self._messages += 1
                 continue
-            plain, rest = next(taken)
             try:
-                batch = decode(parse(rest), item.receipt_ns)
+                batch = whole(next(taken), item.receipt_ns)
             except DecodeError as error:
                 self.skipped.add("bad_record", f"{item.place}: {error}")
                 continue
-            batch.plain = plain
             found.append((batch, item.receipt_ns))
             self._messages += 1
         return found

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.collector.table import Block
-from otel_llm.readers.plain_segments import TRACE_BYTES
-from otel_llm.readers.records import Segment
 from otel_llm.slo.classes import CONTENT
 
 if TYPE_CHECKING:
@@ -106,26 +104,6 @@ def _once(moved: list[Ints], heard: list[Bools]) -> tuple[Ints, Bools]:
     found = np.zeros(len(slots), dtype=bool)
     found[member[np.concatenate(heard)]] = True
     return slots, found
-
-
-def segment_of(plain: PlainSegments, place: int, receipt_ns: int | None) -> Segment:
-    """Return one segment as a record of its own."""
-    key = plain.keys[place]
-    times = plain.times_ns[plain.offsets[place] : plain.offsets[place + 1]].tolist()
-    kind = int(plain.kind[place])
-    return Segment(
-        trace_id=key[:TRACE_BYTES],
-        span_id=key[TRACE_BYTES:],
-        choice=0,
-        seq=int(plain.seq[place]),
-        first_token=int(plain.first_token[place]),
-        start_ns=int(plain.start_ns[place]),
-        end_ns=int(plain.end_ns[place]),
-        times_ns=times,
-        kinds=None if kind == CONTENT or not times else bytes((kind,)) * len(times),
-        attributes={},
-        receipt_ns=receipt_ns,
-    )
 
 
 def _rounds(slots: Ints, seq: Ints) -> list[Ints]:

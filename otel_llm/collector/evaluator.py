@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.collector.applying import Applied, apply_plain, segment_of
+from otel_llm.collector.applying import Applied, apply_plain
 from otel_llm.collector.group_facts import Groups, groups_for
 from otel_llm.collector.metering import Meter, Metered
 from otel_llm.collector.streams import LiveStream
@@ -189,7 +189,7 @@ class Evaluator:
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
-            later += [segment_of(segments, place, now_ns) for place in moved.left]
+            later += [segments.segment(place, now_ns) for place in moved.left]
         for segment in sorted(later, key=lambda one: one.seq):
             self._take(segment, now_ns, touched)
         for span in batch.requests:
@@ -541,7 +541,7 @@ class Evaluator:
         """Take over what the request span or a late segment 0 changed since the stream was begun."""
         old, group = stream.stream if stream.begun else None, stream.group
         stream_is = (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
-        if old is not None and (stream_is != group or old.slo != slo):
+        if old is not None and (stream_is != group or (old.slo is not slo and old.slo != slo)):
             # What was charged under another name goes back under that name, and is charged anew.
             if stream.windows is not None:
                 self.windowing.give_back(stream, stream.windows.close(None))
@@ -561,7 +561,7 @@ class Evaluator:
             self.windowing.started(stream)
         elif old.commit_ns != resolved.commit_ns:
             self._move_commit(stream, resolved)
-        elif old.slo != slo:
+        elif old.slo is not slo and old.slo != slo:
             stream.begin(resolved)  # the ledgers know what was charged: their last charge balances it
         elif resolved.input_tokens is not None:
             old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
@@ -582,7 +582,7 @@ class Evaluator:
         """Follow a stream no longer; its request span is kept for the choices that may still come."""
         del self.live[stream.key]
         self._ended.pop(stream.key, None)
-        self._done.append((self._now_ns, int(self.table.found_ns[stream.slot])))
+        self._done.append((self._now_ns, self.table.found_ns.item(stream.slot)))
         key = (stream.parts.trace_id, stream.parts.span_id)
         self._remember(key, stream.choice)
         self._flying[key] -= 1

@@ -75,8 +75,8 @@ class Meter:
         if verdict is not None and verdict.idle_ns is not None:
             tokens, idle_ns, abort = verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty
         table, slot = self._table, stream.slot
-        more = tokens - int(table.metered_tokens[slot])
-        before_ns = int(table.metered_idle_ns[slot])
+        more = tokens - table.metered_tokens.item(slot)
+        before_ns = table.metered_idle_ns.item(slot)
         benefit = stream.slo.benefit
         cost = benefit.penalty_tokens(idle_ns) - benefit.penalty_tokens(before_ns)
         table.metered_tokens[slot] = table.metered_idle_ns[slot] = 0

@@ -46,10 +46,13 @@ class Histogram:
 
     def observe_all(self, values: Sequence[int] | npt.NDArray[np.int64]) -> None:
         """Count values that are sorted, ascending: bounds are searched among them, not they among the bounds."""
-        below = np.asarray(values).searchsorted(self._edges_array, side="right")
-        found = np.diff(below, prepend=0, append=len(values))
+        values = np.asarray(values)
+        found = np.empty(len(self._counts), dtype=np.int64)
+        found[:-1] = values.searchsorted(self._edges_array, side="right")
+        found[-1] = len(values)
+        found[1:] -= found[:-1].copy()
         self._counts = self._counts + found  # a new array: who reads meanwhile sees all of these values or none
-        self._total += int(np.sum(values, dtype=np.int64))
+        self._total += int(values.sum(dtype=np.int64))
 
     @property
     def total(self) -> float:

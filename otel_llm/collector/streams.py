@@ -28,6 +28,10 @@ class LiveStream:
     slo: SloClass
     shift_ns: int
     """What to subtract from the stream's times to place them in windows."""
+    key: StreamKey = field(init=False)
+    """(trace id, span id, choice)."""
+    group: Group = ("", "", "", "")
+    """What windows and counters tell streams by; unknown names are empty."""
     slo_class: str = ""
     model: str = ""
     instance: str = ""
@@ -48,6 +52,9 @@ class LiveStream:
     """What was known when the stream was found, if it can begin with that."""
     _arithmetic: Stream | None = None
 
+    def __post_init__(self) -> None:
+        self.key = (self.parts.trace_id, self.parts.span_id, self.choice)
+
     def take_slot(self, *, offset_ns: int, watermark_ns: int, receipt_ns: int) -> None:
         """Enter the table."""
         self.slot = self.table.take(self, self.table_key)
@@ -56,16 +63,6 @@ class LiveStream:
         self.table.receipt_ns[self.slot] = receipt_ns
         since_ns = self.parts.since_ns
         self.table.found_ns[self.slot] = receipt_ns if since_ns is None else min(since_ns, receipt_ns)
-
-    @property
-    def key(self) -> StreamKey:
-        """Return (trace id, span id, choice)."""
-        return (self.parts.trace_id, self.parts.span_id, self.choice)
-
-    @property
-    def group(self) -> Group:
-        """Return what windows and counters tell streams by; unknown names are empty."""
-        return (self.slo_class, self.model, self.instance, self.measured_at)
 
     @property
     def table_key(self) -> bytes | None:
@@ -82,7 +79,7 @@ class LiveStream:
         """Return the arithmetic, of a stream whose commit is known."""
         if self._arithmetic is None:
             raise LookupError("the stream's commit is not known")
-        if self.table.ahead[self.slot]:
+        if self.table.ahead.item(self.slot):
             self.table.running.load(self.slot, self._arithmetic.running)
             self.table.ahead[self.slot] = False
         return self._arithmetic
@@ -98,9 +95,9 @@ class LiveStream:
         """Return the segments received."""
         parts = self.parts.stream(self.choice)
         table, slot, prefix = self.table, self.slot, parts.prefix
-        if prefix.segments < (segments := int(table.segments[slot])):
-            prefix.segments, prefix.tokens = segments, int(table.tokens[slot])
-            prefix.end_ns = max(prefix.end_ns, int(table.watermark_ns[slot]))
+        if prefix.segments < (segments := table.segments.item(slot)):
+            prefix.segments, prefix.tokens = segments, table.tokens.item(slot)
+            prefix.end_ns = max(prefix.end_ns, table.watermark_ns.item(slot))
         return parts
 
     def resolve(self) -> Resolved:
@@ -111,22 +108,22 @@ class LiveStream:
     @property
     def offset_ns(self) -> int:
         """Return the largest (segment end - receipt) so far: the stream's now is the collector's now plus this."""
-        return int(self.table.offset_ns[self.slot])
+        return self.table.offset_ns.item(self.slot)
 
     @property
     def watermark_ns(self) -> int:
         """Return the end of the last segment that has no missing one before it."""
-        return int(self.table.watermark_ns[self.slot])
+        return self.table.watermark_ns.item(self.slot)
 
     @property
     def last_receipt_ns(self) -> int:
         """Return when the last segment was received."""
-        return int(self.table.receipt_ns[self.slot])
+        return self.table.receipt_ns.item(self.slot)
 
     @property
     def applied_tokens(self) -> int:
         """Return how many token indexes were applied."""
-        return int(self.table.tokens[self.slot])
+        return self.table.tokens.item(self.slot)
 
     @property
     def has_gap(self) -> bool:
@@ -143,7 +140,8 @@ class LiveStream:
     def heard(self, end_ns: int, now_ns: int) -> None:
         """Note a segment received now."""
         table, slot = self.table, self.slot
-        table.offset_ns[slot] = max(table.offset_ns[slot], end_ns - now_ns)
+        if end_ns - now_ns > table.offset_ns.item(slot):
+            table.offset_ns[slot] = end_ns - now_ns
         table.receipt_ns[slot] = now_ns
 
     def begin(self, resolved: Resolved) -> None:
@@ -236,5 +234,6 @@ class LiveStream:
         self.model = resolved.model or ""
         self.instance = resolved.instance or ""
         self.measured_at = resolved.measured_at
+        self.group = (slo.name, self.model, self.instance, self.measured_at)
         self.exact_resume = resolved.exact_resume
         self.table.name(self.slot, self.group, slo)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from otel_llm import semconv
 from otel_llm.readers.foreign import Foreign, foreign_tokens, read_foreign
@@ -51,6 +51,20 @@ class Prefix:
     start_ns: int = 0
     end_ns: int = 0
     attributes: Attributes = field(default_factory=dict)
+
+
+class Extent(NamedTuple):
+    """How far the segments of a stream reach, in indexes of tokens.
+
+    `covered` of them are held, each counted once, of `expected` that there are by the last of them. The unbroken run
+    from token 0 has `contiguous` tokens and is known to be all up to `known_ns`, None if at all: a missing empty
+    segment is no hole, and without tokens between, that is the end of the last segment that continues the run.
+    """
+
+    covered: int
+    expected: int
+    contiguous: int
+    known_ns: int | None
 
 
 @dataclass(slots=True)
@@ -130,37 +144,38 @@ class StreamParts:
             ends.append(self.prefix.end_ns)
         return max(ends, default=None)
 
-    def attributes(self) -> Attributes:
-        """Return what the segments say of the stream; of several the earliest."""
-        if not self.held:
-            return self.prefix.attributes
-        attributes: Attributes = {}
+    def tell(self, attributes: Attributes) -> None:
+        """Write what the segments say of the stream over `attributes`; of several the earliest."""
         for held in reversed(self.in_order()):
             attributes.update(held.segment.attributes)
         attributes.update(self.prefix.attributes)
-        return attributes
 
-    def contiguous(self) -> tuple[int, int | None]:
-        """Return (tokens in the unbroken run from token 0, up to when that run is known to be all; None if at all).
-
-        A missing empty segment is no hole: what counts is the index of the tokens. Without tokens between, the
-        stream is known up to the end of the last segment that continues the run.
-        """
-        tokens, known_ns = self.prefix.tokens, self.prefix.end_ns if self.prefix.segments else None
-        for held in self.in_order():
-            if held.segment.first_token > tokens:
+    def extent(self) -> Extent:
+        """Return how far the tokens that the segments hold reach."""
+        prefix = self.prefix
+        upto = covered = expected = prefix.tokens
+        known_ns = prefix.end_ns if prefix.segments else None
+        held = self.held
+        if len(held) == 1:
+            # Nearly always: one segment behind what was let go.
+            (one,) = held.values()
+            first, following = one.segment.first_token, one.next_token
+            if first <= upto:
+                if following > upto:
+                    upto = covered = expected = following
+                if known_ns is None or one.segment.end_ns > known_ns:
+                    known_ns = one.segment.end_ns
+                return Extent(covered, expected, upto, known_ns)
+        for one in sorted(held.values(), key=_by_first_token):
+            covered += max(0, one.next_token - max(upto, one.segment.first_token))
+            upto = expected = max(upto, one.next_token)
+        upto = prefix.tokens
+        for one in self.in_order():
+            if one.segment.first_token > upto:
                 break
-            tokens = max(tokens, held.next_token)
-            known_ns = held.segment.end_ns if known_ns is None else max(known_ns, held.segment.end_ns)
-        return tokens, known_ns
-
-    def covered(self) -> int:
-        """Return how many token indexes the segments hold, each counted once."""
-        covered = upto = self.prefix.tokens
-        for held in sorted(self.held.values(), key=lambda one: one.segment.first_token):
-            covered += max(0, held.next_token - max(upto, held.segment.first_token))
-            upto = max(upto, held.next_token)
-        return covered
+            upto = max(upto, one.next_token)
+            known_ns = one.segment.end_ns if known_ns is None else max(known_ns, one.segment.end_ns)
+        return Extent(covered, expected, upto, known_ns)
 
     def token_times(self) -> tuple[list[int], bytes | None]:
         """Return every token time that is held in order of segment (unsorted within), and the kinds (None: content)."""
@@ -266,7 +281,7 @@ class Parts:
         ending: Attributes = last.segment.attributes if last is not None else {}
 
         attributes: Attributes = dict(span_attributes)
-        attributes.update(stream.attributes())
+        stream.tell(attributes)
 
         outcome = _text(ending.get(semconv.OUTCOME)) or _text(ending_span.get(semconv.OUTCOME)) or "lost"
         commit_ns = stream.commit_ns()
@@ -279,9 +294,7 @@ class Parts:
         else:
             end_ns = stream.seen_until_ns()
 
-        received = stream.covered()
-        expected = max((held.next_token for held in stream.held.values()), default=0)
-        expected = max(expected, stream.prefix.tokens)
+        covered, expected, known_tokens, known_until_ns = stream.extent()
         declared = _count(ending.get(semconv.TOKENS))
         if declared is None:
             declared = _count(ending_span.get(semconv.TOKENS))
@@ -290,11 +303,10 @@ class Parts:
         if not stream.count() and declared is None:
             coverage: float | None = 0.0  # segments were sent, none came, and nobody says that they were empty
         else:
-            coverage = min(1.0, received / expected) if expected else 1.0
+            coverage = min(1.0, covered / expected) if expected else 1.0
         whole = coverage == 1.0
         if outcome == "lost" and whole:
             coverage = None
-        known_tokens, known_until_ns = stream.contiguous()
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
@@ -442,6 +454,10 @@ def _without_segments(parts: Parts, counts: Counter[str]) -> Iterator[Assembled]
     if resolved.complete:
         times_ns, kinds = in_time_order(times_ns, kinds)
     yield Assembled(resolved, times_ns, kinds)
+
+
+def _by_first_token(held: Held) -> int:
+    return held.segment.first_token
 
 
 def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:

@@ -14,11 +14,11 @@ from otel_llm import semconv
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from otel_llm.readers.records import Attributes
+    from otel_llm.readers.records import Attributes, Scalar
 
 MAX_ATTRIBUTES: Final = 128
 """Attributes kept of a span, unless the limits say otherwise; the SDK's own limit."""
@@ -88,6 +88,35 @@ ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
 _FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.GEN_AI_REQUEST_STREAM})
 
 
+_SCALARS: Final = frozenset({"string_value", "int_value", "bool_value", "double_value"})
+
+
+def _is_count(value: Scalar) -> bool:
+    return type(value) is int and 0 <= value <= MAX_COUNT
+
+
+def _is_name(value: Scalar) -> bool:
+    return type(value) is str and value != ""
+
+
+def _is_duration(value: Scalar) -> bool:
+    return type(value) in (float, int) and 0 <= value <= MAX_COUNT  # type: ignore[operator]
+
+
+def _is_flag(value: Scalar) -> bool:
+    return type(value) is bool
+
+
+_CHECKS: Final[dict[str, Callable[[Scalar], bool]]] = {
+    **dict.fromkeys(_COUNTS, _is_count),
+    **dict.fromkeys(_STRINGS, _is_name),
+    **{key: known.__contains__ for key, known in _CHOICES.items()},
+    **dict.fromkeys(_SECONDS, _is_duration),
+    semconv.EXACT_RESUME: _is_flag,
+}
+"""By attribute that we act on: whether a value is of its kind."""
+
+
 def scalars(
     attributes: Iterable[KeyValue], anomalies: Counter[str], limits: AttributeLimits = DEFAULT_LIMITS
 ) -> Attributes:
@@ -95,25 +124,25 @@ def scalars(
     kept: Attributes = {}
     for attribute in attributes:
         key, value = attribute.key, attribute.value
-        scalar: str | int | float | bool
-        match value.WhichOneof("value"):
-            case "int_value":
-                scalar = value.int_value
-            case "string_value":
-                scalar = value.string_value
-                if len(scalar) > limits.value_chars:
-                    anomalies["attribute_too_long"] += 1
+        # A field that is not set reads as empty or 0: the two most frequent kinds need no question after the kind.
+        text = value.string_value
+        scalar: Scalar = text
+        if text:
+            if len(text) > limits.value_chars:
+                anomalies["attribute_too_long"] += 1
+                continue
+        else:
+            scalar = value.int_value
+            if not scalar:
+                kind = value.WhichOneof("value")
+                if kind not in _SCALARS:
                     continue
-            case "bool_value":
-                scalar = value.bool_value
-            case "double_value":
-                scalar = value.double_value
-                if not isfinite(scalar):
+                scalar = getattr(value, kind)
+                if kind == "double_value" and not isfinite(value.double_value):
                     anomalies["attribute_not_finite"] += 1
                     continue
-            case _:
-                continue
-        if not fits(key, scalar):
+        check = _CHECKS.get(key)
+        if check is not None and not check(scalar):
             anomalies["attribute_unusable"] += 1
         elif len(kept) == limits.count or len(key) > MAX_KEY_CHARS:
             anomalies["attribute_beyond_limit"] += 1
@@ -122,19 +151,10 @@ def scalars(
     return kept
 
 
-def fits(key: str, value: str | float | bool) -> bool:
+def fits(key: str, value: Scalar) -> bool:
     """Say whether an attribute that we act on has a value of its kind; any other attribute has."""
-    if key in _COUNTS:
-        return type(value) is int and 0 <= value <= MAX_COUNT
-    if key in _STRINGS:
-        return type(value) is str and value != ""
-    if key in _CHOICES:
-        return value in _CHOICES[key]
-    if key in _SECONDS:
-        return type(value) in (float, int) and 0 <= value <= MAX_COUNT  # type: ignore[operator]
-    if key == semconv.EXACT_RESUME:
-        return type(value) is bool
-    return True
+    check = _CHECKS.get(key)
+    return check is None or check(value)
 
 
 def typed(key: str, text: str) -> str | int | float | bool | list[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-    from otel_llm.readers.plain_segments import PlainSegments
+    from otel_llm.readers.plain_segments import Taken
 
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 _RESOURCE_SPANS_TAG: Final = 0x0A
@@ -66,17 +66,30 @@ def read_all(
     raws: Sequence[bytes], *, limits: AttributeLimits = DEFAULT_LIMITS, few: int = plain_segments.FEW
 ) -> list[Batch | DecodeError]:
     """Return the records of each export request as `read` does, or why these bytes are no such message."""
-    return [_read(plain, rest, limits) for plain, rest in plain_segments.take(raws, few)] if raws else []
+    return [_read(taken, limits) for taken in plain_segments.take(raws, few, limits)] if raws else []
 
 
-def _read(plain: PlainSegments | None, rest: bytes, limits: AttributeLimits) -> Batch | DecodeError:
+def _read(taken: Taken, limits: AttributeLimits) -> Batch | DecodeError:
+    rest = taken.rest
     if len(rest) > _MUCH_BYTES and plain_segments.parts(rest, MOST_PARTS) > MOST_PARTS:
         return DecodeError(f"more than {MOST_PARTS} spans, scopes and resources in one export request")
     try:
-        batch = decode(parse(rest), limits=limits)
+        return whole(taken, limits=limits)
     except DecodeError as error:
         return error
-    batch.plain = plain
+
+
+def whole(taken: Taken, receipt_ns: int | None = None, limits: AttributeLimits = DEFAULT_LIMITS) -> Batch:
+    """Return the records of an export request of which some were taken as columns.
+
+    Raises:
+        DecodeError: the rest of it is no such message.
+    """
+    batch = decode(parse(taken.rest), receipt_ns, limits)
+    batch.plain = taken.plain
+    for segment in taken.saying:
+        segment.receipt_ns = receipt_ns
+    batch.segments += taken.saying
     return batch
 
 

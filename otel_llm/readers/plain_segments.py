@@ -3,21 +3,26 @@
 A segment in the middle of a stream, as every encoder of OTLP writes it, is a fixed run of bytes but for its ids, times
 and counts: fields in order of number, the two attributes that place it, token events of one kind without a count, an
 unset status. Its name is searched, everything around it is compared with that form by numpy, and what matches is read
-as columns, without one Python object an event: 15 ns a token where protobuf's own objects take 250. What has another
-form is left to protobuf, span by span; nothing is read that protobuf would not have read the same.
+as columns, without one Python object an event: 15 ns a token where protobuf's own objects take 250. The first and the
+last of a stream say more behind those two attributes: they are read in the same pass and become records, and what they
+say, which is nearly always what others have said before, is looked up by its bytes. What has another form is left to
+protobuf, span by span; nothing is read that protobuf would not have read the same.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
+from otel_llm.readers.attributes import DEFAULT_LIMITS
+from otel_llm.readers.records import Segment
+from otel_llm.readers.saying import MOST_BYTES, said
 from otel_llm.readers.token_events import MAX_MESSAGE_TOKENS, MAX_TIME_NS
 from otel_llm.slo.classes import CONTENT, KINDS
 
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+
+    from otel_llm.readers.attributes import AttributeLimits
+    from otel_llm.readers.records import Attributes
 
     Ints = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
@@ -73,6 +81,25 @@ class PlainSegments:
             self.times_ns[first:last],
         )
 
+    def segment(self, place: int, receipt_ns: int | None = None, attributes: Attributes | None = None) -> Segment:
+        """Return one of them as a record of its own."""
+        key = self.keys[place]
+        times = self.times_ns[self.offsets[place] : self.offsets[place + 1]].tolist()
+        kind = self.kind.item(place)
+        return Segment(
+            trace_id=key[:TRACE_BYTES],
+            span_id=key[TRACE_BYTES:],
+            choice=0,
+            seq=self.seq.item(place),
+            first_token=self.first_token.item(place),
+            start_ns=self.start_ns.item(place),
+            end_ns=self.end_ns.item(place),
+            times_ns=times,
+            kinds=None if kind == CONTENT or not times else bytes((kind,)) * len(times),
+            attributes={} if attributes is None else attributes,
+            receipt_ns=receipt_ns,
+        )
+
     def only(self, chosen: Bools) -> PlainSegments:
         """Return those that are chosen, (S,)."""
         lengths = np.diff(self.offsets)
@@ -107,6 +134,7 @@ def joined(parts: Sequence[PlainSegments]) -> PlainSegments:
 
 _NAME_FIELD: Final = b"\x2a" + bytes((len(semconv.SEGMENT_SPAN),)) + semconv.SEGMENT_SPAN.encode()
 _EVENTS_TAG: Final = 0x5A
+_ATTRIBUTE_TAG: Final = 0x4A
 _NAMES: Final = re.compile(re.escape(_NAME_FIELD))
 FEW: Final = 4
 """Fewer segments in a message are read quicker one by one."""
@@ -195,15 +223,23 @@ def _event_form(kind: int) -> _Form:
 _EVENT_FORMS: Final = tuple(_event_form(kind) for kind in range(len(KINDS)))
 
 
-def take(raws: Sequence[bytes], few: int = FEW) -> list[tuple[PlainSegments | None, bytes]]:
-    """Return of each export request the plain segments, None for none, and the rest as a message.
+class Taken(NamedTuple):
+    """What was taken of an export request: the plain segments (None: none), those that say more, and what is left."""
+
+    plain: PlainSegments | None
+    saying: Sequence[Segment]
+    rest: bytes
+
+
+def take(raws: Sequence[bytes], few: int = FEW, limits: AttributeLimits = DEFAULT_LIMITS) -> list[Taken]:
+    """Take of each export request the segments that have the form.
 
     They are searched in all requests at once, and only if those may hold `few` or more.
     """
-    nothing: list[tuple[PlainSegments | None, bytes]] = [(None, raw) for raw in raws]
+    nothing = [Taken(None, (), raw) for raw in raws]
     joint = raws[0] if len(raws) == 1 else b"".join(raws)
     names = [match.start() for match in _NAMES.finditer(joint)]
-    found = _candidates(joint, np.array(names, dtype=np.int64)) if len(names) >= few else None
+    found = _candidates(joint, np.array(names, dtype=np.int64), limits) if len(names) >= few else None
     if found is None:
         return nothing
     walk = _Rest(joint, found.begin, found.end)
@@ -212,13 +248,24 @@ def take(raws: Sequence[bytes], few: int = FEW) -> list[tuple[PlainSegments | No
     for raw in raws:
         splits.append(walk.split(start, start + len(raw)))
         start += len(raw)
-    segments = found.segments(np.concatenate([np.zeros(0, dtype=np.int64), *(split[0] for split in splits if split)]))
+    places = np.concatenate([np.zeros(0, dtype=np.int64), *(split[0] for split in splits if split)])
+    says = np.zeros(len(found.begin), dtype=bool)
+    says[list(found.saying)] = True
+    says = says[places]
+    plain, saying = found.segments(places[~says]), found.segments(places[says])
+    told = [saying.segment(at, None, found.saying[place]) for at, place in enumerate(places[says].tolist())]
     taken = []
-    start = 0
+    start = plain_start = told_start = 0
     for split, alone in zip(splits, nothing, strict=True):
         stop = start + (len(split[0]) if split else 0)
-        taken.append((segments.part(start, stop), split[1]) if split and stop > start else alone)
-        start = stop
+        told_stop = told_start + int(says[start:stop].sum())
+        plain_stop = stop - told_stop
+        if split and stop > start:
+            columns = plain.part(plain_start, plain_stop) if plain_stop > plain_start else None
+            taken.append(Taken(columns, told[told_start:told_stop], split[1]))
+        else:
+            taken.append(alone)
+        start, plain_start, told_start = stop, plain_stop, told_stop
     return taken
 
 
@@ -235,6 +282,8 @@ class _Candidates:
     kind: Bytes
     offsets: Ints
     times_ns: Ints
+    saying: dict[int, Attributes]
+    """What those say that have further attributes, by place."""
 
     def segments(self, taken: Ints) -> PlainSegments:
         """Return those at these places, in their order."""
@@ -265,7 +314,7 @@ def _words(raw: bytes) -> Ints:
     return np.ndarray((len(raw) - 7,), dtype="<i8", buffer=raw, strides=(1,))
 
 
-def _candidates(raw: bytes, names: Ints) -> _Candidates | None:
+def _candidates(raw: bytes, names: Ints, limits: AttributeLimits) -> _Candidates | None:
     data = np.frombuffer(raw, dtype=np.uint8)
     words = _words(raw)
     head = names - len(_IDS)
@@ -291,13 +340,22 @@ def _candidates(raw: bytes, names: Ints) -> _Candidates | None:
     first, at, fits = _int_value(data, at, end, _FIRST_FORM.size)
 
     start_ns, end_ns = words[head + _START_AT], words[head + _END_AT]
-    fits &= seq > 0  # one that begins a stream says more
     fits &= (start_ns > 0) & (end_ns >= start_ns) & (end_ns <= MAX_TIME_NS)
     fits &= (words[head + _TRACE_AT] | words[head + _TRACE_AT + 8]) != 0
     fits &= words[head + _PARENT_AT] != 0
     tail = end - _TAIL_BYTES
     fits &= at <= tail
     fits[fits] &= _TAIL_FORM.matches(words, tail[fits])
+    more = np.flatnonzero(fits & (data[np.minimum(at, len(raw) - 1)] == _ATTRIBUTE_TAG))
+    saying: dict[int, Attributes] = {}
+    for place, start, stop in zip(more.tolist(), at[more].tolist(), tail[more].tolist(), strict=True):
+        attributes, at[place] = _said(raw, start, stop, limits)
+        if attributes is not None:
+            saying[place] = attributes
+    plain = seq > 0  # one that begins a stream says more
+    plain[more] = False
+    plain[list(saying)] = True
+    fits &= plain
     length = tail - at
     kind, count = np.zeros(len(head), dtype=np.uint8), np.zeros(len(head), dtype=np.int64)
     lead = data[np.minimum(at + 1, len(raw) - 1)]
@@ -317,14 +375,27 @@ def _candidates(raw: bytes, names: Ints) -> _Candidates | None:
     times, whole = _tokens(words, at[keep], kind, count, offsets)
     times_ok = _last_not_after(times, offsets, end_ns[keep])
     if not (whole & times_ok).all():
-        return _again(raw, head, keep, whole & times_ok)
-    return _Candidates(raw, begin[keep], end[keep], head[keep], seq[keep], first[keep], kind, offsets, times)
+        # Once more without those whose tokens do not fit: it is rare, and simpler than to carry them along.
+        left = head[keep[whole & times_ok]] + len(_IDS)
+        return _candidates(raw, left, limits) if left.size else None
+    if saying:
+        saying = {at: saying[place] for at, place in enumerate(keep.tolist()) if place in saying}
+    return _Candidates(raw, begin[keep], end[keep], head[keep], seq[keep], first[keep], kind, offsets, times, saying)
 
 
-def _again(raw: bytes, head: Ints, keep: Ints, fits: Bools) -> _Candidates | None:
-    """Look once more without those whose tokens do not fit: it is rare, and simpler than to carry them along."""
-    left = head[keep[fits]] + len(_IDS)
-    return _candidates(raw, left) if left.size else None
+def _said(raw: bytes, start: int, stop: int, limits: AttributeLimits) -> tuple[Attributes | None, int]:
+    """Return what the attributes from `start` on say, None where protobuf is to say it, and where they end."""
+    position = start
+    while position < stop and raw[position] == _ATTRIBUTE_TAG:
+        length, size = raw[position + 1], 2
+        if length > 127:
+            length, size = length & 127 | raw[position + 2] << 7, 3
+            if length >= 1 << 14:
+                return None, stop
+        position += size + length
+    if position > stop or position - start > MOST_BYTES:
+        return None, stop
+    return said(raw[start:position], limits), position
 
 
 def _extent(data: Bytes, head: Ints) -> tuple[Ints, Ints]:

@@ -87,11 +87,11 @@ class Judged:
             "outcome": [OUTCOMES[code] for code in self.outcome.tolist()],
             "e2e_ns": _cells(Masked(self.end_ns, self.outcome != LOST)),
         }
-        for item in fields(Verdict):
-            if item.name not in cells:
-                values = getattr(self, item.name)
-                cells[item.name] = _cells(Masked(values, masks[item.name])) if item.name in masks else values.tolist()
-        return [Verdict(*row) for row in zip(*(cells[item.name] for item in fields(Verdict)), strict=True)]
+        for name in Verdict._fields:
+            if name not in cells:
+                values = getattr(self, name)
+                cells[name] = _cells(Masked(values, masks[name])) if name in masks else values.tolist()
+        return [Verdict(*row) for row in zip(*(cells[name] for name in Verdict._fields), strict=True)]
 
     def column(self, name: str) -> Masked:
         """Return a column of VERDICT_COLUMNS as the rows show it: seconds, shares and tokens."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from otel_llm.slo.columns import VERDICT_COLUMNS
 
 Cell = int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Hold what was found about one request; None is "not defined" or "cannot say", never zero.
 
     Times are ns since the commit or lengths in ns; seconds are ns / 1e9. `end_ns` is e, known even where `e2e_ns` is

@@ -58,7 +58,7 @@ def test_the_journal_is_what_encoders_write(journals: tuple[Path, Path]) -> None
         for span in scope_spans.spans
     ]
     assert len(spans) == 11 * 200
-    plain = [found for found, _ in take([record.raw for record in records[:11]]) if found is not None]
+    plain = [one.plain for one in take([record.raw for record in records[:11]]) if one.plain is not None]
     assert sum(len(found) for found in plain) == 8 * 200  # all but the first, the last and the request span
     assert sum(len(found.times_ns) for found in plain) == 200 * 500
 

@@ -36,6 +36,7 @@ from otel_llm import semconv
 from otel_llm.export.records import Origin, Segment, mark
 from otel_llm.export.wire import export_request
 from otel_llm.readers import plain_segments
+from otel_llm.readers.attributes import AttributeLimits
 from otel_llm.readers.otlp import read_all
 from otel_llm.readers.plain_segments import PlainSegments, take
 from otel_llm.readers.records import DecodeError
@@ -86,18 +87,18 @@ def test_what_our_encoder_sends_of_the_middle_of_a_stream_is_taken_whole() -> No
 
 def test_fewer_than_asked_for_are_left_to_protobuf() -> None:
     raw = export(*[sent_segment(seq, 0) for seq in (1, 2, 3)]).SerializeToString()
-    assert take([raw], few=4) == [(None, raw)]
-    assert [count(plain) for plain, _ in take([raw], few=3)] == [3]
-    assert [count(plain) for plain, _ in take([raw, raw], few=6)] == [3, 3]
+    assert take([raw], few=4) == [(None, (), raw)]
+    assert [count(one.plain) for one in take([raw], few=3)] == [3]
+    assert [count(one.plain) for one in take([raw, raw], few=6)] == [3, 3]
 
 
 def test_nothing_is_taken_of_no_bytes() -> None:
-    assert take([b"", b""], few=1) == [(None, b""), (None, b"")]
+    assert take([b"", b""], few=1) == [(None, (), b""), (None, (), b"")]
 
 
 def test_only_keeps_those_that_are_chosen() -> None:
     raw = export(*[sent_segment(seq, seq, ticks(seq), end_ns=END_NS) for seq in range(1, 7)]).SerializeToString()
-    ((plain, _),) = take([raw], few=1)
+    ((plain, _, _),) = take([raw], few=1)
     assert plain is not None
     even = plain.only(plain.seq % 2 == 0)
     assert even.seq.tolist() == [2, 4, 6]
@@ -400,18 +401,85 @@ def test_resources_scopes_and_schema_urls_stay_with_their_spans() -> None:
     raw = message.SerializeToString()
     plain = agree(raw)
     assert count(plain) == 12
-    ((_, rest),) = take([raw], few=1)
+    ((_, _, rest),) = take([raw], few=1)
     kept = ExportTraceServiceRequest.FromString(rest)
     for resource_spans in message.resource_spans:
         for scope_spans in resource_spans.scope_spans:
-            del scope_spans.spans[2], scope_spans.spans[0]
+            del scope_spans.spans[2:], scope_spans.spans[0]
     assert kept == message
 
 
 def test_what_one_message_expands_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_segments, "MAX_MESSAGE_TOKENS", 5)
     raw = export(*[sent_segment(seq, 0, ticks(2), end_ns=END_NS) for seq in (1, 2, 3)]).SerializeToString()
-    assert take([raw], few=1) == [(None, raw)]
+    assert take([raw], few=1) == [(None, (), raw)]
+
+
+# Those that say more.
+
+ENDING: dict[str, Value] = {
+    semconv.OUTCOME: "completed",
+    semconv.TOKENS: 512,
+    semconv.SEGMENTS: 9,
+    semconv.TOKEN_BASIS: "exact",
+}
+ODDLY_SAID: list[Mapping[str, Value]] = [
+    {semconv.TOKENS: -1},
+    {semconv.OUTCOME: "perhaps"},
+    {"long": "x" * 1025},
+    {f"{n}": n for n in range(129)},
+    {semconv.CHOICE: 0},
+    {"long": "x" * 1000, "longer": "y" * 1000, "longest": "z" * 100},
+]
+SAID: list[Mapping[str, Value]] = [IDENTITY, ENDING, {"blob": WHOLE}, {"zero": 0, "": "", "no": False}, *ODDLY_SAID]
+"""Attributes behind those that place a segment."""
+
+
+def test_the_first_and_the_last_of_a_stream_are_read_with_all_others() -> None:
+    sent = [
+        sent_segment(0, 0, attributes=IDENTITY),
+        sent_segment(1, 0, ticks(3), end_ns=END_NS),
+        sent_segment(2, 3, [token(T0_NS, kind=KIND_WORDS[2])] * 2, end_ns=END_NS, attributes=ENDING),
+    ]
+    raw = export(*sent).SerializeToString()
+    assert count(agree(raw)) == 1
+    ((plain, saying, rest),) = take([raw], few=1)
+    assert plain is not None
+    assert [(one.seq, one.first_token, one.times_ns, one.attributes) for one in saying] == [
+        (0, 0, [], dict(IDENTITY)),
+        (2, 3, [T0_NS, T0_NS], ENDING),
+    ]
+    assert not any(
+        scope.spans for one in ExportTraceServiceRequest.FromString(rest).resource_spans for scope in one.scope_spans
+    )
+
+
+def test_a_first_segment_that_says_nothing_is_left_to_protobuf() -> None:
+    raw = export(sent_segment(0, 0)).SerializeToString()
+    assert take([raw], few=1) == [(None, (), raw)]
+
+
+@pytest.mark.parametrize("attributes", ODDLY_SAID)
+def test_what_is_odd_is_left_to_protobuf(attributes: Mapping[str, Value]) -> None:
+    raw = export(sent_segment(0, 0, attributes=attributes), sent_segment(1, 0)).SerializeToString()
+    assert count(agree(raw)) == 1
+    assert not take([raw], few=1)[0].saying
+
+
+def test_every_message_has_its_own_segments() -> None:
+    raws = [
+        export(*[sent_segment(seq, 0, attributes=IDENTITY if seq % 2 else {}) for seq in numbers]).SerializeToString()
+        for numbers in ((1, 2), (4, 6), (3, 5), (), (8, 7))
+    ]
+    taken = take(raws, few=1)
+    assert [[] if one.plain is None else one.plain.seq.tolist() for one in taken] == [[2], [4, 6], [], [], [8]]
+    assert [[segment.seq for segment in one.saying] for one in taken] == [[1], [], [3, 5], [], [7]]
+
+
+def test_limits_are_those_that_are_asked_for() -> None:
+    raw = export(sent_segment(0, 0, attributes={"a": "four"})).SerializeToString()
+    assert len(take([raw], few=1)[0].saying) == 1
+    assert not take([raw], few=1, limits=AttributeLimits(value_chars=3))[0].saying
 
 
 # Messages of any shape, and what becomes of them on the way.
@@ -436,7 +504,7 @@ def segment_spans(draw: st.DrawFn) -> Span:
         request=draw(st.integers(0, 3)),
         choice=draw(st.sampled_from([0, 0, 0, 1])),
         end_ns=END_NS,
-        attributes=draw(st.sampled_from([{}, {}, {}, IDENTITY, {"blob": WHOLE}])),
+        attributes=draw(st.sampled_from([{}, {}, {}, *SAID])),
     )
     if draw(st.integers(0, 9)):
         as_sent(span, draw(st.sampled_from([0x101, 0x301, 1, 2**32 - 1])))

@@ -65,7 +65,7 @@ def test_fluidity_is_compared_in_integers() -> None:
     from otel_llm.slo.verdict import Verdict
 
     def verdict(deadlines: int, misses: int) -> Verdict:
-        nothing = dict.fromkeys(Verdict.__dataclass_fields__)
+        nothing = dict.fromkeys(Verdict._fields)
         said = {"outcome": "completed", "deadlines": deadlines, "deadline_misses": misses, "tokens_read": 0}
         return Verdict(**{**nothing, **said})  # type: ignore[arg-type]
 

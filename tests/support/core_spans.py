@@ -10,7 +10,6 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import Event, segment_span
 
-from otel_llm.collector.applying import segment_of
 from otel_llm.readers import otlp
 from otel_llm.readers.plain_segments import PlainSegments
 from otel_llm.readers.records import Batch, DecodeError
@@ -44,7 +43,7 @@ Told = tuple[Counter[Any], list[Any], int, Counter[str], Counter[str]]
 def told(batch: Batch) -> Told:
     """Return all that a batch says, in whatever form its segments are, but for the sender's name."""
     segments: Counter[Any] = Counter()
-    plain = [] if batch.plain is None else [segment_of(batch.plain, at, None) for at in range(len(batch.plain))]
+    plain = [] if batch.plain is None else [batch.plain.segment(at) for at in range(len(batch.plain))]
     for one in (*batch.segments, *plain):
         said = one.first_token, one.start_ns, one.end_ns, tuple(one.times_ns), one.kinds
         segments[*one.key, *said, tuple(sorted(one.attributes.items(), key=repr))] += 1
