@@ -120,7 +120,7 @@ class _Found:
     def charged(self, metered: Metered) -> None:
         """Leave the counters to the collector."""
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:  # noqa: ARG002
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:  # noqa: ARG002
         """Count a stream that is over."""
         self.run.judged += 1
         self.run.headless += not stream.received.has(0)

@@ -20,14 +20,15 @@ class Console:
     echo: Echo
     verdicts: str = "bad"
 
+    def wants(self, outcome: object, met: object, *, whole: bool = True) -> bool:
+        """Tell whether a request gets a line."""
+        if self.verdicts == "bad":
+            return met is False or outcome in {"error", "disconnected", "lost"} or not whole
+        return self.verdicts == "all"
+
     def row(self, row: Row) -> None:
         """Say how a request went."""
-        bad = (
-            row["met"] is False
-            or row["outcome"] in {"error", "disconnected", "lost"}
-            or row["coverage"] not in {1.0, None}
-        )
-        if self.verdicts == "all" or (bad and self.verdicts == "bad"):
+        if self.wants(row["outcome"], row["met"], whole=row["coverage"] in {1.0, None}):
             self.echo(verdict_line(row))
 
     def decision(self, decision: Decision) -> None:

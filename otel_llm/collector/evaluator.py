@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_llm.collector.together import Ahead, Received
     from otel_llm.collector.windowing import Windowing
@@ -66,8 +67,8 @@ class Sink(Protocol):
     def charged(self, metered: Metered) -> None:
         """Take what readers got or waited, or what is given back of it."""
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
-        """Take a stream's verdict; `verdict` is None when it cannot be judged."""
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+        """Take a stream's verdict, None when it cannot be judged; `row` makes its row, for who wants to see it."""
 
     def foreign_judged(self, row: Row) -> None:
         """Take a row that follows from another instrumentation's span."""
@@ -519,15 +520,16 @@ class Evaluator:
         if tokens is not None and resolved.complete:
             stream.stream.extend(*tokens)
         verdict: Verdict | None = None
+        row: Callable[[], Row]
         if resolved.complete and stream.begun and resolved.end_ns is not None:
             verdict = stream.stream.finish(resolved.end_ns, resolved.outcome)
             self.counts["skewed_tokens"] += verdict.skewed
             self.counts["missing_empty_segments"] += missing_segments(stream.received)
-            cells: dict[str, Cell] = dict(verdict.columns())
-            row = judged_row(resolved, slo.name, cells)
+            row = partial(_judged, resolved, slo.name, verdict)
         else:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
-            row = unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads)
+            # Made at once: whoever keeps it should not keep the times.
+            row = partial(dict, unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads))
         self.windowing.ended(stream, resolved, verdict)
         if self.groups is not None:
             self.groups.ended(stream, resolved.outcome, verdict, self._now_ns)
@@ -541,7 +543,8 @@ class Evaluator:
         """Take over what the request span or a late segment 0 changed since the stream was begun."""
         old, group = stream.stream if stream.begun else None, stream.group
         stream_is = (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
-        if old is not None and (stream_is != group or (old.slo is not slo and old.slo != slo)):
+        same_class = old is None or old.slo is slo or old.slo == slo
+        if old is not None and (stream_is != group or not same_class):
             # What was charged under another name goes back under that name, and is charged anew.
             if stream.windows is not None:
                 self.windowing.give_back(stream, stream.windows.close(None))
@@ -551,7 +554,7 @@ class Evaluator:
             stream.identify(resolved, slo)
             self.windowing.move_start(stream, group)
             stream.windows = Ledger(slo, old.commit_ns)
-        else:
+        elif stream_is != group or not same_class or stream.exact_resume != resolved.exact_resume:
             stream.identify(resolved, slo)
         if resolved.commit_ns is None:
             return
@@ -561,7 +564,7 @@ class Evaluator:
             self.windowing.started(stream)
         elif old.commit_ns != resolved.commit_ns:
             self._move_commit(stream, resolved)
-        elif old.slo is not slo and old.slo != slo:
+        elif not same_class:
             stream.begin(resolved)  # the ledgers know what was charged: their last charge balances it
         elif resolved.input_tokens is not None:
             old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
@@ -680,6 +683,11 @@ class Evaluator:
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:
             self.sink.decided(decisions)
+
+
+def _judged(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
+    cells: dict[str, Cell] = dict(verdict.columns())
+    return judged_row(resolved, class_name, cells)
 
 
 def _earliest(*instants: int | None) -> int | None:

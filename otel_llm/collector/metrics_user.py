@@ -71,9 +71,9 @@ class Series:
     idle: Histogram = field(default_factory=lambda: Histogram(IDLE_BUCKETS_S))
     fluidity: Histogram = field(default_factory=lambda: Histogram(FLUIDITY_BUCKETS, per_unit=1))
 
-    def ended(self, row: Row) -> None:
-        """Count a row by its outcome and verdict."""
-        words = (str(row["outcome"]), met_word(row["met"]))
+    def ended(self, outcome: str, met: object) -> None:
+        """Count a request by its outcome and verdict."""
+        words = (outcome, met_word(met))
         self.requests[words] = self.requests.get(words, 0) + 1
 
 
@@ -110,10 +110,10 @@ class UserMetrics:
         series.penalty_tokens += penalty_tokens
         series.refunded_tokens += refunded_tokens
 
-    def judged(self, key: Key, row: Row, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
+    def judged(self, key: Key, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
         """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
         series = self._of(key)
-        series.ended(row)
+        series.ended(outcome, met)
         if verdict is None:
             return
         if verdict.met:
@@ -136,7 +136,7 @@ class UserMetrics:
             str(row[name] or "") for name in ("slo_class", "model", "measured_at", "instance")
         )
         series, ttft_s = self._of((slo_class, model, measured_at, instance)), row["ttft_s"]
-        series.ended(row)
+        series.ended(str(row["outcome"]), row["met"])
         if isinstance(ttft_s, int | float):
             series.ttft.observe(round(ttft_s * NS_PER_S))
 

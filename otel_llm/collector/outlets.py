@@ -47,7 +47,7 @@ class Outlets:
     metrics: UserMetrics
     decisions: DecisionFiles | None
     latency: DecisionLatency = field(default_factory=DecisionLatency)
-    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
+    recent: deque[Callable[[], Row]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     recent_decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     decided_count: int = 0
     unwritten: int = 0
@@ -72,20 +72,23 @@ class Outlets:
                 metered.refunded_tokens,
             )
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Count the verdict, keep the row for those who look, and say it."""
         self.recent.append(row)
         if self.replaying:
             return
         if self.doing is not None:
-            self.doing.ended(stream.key, str(row["outcome"]))
+            self.doing.ended(stream.key, stream.outcome or "lost")
         gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
-        self.metrics.judged(key_of(stream.group), row, verdict, gaps_ns)
-        self._say(lambda: self.console.row(row))
+        outcome = stream.outcome or "lost"
+        met = row()["met"] if verdict is None else verdict.met
+        self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns)
+        if verdict is None or self.console.wants(outcome, met):
+            self._say(lambda: self.console.row(row()))
 
     def foreign_judged(self, row: Row) -> None:
         """Count and keep a row of another instrumentation's span."""
-        self.recent.append(row)
+        self.recent.append(lambda: row)
         if not self.replaying:
             self.metrics.foreign(row)
 

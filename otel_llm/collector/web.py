@@ -38,7 +38,7 @@ class Web:
 
     def requests(self) -> dict[str, Any]:
         """Return the last verdicts, oldest first, as rows of `--requests`."""
-        return {"requests": self._pipeline.ask(lambda: list(self._pipeline.outlets.recent))}
+        return {"requests": self._pipeline.ask(lambda: [row() for row in self._pipeline.outlets.recent])}
 
     def metrics(self) -> bytes:
         """Return the Prometheus text (format 0.0.4)."""
@@ -63,7 +63,7 @@ class Web:
             "judged": self._pipeline.evaluator.counts["judged"],
             "queue": self._pipeline.counts()["queue"],
             "streams": [facts_of(stream, now_ns) for stream in streams if stream is not None],
-            "recent": list(outlets.recent)[-SHOWN_ROWS:],
+            "recent": [row() for row in list(outlets.recent)[-SHOWN_ROWS:]],
             "decisions": list(outlets.recent_decisions)[-SHOWN_ROWS:],
         }
 

@@ -434,21 +434,28 @@ def _int_value(data: Bytes, at: Ints, end: Ints, size: int) -> tuple[Ints, Ints,
 def _tokens(words: Ints, at: Ints, kind: Bytes, count: Ints, offsets: Ints) -> tuple[Ints, Bools]:
     """Return the times of all tokens, and of which segments every event has the form and a time."""
     whole = np.ones(len(at), dtype=bool)
-    times = np.zeros(offsets[-1], dtype=np.int64)
+    times: Ints | None = None
     for code, form in enumerate(_EVENT_FORMS):
         own = np.flatnonzero((kind == code) & (count > 0))
         if not own.size:
             continue
         number = count[own]
-        segment = np.repeat(own, number)
-        index = np.arange(number.sum()) - np.repeat(np.cumsum(number) - number, number)
-        place = at[segment] + index * form.size
+        before = np.cumsum(number) - number
+        index = np.arange(number.sum())
+        place = np.repeat(at[own] - before * form.size, number)
+        place += index * form.size
         found = words[place + _EVENT_TIME_AT]
-        fits = form.matches(words, place) & (found > 0) & (found <= MAX_TIME_NS)
-        times[offsets[segment] + index] = found
+        fits = form.matches(words, place)
+        fits &= found > 0
+        fits &= found <= MAX_TIME_NS
+        if len(found) == offsets[-1]:
+            times = found  # nearly always: all tokens are of one kind
+        else:
+            times = np.zeros(offsets[-1], dtype=np.int64) if times is None else times
+            times[np.repeat(offsets[own] - before, number) + index] = found
         if not fits.all():
-            whole[segment[~fits]] = False
-    return times, whole
+            whole[np.repeat(own, number)[~fits]] = False
+    return np.zeros(0, dtype=np.int64) if times is None else times, whole
 
 
 def _last_not_after(times: Ints, offsets: Ints, end_ns: Ints) -> Bools:

@@ -152,7 +152,7 @@ class Stage:
     def charged(self, metered: Metered) -> None:
         """Leave what readers got to the counters of a service."""
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Leave verdicts to the rows of a service."""
 
     def foreign_judged(self, row: Row) -> None:

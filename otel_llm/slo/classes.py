@@ -179,7 +179,12 @@ class SloClasses:
 
         The declared name wins, then the first class whose `match` pairs all hold, then the default.
         """
-        named = None if declared is None else next((slo for slo in self.classes if slo.name == declared), None)
+        named = None
+        if declared is not None:
+            for slo in self.classes:
+                if slo.name == declared:
+                    named = slo
+                    break
         unknown = declared is not None and named is None
         if self.only is not None:
             return self.get(self.only), unknown

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -296,7 +297,7 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
 
 def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
     class Broken(Live):
-        def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+        def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
             super().stream_judged(stream, row, verdict)
             raise BrokenPipeError
 

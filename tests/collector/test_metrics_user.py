@@ -115,7 +115,7 @@ def test_what_a_charge_gives_back_does_not_take_from_a_counter() -> None:
 
 def test_a_stream_without_a_verdict_is_counted_and_adds_nothing_else() -> None:
     metrics = UserMetrics()
-    metrics.judged(KEY, {"outcome": "lost", "met": None, "ttft_s": 0.2}, None, ())
+    metrics.judged(KEY, "lost", None, None, ())
     assert value(metrics, "otel_llm_requests_total", model="m", outcome="lost", met="null") == 1
     assert value(metrics, "otel_llm_ttft_seconds_count", model="m") == 0
 

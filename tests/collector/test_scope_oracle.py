@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from random import Random
@@ -59,9 +60,9 @@ class Noting(Seen):
 
     noted: list[tuple[int, Group, Verdict | None, str]] = field(default_factory=list)
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
         super().stream_judged(stream, row, verdict)
-        self.noted.append((self.evaluator.now_ns, stream.group, verdict, str(row["outcome"])))
+        self.noted.append((self.evaluator.now_ns, stream.group, verdict, str(row()["outcome"])))
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -345,8 +345,8 @@ class Seen:
     def charged(self, metered: Metered) -> None:
         self.metered.append(metered)
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
-        self.rows.append(row)
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+        self.rows.append(row())
         self.verdicts.append(verdict)
 
     def foreign_judged(self, row: Row) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,9 @@ class Noted(Outlets):
         if not self.replaying:
             self.metered.append(metered)
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
         if not self.replaying:
-            self.rows.append(row)
+            self.rows.append(row())
 
     def foreign_judged(self, row: Row) -> None:
         if not self.replaying:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,8 +63,8 @@ class Live:
     def charged(self, metered: Metered) -> None:
         self.metered.append(metered)
 
-    def stream_judged(self, stream: LiveStream, row: Row, verdict: Verdict | None) -> None:
-        self.rows.append(row)
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+        self.rows.append(row())
         self.verdicts.append(verdict)
 
     def foreign_judged(self, row: Row) -> None:

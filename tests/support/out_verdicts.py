@@ -29,7 +29,7 @@ def judged(gaps_ms: Sequence[float], outcome: str = "completed", end_ms: float =
 def count(metrics: UserMetrics, key: Key, verdict: Verdict, times: npt.NDArray[np.int64]) -> None:
     """Count a verdict as the evaluator does."""
     row: dict[str, Any] = {"outcome": verdict.outcome, "met": verdict.met}
-    metrics.judged(key, row, verdict, np.sort(np.diff(times)).tolist())
+    metrics.judged(key, row["outcome"], row["met"], verdict, np.sort(np.diff(times)).tolist())
 
 
 def samples(*metrics: UserMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
