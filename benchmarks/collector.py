@@ -1,6 +1,6 @@
 """What a collector costs and how fast it sees, black box: a real `otel-llm collect`, a fleet over real gRPC.
 
-    python benchmarks/collector.py [--only speed|latency|memory] [--json OUT]
+    python benchmarks/collector.py [--only speed|latency|memory] [--repetitions N] [--json OUT]
 
 Journal, windows, five stream rules and the file of decisions are on, and the process tree is what is measured; with
 `--rules none,five,shipped` speed is measured with each of these sets of rules, one after the other. Every stream sends
@@ -56,18 +56,23 @@ def speeds(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
     for profile in [chosen.profile] if chosen.profile else speed.PROFILES:
         for size in chosen.segment_tokens:
             for streams, rules in product(chosen.streams or [speed.streams_for(size)], chosen.rules):
-                one = speed.measure_speed(
-                    profile,
-                    size,
-                    streams=streams,
-                    seconds=chosen.seconds,
-                    together=chosen.together,
-                    paced=not chosen.flood,
-                    source=chosen.source,
-                    rules=rules,
-                    progress=progress,
-                )
-                yield one, speed.line(one)
+                found = []
+                for _ in range(chosen.repetitions):
+                    one = speed.measure_speed(
+                        profile,
+                        size,
+                        streams=streams,
+                        seconds=chosen.seconds,
+                        together=chosen.together,
+                        paced=not chosen.flood,
+                        source=chosen.source,
+                        rules=rules,
+                        progress=progress,
+                    )
+                    found.append(one)
+                    yield one, speed.line(one)
+                if len(found) > 1:
+                    print(speed.together(found), flush=True)
 
 
 def latencies(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
@@ -95,6 +100,7 @@ def main() -> None:
     options.add_argument("--only", choices=PARTS)
     options.add_argument("--streams", type=numbers, help="streams in flight, comma-separated")
     options.add_argument("--seconds", type=float, default=20.0, help="speed, latency: how long is measured")
+    options.add_argument("--repetitions", type=int, default=1, help="speed: so often, and the median of all")
     options.add_argument("--together", type=int, default=256, help="streams of one application: in one export, at most")
     options.add_argument("--segment-tokens", type=numbers, default=[64, 16, 8], help="speed: comma-separated")
     options.add_argument("--profile", choices=list(speed.PROFILES), help="speed: one of them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from collector_load.service import collecting
 from collector_load.spread import Spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 FLUSHES_A_SECOND = 4
 LOAD_TOKENS_S = 128_000
@@ -105,6 +106,17 @@ def measure_speed(
         delivery.unsent,
         read / sent.tokens,
         decisions,
+    )
+
+
+def together(found: Sequence[Speed]) -> str:
+    """Say what several measurements come to: on a noisy machine one of them says little."""
+    times = sorted(one.cpu_s / one.floor_cpu_s for one in found)
+    middle = statistics.median(times)
+    best = min(one.cpu_s for one in found) / min(one.floor_cpu_s for one in found)
+    return (
+        f"{found[0].profile}, {found[0].segment_tokens} tokens a segment, {len(found)} times: {middle:.2f} times the floor "
+        f"in the median ({times[0]:.2f} to {times[-1]:.2f}), the best by the best floor {best:.2f}"
     )
 
 

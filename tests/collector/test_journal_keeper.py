@@ -364,8 +364,7 @@ def test_files_go_with_age_though_nothing_is_written(tmp_path: Path) -> None:
         journal.keep_from_ns = 2**63
         tick_until_closed(journal, T0_NS + 103 * S)  # the newest closed file ends where the one being written begins
         wait_until(lambda: journal.counts()["journal_deleted_files"] == 2)
-        wait_until(lambda: journal.counts()["journal_compressed_files"] >= 3)
-        assert len(names(tmp_path)) == 3
+        wait_until(lambda: len(names(tmp_path)) == 3)  # those that were deleted may have been compressed before
         journal.tick(T0_NS + 104 * S + 1)
         wait_until(lambda: journal.counts()["journal_deleted_files"] == 5)
         assert names(tmp_path) == []
