@@ -115,8 +115,8 @@ def together(found: Sequence[Speed]) -> str:
     middle = statistics.median(times)
     best = min(one.cpu_s for one in found) / min(one.floor_cpu_s for one in found)
     return (
-        f"{found[0].profile}, {found[0].segment_tokens} tokens a segment, {len(found)} times: {middle:.2f} times the floor "
-        f"in the median ({times[0]:.2f} to {times[-1]:.2f}), the best by the best floor {best:.2f}"
+        f"{found[0].profile}, {found[0].segment_tokens} tokens a segment, {len(found)} times: {middle:.2f} times the "
+        f"floor in the median ({times[0]:.2f} to {times[-1]:.2f}), the best by the best floor {best:.2f}"
     )
 
 
