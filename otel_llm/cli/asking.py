@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 3.0
 _WRONG_NAME: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_WEB_DOOR: Final = "ask its --web address (port 9464 by default)"
 _MOST_WORDS: Final = 200
 """Of what says no, so many characters are repeated."""
 
@@ -95,8 +96,11 @@ class Source:
             raise UnreachableError(f"no collector answers at {self.url} ({error.reason})") from error
         except OSError as error:
             raise UnreachableError(f"no collector answers at {self.url} ({error})") from error
+        except http.client.BadStatusLine as error:
+            words = f"no HTTP/1.1, as at a gRPC door: {_WEB_DOOR}"
+            raise UnexpectedError(f"what answers at {self.url} is no collector's web door ({words})") from error
         except (ValueError, http.client.HTTPException) as error:
-            raise UnexpectedError(f"what answers at {self.url} is no collector ({error})") from error
+            raise UnexpectedError(f"what answers at {self.url} is no collector ({_shown(str(error))})") from error
         if not isinstance(snapshot, dict) or "streams" not in snapshot:
             raise UnexpectedError(f"what answers at {self.url} is no collector (no streams in its answer)")
         return snapshot
@@ -109,10 +113,9 @@ class Source:
             words = no.read(_MOST_WORDS).decode("utf-8", "replace").partition("\n")[0].strip()
         except (OSError, http.client.HTTPException):
             words = ""
-        # From whoever answers: nothing that a terminal would obey.
-        words = "".join(letter for letter in words if letter.isprintable()) or no.reason
+        words = _shown(words) or no.reason
         if no.code == HTTPStatus.NOT_FOUND and "/v1/traces" in words:
-            words = "that is its OTLP door: ask its --web address (port 9464 by default)"
+            words = f"that is its OTLP door: {_WEB_DOOR}"
         raise UnexpectedError(f"{self.url} answers {no.code}: {words}")
 
     def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
@@ -121,6 +124,11 @@ class Source:
         else:
             advice = "--ca FILE names the authority that signed it"
         return f"the certificate at {self.url} cannot be trusted ({error.verify_message}): {advice}"
+
+
+def _shown(words: str) -> str:
+    """Return words of whoever answers, without what a terminal would obey."""
+    return "".join(letter for letter in words[:_MOST_WORDS] if letter.isprintable())
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

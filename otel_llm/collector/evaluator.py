@@ -554,7 +554,7 @@ class Evaluator:
             stream.identify(resolved, slo)
             self.windowing.move_start(stream, group)
             stream.windows = Ledger(slo, old.commit_ns)
-        elif stream_is != group or not same_class or stream.exact_resume != resolved.exact_resume:
+        elif stream.slo is not slo or stream_is != group or stream.exact_resume != resolved.exact_resume:
             stream.identify(resolved, slo)
         if resolved.commit_ns is None:
             return

@@ -136,10 +136,12 @@ def test_the_wrong_door_of_a_collector_is_told_from_nobody(tmp_path: Path) -> No
                 f"no TLS is spoken at {door.web.replace('http', 'https')}: ask {door.web}",
             ),
             (f"http://127.0.0.1:{port}", "that is its OTLP door: ask its --web address (port 9464 by default)"),
+            (f"http://{door.grpc}", "(no HTTP/1.1, as at a gRPC door: ask its --web address (port 9464 by default))"),
         ):
             wrong = run(url)
             text = " ".join(wrong.output.split())
             assert (wrong.exit_code, says in text, "start one" in text) == (2, True, False), text
+            assert text.isprintable()
             with pytest.raises(UnexpectedError):
                 Source(url).streams()
 
