@@ -77,10 +77,10 @@ class Outlets:
         self.recent.append(row)
         if self.replaying:
             return
-        if self.doing is not None:
-            self.doing.ended(stream.key, stream.outcome or "lost")
-        gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
         outcome = stream.outcome or "lost"
+        if self.doing is not None:
+            self.doing.ended(stream.key, outcome)
+        gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
         met = row()["met"] if verdict is None else verdict.met
         self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns)
         if verdict is None or self.console.wants(outcome, met):

@@ -169,22 +169,23 @@ class SloClasses:
 
     def get(self, name: str) -> SloClass:
         """Return the class of that name, or raise UnknownClassError."""
+        found = self._named(name)
+        if found is None:
+            raise UnknownClassError(name, self.names)
+        return found
+
+    def _named(self, name: str) -> SloClass | None:
         for slo in self.classes:
             if slo.name == name:
                 return slo
-        raise UnknownClassError(name, self.names)
+        return None
 
     def choose(self, declared: str | None, attributes: Mapping[str, Attribute]) -> tuple[SloClass, bool]:
         """Return a request's class, and whether it declared a name that is not defined here.
 
         The declared name wins, then the first class whose `match` pairs all hold, then the default.
         """
-        named = None
-        if declared is not None:
-            for slo in self.classes:
-                if slo.name == declared:
-                    named = slo
-                    break
+        named = None if declared is None else self._named(declared)
         unknown = declared is not None and named is None
         if self.only is not None:
             return self.get(self.only), unknown
