@@ -28,6 +28,7 @@ from otel_llm.readers.foreign import foreign_tokens
 from otel_llm.readers.plain_segments import TRACE_BYTES
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
 from otel_llm.rules.engine import RuleEngine
+from otel_llm.slo.stream import sort_gaps
 from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from otel_llm.collector.together import Ahead, Received
     from otel_llm.collector.windowing import Windowing
+    from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch, RequestSpan, Segment
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.ruleset import RuleSet
@@ -134,44 +136,71 @@ class Evaluator:
         """Take several export requests, in order of receipt: what `apply` on each would find, only sooner."""
         shortest_ns = min(self.windowing.window_ns, self.patience.lateness_ns)
         for group in groups(received, shortest_ns):
-            for (batch, now_ns), ahead in zip(group, self._ahead(group), strict=True):
-                self._apply(batch, now_ns, ahead)
+            start = 0
+            while start < len(group):
+                first, now_ns = group[start]
+                self._arrive(first, None if first.plain is None else self.table.find(first.plain.keys), now_ns)
+                quiet_ns = self._quiet_until(now_ns)
+                stop = start + 1
+                while stop < len(group) and group[stop][1] < quiet_ns:
+                    stop += 1
+                self._apply_some(group[start:stop])
+                start = stop
             # Not before: of streams that were moved ahead nobody may look at what they were when it was another's turn.
             self.watching.take_back(group[-1][1], self.live)
 
-    def _ahead(self, group: Sequence[Received]) -> Sequence[Ahead | None]:
+    def _quiet_until(self, now_ns: int) -> int:
+        """Return the next instant at which somebody looks at all streams, whatever is received before."""
+        ticks_ns = None if self.groups is None else self.groups.next_look_after(now_ns)
+        found = _earliest(self.windowing.next_close(), ticks_ns)
+        assert found is not None  # noqa: S101  a window is open since the first export
+        return found
+
+    def _apply_some(self, part: Sequence[Received]) -> None:
+        """Take export requests between which nobody looks at all streams; the first has arrived."""
+        ahead: Sequence[Ahead | None] = [None] * len(part)
+        if sum(batch.plain is not None for batch, _ in part) > 1:
+            ahead = self._ahead(part)
+        for place, ((batch, now_ns), moved) in enumerate(zip(part, ahead, strict=True)):
+            segments = batch.plain if moved is None else moved.rest
+            slots = None if segments is None else self.table.find(segments.keys)
+            if place:
+                self._arrive(batch, slots, now_ns)
+            self._apply(batch, segments, slots, moved, now_ns)
+
+    def _ahead(self, part: Sequence[Received]) -> Sequence[Ahead]:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
-        nothing = [None] * len(group)
-        last_ns = group[-1][1]
-        closes_ns, engine_ns = self.windowing.next_close(), self.watching.engine.next_timer()
-        if sum(batch.plain is not None for batch, _ in group) < 2 or (closes_ns is not None and closes_ns <= last_ns):
-            return nothing
-        if self.groups is not None and not self.groups.may_move_ahead(group[0][1], last_ns):
-            return nothing
-        others = np.concatenate([self._slots_of(batch, None) for batch, _ in group])
+        engine_ns = self.watching.engine.next_timer()
         found = apply_ahead(
             self.table,
-            group,
-            others,
+            part,
+            np.concatenate([self._slots_of(batch, None) for batch, _ in part]),
+            self.watching.look_before,
             lateness_ns=self.patience.lateness_ns,
             lost_after_ns=self.patience.lost_after_ns,
-            engine_rests=engine_ns is None or engine_ns > last_ns,
+            engine_rests=engine_ns is None or engine_ns > part[-1][1],
         )
         slots = np.concatenate([one.slots for one in found])
-        now_ns = np.repeat(np.array([now_ns for _, now_ns in group]), [one.segments for one in found])
+        now_ns = np.repeat(np.array([now_ns for _, now_ns in part]), [one.segments for one in found])
         self.watching.moved_ahead(slots, now_ns)
         return found
 
-    def _apply(self, batch: Batch, now_ns: int, ahead: Ahead | None) -> None:
-        """Take one export request, of which `ahead` was applied before; look at the rules of what it touched."""
+    def _arrive(self, batch: Batch, slots: Ints | None, now_ns: int) -> None:
+        """Let time pass until an export request is received; `slots`: of its plain segments, -1 for none."""
         self.windowing.begin(now_ns)
-        segments = batch.plain if ahead is None else ahead.rest
-        plain = None if segments is None else self.table.find(segments.keys)
-        self.watching.before(self._slots_of(batch, plain), now_ns - 1)
+        self.watching.before(self._slots_of(batch, slots), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         if self.groups is not None:
             self.groups.wake(now_ns)
         self._now_ns = max(self._now_ns, now_ns)
+
+    def _apply(
+        self, batch: Batch, segments: PlainSegments | None, slots: Ints | None, ahead: Ahead | None, now_ns: int
+    ) -> None:
+        """Take one export request that has arrived; look at the rules of what it touched.
+
+        `segments`: its plain ones but for those in `ahead`, which were applied before; `slots`: theirs, -1 for none.
+        """
         touched: dict[StreamKey, bool | None] = {}
         later: list[Segment] = []
         for segment in batch.segments:
@@ -181,12 +210,13 @@ class Evaluator:
                 self._take(segment, now_ns, touched)
         begun = list(touched)
         for key in begun:
-            self._settle(self.live[key], now_ns)
+            if self._settle(self.live[key], now_ns)[1]:
+                self._judge(self.live[key])
         moved = None
-        if segments is not None and plain is not None:
+        if segments is not None and slots is not None:
             if begun:
-                plain = self.table.find(segments.keys)
-            moved = apply_plain(self.table, segments, plain, now_ns, self.patience.lateness_ns)
+                slots = self.table.find(segments.keys)
+            moved = apply_plain(self.table, segments, slots, now_ns, self.patience.lateness_ns)
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
@@ -201,10 +231,7 @@ class Evaluator:
             self.counts[f"refused.{reason}"] += number
         for name, number in batch.anomalies.items():
             self.counts[f"anomaly.{name}"] += number
-        for key in touched:
-            stream = self.live.get(key)
-            if stream is not None and self._settle(stream, now_ns) and touched[key] is None:
-                touched[key] = True
+        self._settle_all(touched, now_ns)
         self._look_at(moved, touched, now_ns)
         if ahead is not None:
             self.counts["segments"] += ahead.segments
@@ -423,8 +450,28 @@ class Evaluator:
 
     # From segments to a stream, to its end.
 
-    def _settle(self, stream: LiveStream, now_ns: int) -> bool:
-        """Apply what can be applied, and see whether the stream has ended; return whether it has just begun."""
+    def _settle_all(self, touched: dict[StreamKey, bool | None], now_ns: int) -> None:
+        """Settle every stream that a batch touched, then judge those that are over."""
+        over: list[LiveStream] = []
+        for key in touched:
+            stream = self.live.get(key)
+            if stream is None:
+                continue
+            fresh, all_there = self._settle(stream, now_ns)
+            if fresh and touched[key] is None:
+                touched[key] = True
+            if all_there:
+                over.append(stream)
+        if len(over) > 1:
+            sort_gaps([stream.tokens_so_far for stream in over if stream.begun])
+        for stream in over:
+            self._judge(stream)
+
+    def _settle(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:
+        """Apply what can be applied, and see whether the stream has ended.
+
+        Return whether it has just begun, and whether it is to be judged: nothing that could still come would change it.
+        """
         fresh = not stream.begun
         if fresh:
             self._begin(stream)
@@ -434,13 +481,11 @@ class Evaluator:
         fresh = fresh and stream.begun and stream.ended_ns is None
         if fresh:
             self.watching.begin(stream)
-        if stream.ended_ns is not None:
-            if self._all_there(stream):
-                self._judge(stream)
-            elif stream.settle_by_ns is not None and not stream.settling:
-                stream.settling = True
-                self._schedule(stream.settle_by_ns, "settle", stream.key)
-        return fresh
+        all_there = stream.ended_ns is not None and self._all_there(stream)
+        if not all_there and stream.settle_by_ns is not None and not stream.settling:
+            stream.settling = True
+            self._schedule(stream.settle_by_ns, "settle", stream.key)
+        return fresh, all_there
 
     def _begin(self, stream: LiveStream) -> None:
         if not stream.received.has(0) and stream.parts.request is None:

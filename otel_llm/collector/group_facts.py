@@ -87,9 +87,9 @@ class Groups:
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
-    def may_move_ahead(self, first_ns: int, last_ns: int) -> bool:
-        """Tell whether no second is looked at between the receipt of the first and of the last of some exports."""
-        return _second(first_ns) > last_ns and (self.next_tick_ns is None or self.next_tick_ns > last_ns)
+    def next_look_after(self, now_ns: int) -> int:
+        """Return the instant before which no second is looked at, whatever is received from now on."""
+        return _second(now_ns) if self.next_tick_ns is None else min(_second(now_ns), self.next_tick_ns)
 
     def ended(self, stream: LiveStream, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
         """Count a request that ended, and the rest of its benefit."""

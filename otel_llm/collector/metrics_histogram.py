@@ -9,10 +9,17 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     import numpy.typing as npt
 
+    _State: TypeAlias = tuple[npt.NDArray[np.int64], float, list[Sequence[int] | npt.NDArray[np.int64]]]
+
 NS_PER_S: Final = 1_000_000_000
+
+
+WAITING_VALUES: Final = 8192
+"""So many values that came together wait to be counted in one pass."""
 
 
 class Histogram:
@@ -27,7 +34,7 @@ class Histogram:
     the double nearest to its decimal. Their sum is exact. One thread observes; others may read meanwhile.
     """
 
-    __slots__ = ("_counts", "_edges", "_edges_array", "_per_unit", "_total", "bounds")
+    __slots__ = ("_edges", "_edges_array", "_per_unit", "_state", "_waiting_values", "bounds")
 
     def __init__(self, bounds: Sequence[float], per_unit: int = NS_PER_S) -> None:
         self.bounds = tuple(bounds)
@@ -36,30 +43,42 @@ class Histogram:
             self.bounds if per_unit == 1 else tuple(round(bound * per_unit) for bound in bounds)
         )
         self._edges_array = np.asarray(self._edges)
-        self._counts: npt.NDArray[np.int64] = np.zeros(len(self.bounds) + 1, dtype=np.int64)
-        self._total: float = 0  # an int as long as only ints are added
+        # Counts, their sum (an int as long as only ints are added), and what is still to be counted: one tuple, so that
+        # who reads meanwhile finds every value once.
+        self._state: _State = (np.zeros(len(self.bounds) + 1, dtype=np.int64), 0, [])
+        self._waiting_values = 0
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self._counts[bisect_left(self._edges, value)] += 1
-        self._total += value
+        counts, total, waiting = self._state
+        counts[bisect_left(self._edges, value)] += 1
+        self._state = counts, total + value, waiting
 
     def observe_all(self, values: Sequence[int] | npt.NDArray[np.int64]) -> None:
-        """Count values that are sorted, ascending: bounds are searched among them, not they among the bounds."""
-        values = np.asarray(values)
-        found = np.empty(len(self._counts), dtype=np.int64)
-        found[:-1] = values.searchsorted(self._edges_array, side="right")
-        found[-1] = len(values)
-        found[1:] -= found[:-1].copy()
-        self._counts = self._counts + found  # a new array: who reads meanwhile sees all of these values or none
-        self._total += int(values.sum(dtype=np.int64))
+        """Count values, in any order; they are kept until there are many, and not to be changed."""
+        if not len(values):
+            return
+        self._state[2].append(values)
+        self._waiting_values += len(values)
+        if self._waiting_values >= WAITING_VALUES:
+            self._waiting_values = 0
+            self._state = (*self._counted(), [])
+
+    def _counted(self) -> tuple[npt.NDArray[np.int64], float]:
+        """Return the counts and the sum of all values."""
+        counts, total, waiting = self._state
+        if not waiting:
+            return counts, total
+        values = np.concatenate(waiting.copy())  # a copy: another may join meanwhile
+        more = np.bincount(self._edges_array.searchsorted(values), minlength=len(counts))
+        return counts + more, total + int(values.sum(dtype=np.int64))
 
     @property
     def total(self) -> float:
         """Return the sum of all values, in the published unit."""
-        return self._total / self._per_unit
+        return self._counted()[1] / self._per_unit
 
     def cumulative(self) -> list[tuple[str, float]]:
         """Return (upper bound, how many values are up to it) as Prometheus has it, `+Inf` last."""
         bounds = (*map(str, self.bounds), "+Inf")
-        return list(zip(bounds, self._counts.cumsum().astype(float).tolist(), strict=True))
+        return list(zip(bounds, self._counted()[0].cumsum().astype(float).tolist(), strict=True))

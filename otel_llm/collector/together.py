@@ -16,7 +16,7 @@ from otel_llm.collector.applying import applied_first
 from otel_llm.readers.plain_segments import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     import numpy.typing as npt
@@ -62,11 +62,19 @@ def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Rece
 
 
 def apply_ahead(
-    table: Table, group: Sequence[Received], others: Ints, *, lateness_ns: int, lost_after_ns: int, engine_rests: bool
+    table: Table,
+    group: Sequence[Received],
+    others: Ints,
+    look_before: Callable[[Ints, Ints], None],
+    *,
+    lateness_ns: int,
+    lost_after_ns: int,
+    engine_rests: bool,
 ) -> list[Ahead]:
     """Apply what may go first; `others`: slots of which the group says something else as well.
 
-    `engine_rests`: the rule engine looks at nothing up to the last receipt, so that streams it follows may go first.
+    `look_before`: look at what is due of these slots before these instants. `engine_rests`: the rule engine looks at
+    nothing up to the last receipt, so that streams it follows may go first.
     """
     plains = [batch.plain for batch, _ in group]
     filled = [plain for plain in plains if plain is not None]
@@ -75,7 +83,11 @@ def apply_ahead(
     receipt_ns = np.repeat(np.array([now_ns for _, now_ns in group]), lengths)
     slots = table.find(plain.keys)
     may = slots >= 0
-    may[may] = _undisturbed(table, slots[may], receipt_ns[may], others, lost_after_ns, engine_rests)
+    may[may] = _alone(table, slots[may], receipt_ns[may], others, lost_after_ns)
+    look_before(slots[may], receipt_ns[may])
+    may[may] = table.due_ns[slots[may]] >= receipt_ns[may]
+    if not engine_rests:
+        may[may] = table.sieved[slots[may]] != 0
     places = applied_first(table, plain, slots, np.flatnonzero(may), receipt_ns, lateness_ns)
     chosen = np.zeros(len(plain), dtype=bool)
     chosen[places] = True
@@ -97,15 +109,9 @@ def apply_ahead(
     return found
 
 
-def _undisturbed(
-    table: Table, slots: Ints, receipt_ns: Ints, others: Ints, lost_after_ns: int, engine_rests: bool
-) -> Bools:
-    """Tell which streams nothing happens to before their segment's receipt, and of which there is one segment."""
+def _alone(table: Table, slots: Ints, receipt_ns: Ints, others: Ints, lost_after_ns: int) -> Bools:
+    """Tell of which streams nothing comes but one segment, before which none of them is given up as lost."""
     taken = np.bincount(slots, minlength=table.size)
     taken[others] = 2
-    rests: Bools = (
-        (taken[slots] == 1)
-        & (table.due_ns[slots] >= receipt_ns)
-        & (table.receipt_ns[slots] + lost_after_ns > receipt_ns.max(initial=0))
-    )
-    return rests if engine_rests else rests & (table.sieved[slots] != 0)
+    alone: Bools = (taken[slots] == 1) & (table.receipt_ns[slots] + lost_after_ns > receipt_ns.max(initial=0))
+    return alone

@@ -130,6 +130,19 @@ class Watching:
         while (slots := slots[due[slots] <= now_ns]).size:
             self._rouse(np.unique(slots))
 
+    def look_before(self, slots: Ints, until_ns: Ints) -> None:
+        """Look at what is due of each of these streams before an instant; what is found not calm stays due.
+
+        So what nothing happens to may be moved ahead of its turn, and the rest is looked at in its turn.
+        """
+        due = self._table.due_ns
+        while (early := due[slots] < until_ns).any():
+            slots, until_ns = slots[early], until_ns[early]
+            at_ns = due[slots]
+            calm, _ = self._sift(slots, at_ns)
+            due[slots[~calm]] = at_ns[~calm]
+            slots, until_ns = slots[calm], until_ns[calm]
+
     def _rouse(self, slots: Ints) -> None:
         if not slots.size:
             return

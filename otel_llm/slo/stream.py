@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from operator import sub
 from typing import TYPE_CHECKING
 
 from otel_llm.slo.classes import ABORTED, CONTENT, KINDS, OUTCOMES, Curve
+from otel_llm.slo.gaps import gap_ranks, sorted_gaps, sorted_gaps_of
 from otel_llm.slo.inflight import InFlight, Line, Lines
-from otel_llm.slo.ranks import P50, P99, rank
 from otel_llm.slo.request import benefit, met_given
 from otel_llm.slo.running import Running
 from otel_llm.slo.verdict import Verdict
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.slo.classes import SloClass
-
-
-_MANY = 64
-"""From so many gaps on numpy sorts them quicker."""
 
 
 class Stream:
@@ -78,7 +73,7 @@ class Stream:
     def gaps_ns(self) -> Sequence[int]:
         """Return the gaps between neighbouring tokens, sorted; a list of few, an array of many."""
         if self._gaps is None or len(self._gaps) + 1 < len(self._every):
-            self._gaps = _sorted_gaps(self._every)
+            self._gaps = sorted_gaps(self._every)
         return self._gaps
 
     def append(self, times: bytes, kind: int) -> None:
@@ -180,7 +175,7 @@ class Stream:
         idle = run.idle_ns(x)
         misses = run.misses(waited_to) if judged else None
         aborted = self.slo.benefit.abort_penalty if outcome in ABORTED else 0.0
-        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = _gap_ranks(self.gaps_ns)
+        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = gap_ranks(self.gaps_ns)
         stalls = run.stalls + (waited_to is not None and run.waiting(waited_to) and not run.stalled)
         return Verdict(
             outcome=outcome,
@@ -244,23 +239,10 @@ class Stream:
         self.extend(every, kinds)
 
 
-def _sorted_gaps(times_ns: array[int]) -> Sequence[int]:
-    if len(times_ns) <= _MANY:
-        return sorted(map(sub, times_ns[1:], times_ns))
-    import numpy as np  # for few tokens it is not needed, and not there in every process
-
-    times = np.frombuffer(times_ns, dtype=np.int64)
-    gaps = times[1:] - times[:-1]
-    gaps.sort()
-    return gaps  # type: ignore[return-value]
-
-
-def _gap_ranks(gaps_ns: Sequence[int]) -> tuple[int | None, int | None, int | None]:
-    """Return the median, the 99th percentile and the longest of sorted gaps; None where there are none."""
-    count = len(gaps_ns)
-    if not count:
-        return None, None, None
-    return int(gaps_ns[rank(count, P50)]), int(gaps_ns[rank(count, P99)]), int(gaps_ns[-1])
+def sort_gaps(streams: Sequence[Stream]) -> None:
+    """Have the gaps of several streams sorted in one pass, before they are asked for one by one."""
+    for stream, gaps_ns in zip(streams, sorted_gaps_of([stream._every for stream in streams]), strict=True):
+        stream._gaps = gaps_ns
 
 
 def _check(kinds: Sequence[int], count: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.collector.metrics_histogram import Histogram
+from otel_llm.collector.metrics_histogram import WAITING_VALUES, Histogram
 from otel_llm.collector.metrics_user import FLUIDITY_BUCKETS, IDLE_BUCKETS_S, TBT_BUCKETS_S, TTFT_BUCKETS_S
 from otel_llm.collector.self_metrics import DECISION_BUCKETS_S
 
@@ -70,3 +70,14 @@ def test_shares_are_compared_as_they_are(pairs: list[tuple[int, int]]) -> None:
         counted.observe(share)
     assert counted.cumulative() == plain(FLUIDITY_BUCKETS, shares)
     assert counted.total == pytest.approx(math.fsum(shares))
+
+
+@given(st.lists(st.integers(1, WAITING_VALUES + 5), min_size=1, max_size=6))
+def test_what_waits_to_be_counted_is_shown_and_counted_once(numbers: list[int]) -> None:
+    counted = Histogram((0.5, 2.0))
+    for so_far, number in enumerate(numbers, 1):
+        counted.observe_all(np.full(number, 1_000_000_000, dtype=np.int64))
+        counted.observe(3_000_000_000)
+        whole = sum(numbers[:so_far])
+        assert counted.cumulative() == [("0.5", 0.0), ("2.0", float(whole)), ("+Inf", float(whole + so_far))]
+        assert counted.total == whole + 3 * so_far
