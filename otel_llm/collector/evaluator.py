@@ -166,7 +166,12 @@ class Evaluator:
             slots = None if segments is None else self.table.find(segments.keys)
             if place:
                 self._arrive(batch, slots, now_ns)
-            self._apply(batch, segments, slots, moved, now_ns)
+            self._apply(batch, segments, slots, moved, now_ns, alone=len(part) == 1)
+        last_ns = part[-1][1]
+        due_ns = self.watching.next_look()
+        if due_ns is not None and due_ns <= last_ns - (LONGEST_LOOK_NS if len(part) == 1 else 0):
+            self.watching.wake(last_ns)
+            self._decide(self.watching.advance(last_ns, self.live))
 
     def _ahead(self, part: Sequence[Received]) -> Sequence[Ahead]:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
@@ -195,11 +200,19 @@ class Evaluator:
         self._now_ns = max(self._now_ns, now_ns)
 
     def _apply(
-        self, batch: Batch, segments: PlainSegments | None, slots: Ints | None, ahead: Ahead | None, now_ns: int
+        self,
+        batch: Batch,
+        segments: PlainSegments | None,
+        slots: Ints | None,
+        ahead: Ahead | None,
+        now_ns: int,
+        *,
+        alone: bool,
     ) -> None:
         """Take one export request that has arrived; look at the rules of what it touched.
 
-        `segments`: its plain ones but for those in `ahead`, which were applied before; `slots`: theirs, -1 for none.
+        `segments`: its plain ones but for those in `ahead`, which were applied before; `slots`: theirs, -1 for none;
+        `alone`: no other is taken together with it.
         """
         touched: dict[StreamKey, bool | None] = {}
         later: list[Segment] = []
@@ -232,13 +245,11 @@ class Evaluator:
         for name, number in batch.anomalies.items():
             self.counts[f"anomaly.{name}"] += number
         self._settle_all(touched, now_ns)
-        self._look_at(moved, touched, now_ns)
+        self._look_at(moved, touched, now_ns, alone=alone)
         if ahead is not None:
             self.counts["segments"] += ahead.segments
             self.counts["tokens"] += ahead.tokens
             self.watching.in_turn(ahead.slots, now_ns)
-        if (due_ns := self.watching.next_look()) is not None and due_ns <= now_ns - LONGEST_LOOK_NS:
-            self.watching.wake(now_ns)
         self._decide(self.watching.advance(now_ns, self.live))
 
     def _take(self, segment: Segment, now_ns: int, touched: dict[StreamKey, bool | None]) -> None:
@@ -249,7 +260,9 @@ class Evaluator:
         self.counts["late_segments"] += late
         touched[stream.key] = bool(touched.get(stream.key)) or not late
 
-    def _look_at(self, moved: Applied | None, touched: dict[StreamKey, bool | None], now_ns: int) -> None:
+    def _look_at(
+        self, moved: Applied | None, touched: dict[StreamKey, bool | None], now_ns: int, *, alone: bool
+    ) -> None:
         """Have the rules look at everything that the batch moved, each stream once.
 
         `touched`: whether one of its segments was in time; None where only its request span came, which moves no fact.
@@ -261,6 +274,9 @@ class Evaluator:
                 others[stream.slot] = acts
         if moved is None or not moved.slots.size:
             slots, heard = list(others), list(others.values())
+            if slots and not alone:
+                self.watching.moved_alone(np.array(slots), np.array(heard), now_ns)
+                return
         elif not others:
             self.watching.moved(moved.slots, moved.heard, now_ns)
             return

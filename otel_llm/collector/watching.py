@@ -81,6 +81,15 @@ class Watching:
         for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
 
+    def moved_alone(self, slots: Ints, heard: Bools, now_ns: int) -> None:
+        """As `moved`, but the columns are looked at later, with others: it is due now, so nothing goes before it."""
+        table = self._table
+        sieved = (table.sieved[slots] & table.ready[slots] & heard) != 0
+        table.due_ns[slots[sieved]] = now_ns
+        self._due_ns = min(self._due_ns, now_ns)
+        for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
+            self._hand_over(slot, now_ns, late=not acts)
+
     def moved_ahead(self, slots: Ints, now_ns: Ints) -> None:
         """Look at streams whose next segment was applied before its turn, each at its own instant.
 
@@ -151,6 +160,9 @@ class Watching:
         for place in np.flatnonzero(~calm).tolist():
             slot, due_ns = int(slots[place]), int(at_ns[place])
             stream = table.streams[slot]
+            if due_ns == table.receipt_ns[slot]:  # a segment has moved it: what rules make of that is the engine's
+                self._hand_over(slot, due_ns, late=False)
+                continue
             self._leave(slot)
             if stream is None:
                 continue

@@ -27,7 +27,7 @@ from otel_llm.readers.token_events import MAX_MESSAGE_TOKENS, MAX_TIME_NS
 from otel_llm.slo.classes import CONTENT, KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -81,24 +81,38 @@ class PlainSegments:
             self.times_ns[first:last],
         )
 
-    def segment(self, place: int, receipt_ns: int | None = None, attributes: Attributes | None = None) -> Segment:
+    def segment(self, place: int, receipt_ns: int | None = None) -> Segment:
         """Return one of them as a record of its own."""
-        key = self.keys[place]
-        times = self.times_ns[self.offsets[place] : self.offsets[place + 1]].tolist()
-        kind = self.kind.item(place)
-        return Segment(
-            trace_id=key[:TRACE_BYTES],
-            span_id=key[TRACE_BYTES:],
-            choice=0,
-            seq=self.seq.item(place),
-            first_token=self.first_token.item(place),
-            start_ns=self.start_ns.item(place),
-            end_ns=self.end_ns.item(place),
-            times_ns=times,
-            kinds=None if kind == CONTENT or not times else bytes((kind,)) * len(times),
-            attributes={} if attributes is None else attributes,
-            receipt_ns=receipt_ns,
-        )
+        return next(self.part(place, place + 1).records([{}], receipt_ns))
+
+    def records(self, attributes: Iterable[Attributes], receipt_ns: int | None = None) -> Iterator[Segment]:
+        """Yield each of them as a record of its own; `attributes`: what each says besides."""
+        offsets, times = self.offsets.tolist(), self.times_ns.tolist()
+        for key, seq, first_token, start_ns, end_ns, kind, start, stop, said in zip(
+            self.keys,
+            self.seq.tolist(),
+            self.first_token.tolist(),
+            self.start_ns.tolist(),
+            self.end_ns.tolist(),
+            self.kind.tolist(),
+            offsets[:-1],
+            offsets[1:],
+            attributes,
+            strict=True,
+        ):
+            yield Segment(
+                key[:TRACE_BYTES],
+                key[TRACE_BYTES:],
+                0,
+                seq,
+                first_token,
+                start_ns,
+                end_ns,
+                times[start:stop],
+                None if kind == CONTENT or start == stop else bytes((kind,)) * (stop - start),
+                said,
+                receipt_ns,
+            )
 
     def only(self, chosen: Bools) -> PlainSegments:
         """Return those that are chosen, (S,)."""
@@ -253,7 +267,7 @@ def take(raws: Sequence[bytes], few: int = FEW, limits: AttributeLimits = DEFAUL
     says[list(found.saying)] = True
     says = says[places]
     plain, saying = found.segments(places[~says]), found.segments(places[says])
-    told = [saying.segment(at, None, found.saying[place]) for at, place in enumerate(places[says].tolist())]
+    told = list(saying.records([found.saying[place] for place in places[says].tolist()]))
     taken = []
     start = plain_start = told_start = 0
     for split, alone in zip(splits, nothing, strict=True):

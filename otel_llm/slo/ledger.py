@@ -92,7 +92,11 @@ class Ledger:
         if not count or times[-1] <= dry:
             dry += count * pace
         elif count < _MANY:
-            for time in times:
+            last = times[-1]
+            for number, time in enumerate(times):
+                if last <= dry:  # nearly always soon: text comes quicker than it is read
+                    dry += (count - number) * pace
+                    break
                 dry = max(time, dry) + pace
         else:
             import numpy as np  # for few tokens it is not needed, and not there in every process

@@ -92,11 +92,12 @@ class RunningMany:
 
     def load(self, row: int, running: Running) -> None:
         """Hand a stream's state back."""
-        due_ns, *moving = self._rows[row, : 1 + len(_MOVING)].tolist()
+        (
+            due_ns, running.count, running.first_ns, running.last_ns, running.allowance_ns, running.dry_ns,
+            running.stalls, stalled, running.late, running.missed, passed,
+        ) = self._rows[row, : 1 + len(_MOVING)].tolist()  # fmt: skip
         running.due_ns = None if due_ns == UNKNOWN else due_ns
-        for name, value in zip(_MOVING, moving, strict=True):
-            setattr(running, name, value)
-        running.stalled, running.passed = bool(running.stalled), bool(running.passed)
+        running.stalled, running.passed = bool(stalled), bool(passed)
 
     def apply(self, rows: Ints, times_ns: Ints, offsets: Ints) -> None:
         """Move each of `rows` (none twice) over its tokens, at least one, sorted, none before the last applied.
