@@ -25,7 +25,7 @@ from otel_llm.collector.together import apply_ahead, groups
 from otel_llm.collector.watching import Watching
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments
 from otel_llm.readers.foreign import foreign_tokens
-from otel_llm.readers.plain_segments import TRACE_BYTES
+from otel_llm.readers.plain_segments import TRACE_BYTES, joined
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.stream import sort_gaps
@@ -175,11 +175,17 @@ class Evaluator:
 
     def _ahead(self, part: Sequence[Received]) -> Sequence[Ahead]:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
+        others = np.concatenate([self._slots_of(batch, None) for batch, _ in part])
+        plain = joined([batch.plain for batch, _ in part if batch.plain is not None])
+        slots = self.table.find(plain.keys)
+        self.watching.wake_others(np.concatenate((others, slots[slots >= 0])), part[-1][1] - 1)
         engine_ns = self.watching.engine.next_timer()
         found = apply_ahead(
             self.table,
             part,
-            np.concatenate([self._slots_of(batch, None) for batch, _ in part]),
+            plain,
+            slots,
+            others,
             self.watching.look_before,
             lateness_ns=self.patience.lateness_ns,
             lost_after_ns=self.patience.lost_after_ns,

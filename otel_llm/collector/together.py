@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.collector.applying import applied_first
-from otel_llm.readers.plain_segments import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +63,8 @@ def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Rece
 def apply_ahead(
     table: Table,
     group: Sequence[Received],
+    plain: PlainSegments,
+    slots: Ints,
     others: Ints,
     look_before: Callable[[Ints, Ints], None],
     *,
@@ -73,15 +74,13 @@ def apply_ahead(
 ) -> list[Ahead]:
     """Apply what may go first; `others`: slots of which the group says something else as well.
 
-    `look_before`: look at what is due of these slots before these instants. `engine_rests`: the rule engine looks at
-    nothing up to the last receipt, so that streams it follows may go first.
+    `plain`, `slots`: the plain segments of all exports and whose they are, -1 for none. `look_before`: look at what is
+    due of these slots before these instants. `engine_rests`: the rule engine looks at nothing up to the last receipt,
+    so that streams it follows may go first.
     """
     plains = [batch.plain for batch, _ in group]
-    filled = [plain for plain in plains if plain is not None]
-    plain = joined(filled)
     lengths = [0 if one is None else len(one) for one in plains]
     receipt_ns = np.repeat(np.array([now_ns for _, now_ns in group]), lengths)
-    slots = table.find(plain.keys)
     may = slots >= 0
     may[may] = _alone(table, slots[may], receipt_ns[may], others, lost_after_ns)
     look_before(slots[may], receipt_ns[may])

@@ -139,6 +139,16 @@ class Watching:
         while (slots := slots[due[slots] <= now_ns]).size:
             self._rouse(np.unique(slots))
 
+    def wake_others(self, slots: Ints, now_ns: int) -> None:
+        """Look at what falls due up to now but for these streams, which may be moved before: nothing moves the rest."""
+        due = self._table.due_ns
+        while self._due_ns <= now_ns:
+            found = due <= now_ns
+            found[slots] = False
+            if not found.any():
+                return
+            self._rouse(np.flatnonzero(found))
+
     def look_before(self, slots: Ints, until_ns: Ints) -> None:
         """Look at what is due of each of these streams before an instant; what is found not calm stays due.
 

@@ -88,7 +88,7 @@ class PlainSegments:
     def records(self, attributes: Iterable[Attributes], receipt_ns: int | None = None) -> Iterator[Segment]:
         """Yield each of them as a record of its own; `attributes`: what each says besides."""
         offsets, times = self.offsets.tolist(), self.times_ns.tolist()
-        for key, seq, first_token, start_ns, end_ns, kind, start, stop, said in zip(
+        for key, seq, first_token, start_ns, end_ns, kind, start, stop, saying in zip(
             self.keys,
             self.seq.tolist(),
             self.first_token.tolist(),
@@ -110,7 +110,7 @@ class PlainSegments:
                 end_ns,
                 times[start:stop],
                 None if kind == CONTENT or start == stop else bytes((kind,)) * (stop - start),
-                said,
+                saying,
                 receipt_ns,
             )
 

@@ -30,6 +30,8 @@ class Charge(NamedTuple):
 MOST_WINDOWS: Final = 20_000
 """Windows that one stream is spread over at most: a clock that is far off must not cost a loop of years."""
 
+_FEW: Final = 8
+"""Nearly always a reader has text from one of the first tokens on."""
 _MANY: Final = 64
 """From so many tokens on numpy is quicker."""
 NOTHING = Charge(0, 0, (), 0.0, 0.0)
@@ -66,10 +68,12 @@ class Ledger:
         if self.closed:
             return NOTHING
         x = max(x_ns, self._seen_to_ns)
-        if bisect_left(read_ns, self._seen_to_ns) != self._count:
-            self._count, self._dry_ns = 0, self.commit_ns - 1
-        upto = bisect_left(read_ns, x, self._count)
-        self._read_on(read_ns[self._count : upto])
+        count = self._count
+        if not _divides(read_ns, count, self._seen_to_ns):  # a token came for a time already seen
+            count, self._dry_ns = 0, self.commit_ns - 1
+        upto = bisect_left(read_ns, x, count)
+        if upto > count:
+            self._read_on(read_ns[count:upto])
         self._count, self._seen_to_ns = upto, x
         allowance = self.commit_ns + self._slo.start_ns + (upto + 1) * self._slo.pace_ns
         idle = max(0, max(self._dry_ns, min(x, known_until_ns)) - allowance)
@@ -88,32 +92,26 @@ class Ledger:
         return self._charge(verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty)
 
     def _read_on(self, times: Sequence[int]) -> None:
-        pace, dry, count = self._slo.pace_ns, self._dry_ns, len(times)
-        if not count or times[-1] <= dry:
-            dry += count * pace
-        elif count < _MANY:
-            last = times[-1]
-            for number, time in enumerate(times):
-                if last <= dry:  # nearly always soon: text comes quicker than it is read
-                    dry += (count - number) * pace
-                    break
-                dry = max(time, dry) + pace
-        else:
-            import numpy as np  # for few tokens it is not needed, and not there in every process
-
-            # Who reads a token each P runs dry where t_i - i P is highest.
-            late = np.asarray(times, dtype=np.int64) - np.arange(count, dtype=np.int64) * pace
-            dry = max(dry, late.max().item()) + count * pace
+        pace, dry, count, last = self._slo.pace_ns, self._dry_ns, len(times), times[-1]
+        for number, time in enumerate(times):
+            if last <= dry:  # nearly always soon: text comes quicker than it is read
+                dry += (count - number) * pace
+                break
+            if number == _FEW and count > _MANY:
+                dry = _dry_after(times[number:], dry, pace)
+                break
+            dry = max(time, dry) + pace
         self._dry_ns = dry
 
     def _charge(self, tokens_read: int, idle_ns: int, abort_penalty: float = 0.0) -> Charge:
         tokens = tokens_read - self.tokens_read
+        self.tokens_read = tokens_read
+        if idle_ns == self.idle_ns and not abort_penalty:  # nearly always
+            return Charge(tokens, 0, (float(tokens),), max(0, -tokens), 0.0) if tokens else NOTHING
         waited = idle_ns - self.idle_ns
         before = self._slo.benefit.penalty_tokens(self.idle_ns)
         after = self._slo.benefit.penalty_tokens(idle_ns)
-        self.tokens_read, self.idle_ns = tokens_read, idle_ns
-        if not tokens and not waited and not abort_penalty:
-            return NOTHING
+        self.idle_ns = idle_ns
         return Charge(
             tokens_read=tokens,
             idle_ns=waited,
@@ -121,6 +119,21 @@ class Ledger:
             penalty_tokens=max(0.0, after - before) + max(0, -tokens) + abort_penalty,
             refunded_tokens=max(0.0, before - after),
         )
+
+
+def _divides(sorted_ns: Sequence[int], place: int, instant_ns: int) -> bool:
+    """Tell whether so many of these instants are before this one, and the others are not."""
+    if place > len(sorted_ns) or (place and sorted_ns[place - 1] >= instant_ns):
+        return False
+    return place == len(sorted_ns) or sorted_ns[place] >= instant_ns
+
+
+def _dry_after(times: Sequence[int], dry_ns: int, pace_ns: int) -> int:
+    """Return when who reads a token each P runs dry: where t_i - i P is highest, and a P for each token later."""
+    import numpy as np  # for few tokens it is not needed, and not there in every process
+
+    late = np.asarray(times, dtype=np.int64) - np.arange(len(times), dtype=np.int64) * pace_ns
+    return max(dry_ns, late.max().item()) + len(times) * pace_ns
 
 
 def window_start(instant_ns: int, window_ns: int) -> int:
