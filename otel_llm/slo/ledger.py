@@ -133,7 +133,7 @@ def _dry_after(times: Sequence[int], dry_ns: int, pace_ns: int) -> int:
     import numpy as np  # for few tokens it is not needed, and not there in every process
 
     late = np.asarray(times, dtype=np.int64) - np.arange(len(times), dtype=np.int64) * pace_ns
-    return max(dry_ns, late.max().item()) + len(times) * pace_ns
+    return max(dry_ns, int(late.max())) + len(times) * pace_ns
 
 
 def window_start(instant_ns: int, window_ns: int) -> int:
