@@ -55,27 +55,32 @@
     for (const id of names) draw(id, paint, width);
   };
 
-  // What is on the screen first, the rest one by one: a page of thirty pictures opens as one of three.
-  for (const id of names) document.getElementById(id).style.height = figures[id].layout.height + "px";
+  // What is on the screen at once, the rest one by one: a page of thirty pictures opens as one of three.
+  document.documentElement.dataset.drawn = "0";
   const waiting = new Set(names);
+  const drawNow = (id) => {
+    if (waiting.delete(id)) draw(id, painter(document.documentElement));
+  };
+  for (const id of names) document.getElementById(id).style.height = figures[id].layout.height + "px";
+  const places = names.map((id) => [id, document.getElementById(id).getBoundingClientRect()]);
+  for (const [id, { top, bottom }] of places) {
+    if (bottom > 0 && top < innerHeight) drawNow(id);
+  }
   const seen = new IntersectionObserver((entries) => {
-    const paint = painter(document.documentElement);
     for (const entry of entries) {
-      if (entry.isIntersecting && waiting.delete(entry.target.id)) {
+      if (entry.isIntersecting) {
         seen.unobserve(entry.target);
-        draw(entry.target.id, paint);
+        drawNow(entry.target.id);
       }
     }
   }, { rootMargin: "200px" });
-  for (const id of names) seen.observe(document.getElementById(id));
+  for (const id of waiting) seen.observe(document.getElementById(id));
   const next = () => {
     const [id] = waiting;
     if (id === undefined) return;
-    waiting.delete(id);
-    draw(id, painter(document.documentElement));
+    drawNow(id);
     setTimeout(next);
   };
-  document.documentElement.dataset.drawn = "0";
   requestAnimationFrame(() => setTimeout(next, 50));
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document.documentElement));
