@@ -110,7 +110,7 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, mut
     until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages else x_ns + _FAR_NS
     dues: list[int | None] = []
     if not gone and x_ns < until_ns:
-        dues.append(when.flip_ns(now, x_ns, until_ns, truth))
+        dues.append(when.flip_ns(now, x_ns, until_ns, truth, found=cell.state is not State.INACTIVE))
     if not gone and when.ages and rule.on_missing != "hold":
         dues.append(_within(until_ns + 1, x_ns, until_ns + 1))
     # Under `hold` nothing changes once the facts are missing; under the other two time goes on.

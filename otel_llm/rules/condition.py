@@ -75,10 +75,15 @@ class Condition:
             instants = sorted({*instants, *range(first, until_ns + 1, LOOK_EVERY_NS)})
         return instants
 
-    def flip_ns(self, snapshot: Snapshot, x_ns: int, until_ns: int, truth: bool | None) -> int | None:
-        """Return the next instant in (x, until] at which, if no token comes, it is no longer `truth`, or may not be."""
+    def flip_ns(
+        self, snapshot: Snapshot, x_ns: int, until_ns: int, truth: bool | None, *, found: bool = False
+    ) -> int | None:
+        """Return the next instant in (x, until] at which, if no token comes, it is no longer `truth`, or may not be.
+
+        `found`: a look at one of its own instants has found this truth.
+        """
         poll_ns = until_ns + 1
-        if self.motion.polled:
+        if self.motion.polled and not (found and truth is True and self.motion.stays):
             poll_ns = min(poll_ns, next_look_ns(snapshot.stream.commit_ns, x_ns))
         for instant in self.motion.instants(snapshot, x_ns, poll_ns - 1):
             if self.truth(snapshot, instant) is not truth:

@@ -123,12 +123,14 @@ class Gate:
 class Motion:
     """How a condition moves between tokens: flips that can be computed, and whether the rest must be polled.
 
-    `gates`: terms that must all hold for the condition to hold, and are cheap to rule out for a while.
+    `gates`: terms that must all hold for the condition to hold, and are cheap to rule out for a while. `stays`: what
+    must be polled, once it holds, holds until the next token: deadlines pass, and none is met without one.
     """
 
     comparisons: tuple[Threshold | Crossing, ...]
     polled: bool
     gates: tuple[Gate, ...]
+    stays: bool
 
     def is_shut(self, facts: Facts, from_ns: int, until_ns: int) -> bool:
         """Tell whether the condition certainly holds at no instant in [from, until] before another token."""
@@ -146,21 +148,21 @@ class Motion:
 def motion(typed: Typed) -> Motion:
     """Find the comparisons of a condition that move with time."""
     comparisons: list[Threshold | Crossing] = []
-    polled = False
 
-    def visit(node: Typed) -> None:
-        nonlocal polled
+    def visit(node: Typed) -> bool:
+        """Collect what can be computed; tell whether anything must be polled."""
+        polled = False
         for op, left, right in _comparisons(node):
             degree = max(_degree(left), _degree(right))
             if degree == 1:
                 comparisons.append(comparison(op, left, right))
             polled = polled or degree > 1
-        for arg in node.args:
-            visit(arg)
+        return any([polled, *(visit(arg) for arg in node.args)])
 
-    visit(typed)
-    gates = [gate for term in (typed.args if typed.op == "&&" else (typed,)) for gate in _gates(term)]
-    return Motion(tuple(comparisons), polled, tuple(gates))
+    terms = typed.args if typed.op == "&&" else (typed,)
+    polled = [term for term in terms if visit(term)]
+    gates = [gate for term in terms for gate in _gates(term)]
+    return Motion(tuple(comparisons), bool(polled), tuple(gates), stays=all(map(_stays, polled)))
 
 
 def first_reaching_ns(threshold_s: float) -> int:
@@ -181,6 +183,25 @@ def _first_ns(beyond: Callable[[float], bool], threshold_s: float) -> int:
     while not beyond(value / 1e9):
         value += 1
     return value
+
+
+_ONE_WAY: Final = {
+    "deadlines": (">", ">="),
+    "deadline_misses": (">", ">="),
+    "fluidity_index": ("<", "<="),
+}
+"""By fact that moves in steps: the comparisons with a constant that time alone can make true and never false."""
+
+
+def _stays(term: Typed) -> bool:
+    """Tell whether a term that holds does so until the next token."""
+    if term.op not in MIRRORED:
+        return False
+    left, right = term.args
+    op: str = term.op
+    if left.op == "literal":
+        op, left, right = MIRRORED[op], right, left
+    return left.op == "fact" and right.op == "literal" and op in _ONE_WAY.get(left.name, ())
 
 
 def _comparisons(node: Typed) -> Sequence[tuple[str, Typed, Typed]]:
