@@ -85,6 +85,7 @@ def latencies(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
             together=chosen.together,
             source=chosen.source,
             progress=progress,
+            ramp_streams_s=chosen.ramp,
         )
         yield seen, latency.line(seen)
 
@@ -110,6 +111,12 @@ def main() -> None:
     options.add_argument("--flood", action="store_true", help="speed: send as fast as acknowledged, not at the pace")
     options.add_argument("--writing", type=float, help="latency: share of the streams that get tokens")
     options.add_argument("--silent", type=float, default=0.0, help="latency: share of the streams that went silent")
+    options.add_argument(
+        "--ramp",
+        type=int,
+        default=latency.RAMP_STREAMS_S,
+        help="latency: streams that begin a second until all are in flight (default: %(default)s)",
+    )
     options.add_argument(
         "--source", type=Path, help="source tree whose collector is measured, if not the one installed"
     )

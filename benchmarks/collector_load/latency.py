@@ -69,12 +69,16 @@ def measure_latency(
     together: int,
     source: Path | None,
     progress: Callable[[str], None],
+    ramp_streams_s: int = RAMP_STREAMS_S,
 ) -> Latency:
-    """Hold `streams` in flight, and let the readers of some more run dry for `seconds`."""
+    """Hold `streams` in flight, and let the readers of some more run dry for `seconds`.
+
+    `ramp_streams_s`: how many begin a second until all are in flight.
+    """
     share = WRITING_SHARE.get(streams, OTHER_WRITING_SHARE) if writing is None else writing
     writers = round(streams * share)
     silenced = round(streams * silent)
-    ramp_s = max(2.0, streams / RAMP_STREAMS_S)
+    ramp_s = max(2.0, streams / ramp_streams_s)
     begin_s = ramp_s + SETTLE_S
     mix = [
         Slots(streams - writers - silenced, replies.quiet, ramp_s, 1.0),
