@@ -139,7 +139,8 @@ class Evaluator:
             start = 0
             while start < len(group):
                 first, now_ns = group[start]
-                self._arrive(first, None if first.plain is None else self.table.find(first.plain.keys), now_ns)
+                plain = first.plain
+                self._arrive(first, plain, None if plain is None else self.table.find(plain.keys), now_ns)
                 quiet_ns = self._quiet_until(now_ns)
                 stop = start + 1
                 while stop < len(group) and group[stop][1] < quiet_ns:
@@ -165,17 +166,23 @@ class Evaluator:
             segments = batch.plain if moved is None else moved.rest
             slots = None if segments is None else self.table.find(segments.keys)
             if place:
-                self._arrive(batch, slots, now_ns)
+                if now_ns == part[place - 1][1]:  # what the one before began is looked at before anything else happens
+                    self._look_up_to(now_ns)
+                self._arrive(batch, segments, slots, now_ns)
             self._apply(batch, segments, slots, moved, now_ns, alone=len(part) == 1)
         last_ns = part[-1][1]
         due_ns = self.watching.next_look()
         if due_ns is not None and due_ns <= last_ns - (LONGEST_LOOK_NS if len(part) == 1 else 0):
-            self.watching.wake(last_ns)
-            self._decide(self.watching.advance(last_ns, self.live))
+            self._look_up_to(last_ns)
+
+    def _look_up_to(self, now_ns: int) -> None:
+        """Look at all that is due by now."""
+        self.watching.wake(now_ns)
+        self._decide(self.watching.advance(now_ns, self.live))
 
     def _ahead(self, part: Sequence[Received]) -> Sequence[Ahead]:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
-        others = np.concatenate([self._slots_of(batch, None) for batch, _ in part])
+        others = np.concatenate([self._slots_of(batch, None, None) for batch, _ in part])
         plain = joined([batch.plain for batch, _ in part if batch.plain is not None])
         slots = self.table.find(plain.keys)
         self.watching.wake_others(np.concatenate((others, slots[slots >= 0])), part[-1][1] - 1)
@@ -196,10 +203,10 @@ class Evaluator:
         self.watching.moved_ahead(slots, now_ns)
         return found
 
-    def _arrive(self, batch: Batch, slots: Ints | None, now_ns: int) -> None:
-        """Let time pass until an export request is received; `slots`: of its plain segments, -1 for none."""
+    def _arrive(self, batch: Batch, segments: PlainSegments | None, slots: Ints | None, now_ns: int) -> None:
+        """Let time pass until an export request is received; `slots`: of its plain `segments`, -1 for none."""
         self.windowing.begin(now_ns)
-        self.watching.before(self._slots_of(batch, slots), now_ns - 1)
+        self.watching.before(self._slots_of(batch, segments, slots), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         if self.groups is not None:
             self.groups.wake(now_ns)
@@ -293,9 +300,16 @@ class Evaluator:
         if slots:
             self.watching.moved(np.array(slots), np.array(heard), now_ns)
 
-    def _slots_of(self, batch: Batch, plain: Ints | None) -> Ints:
-        """Return the slots of the streams that a batch is about; `plain`: of its plain segments, -1 for none."""
+    def _slots_of(self, batch: Batch, segments: PlainSegments | None, slots: Ints | None) -> Ints:
+        """Return the slots of the streams of requests that a batch is about.
+
+        `slots`: of its plain `segments`, -1 for none: those begin a stream, and perhaps beside others of their request.
+        """
         requests = {(one.trace_id, one.span_id) for one in batch.segments} | {span.key for span in batch.requests}
+        if segments is not None and slots is not None:
+            for place in np.flatnonzero(slots < 0).tolist():
+                key = segments.keys[place]
+                requests.add((key[:TRACE_BYTES], key[TRACE_BYTES:]))
         found = [
             stream.slot
             for key in requests
@@ -304,7 +318,7 @@ class Evaluator:
             if (stream := self.live.get((*key, choice))) is not None
         ]
         others = np.array(found, dtype=np.int64)
-        return others if plain is None else np.concatenate((plain[plain >= 0], others))
+        return others if slots is None else np.concatenate((slots[slots >= 0], others))
 
     def advance(self, now_ns: int) -> None:
         """Let time pass up to `now_ns`: everything that falls due happens at its own instant, in order."""
