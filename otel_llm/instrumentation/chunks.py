@@ -156,7 +156,8 @@ class ChunkReader:
             self._kinds[index] = kind
         self._told[index] = told + count
         # Text that is held back (an incomplete UTF-8 sequence) leaves a counted chunk empty: of the kind before it.
-        return (index, self._kinds.get(index, CONTENT), count, finished)
+        # Of no token there is no kind; the newest may also have been told without being read here.
+        return (index, self._kinds.get(index, CONTENT) if count else CONTENT, count, finished)
 
     def _runs(self, index: int, kind: int | None, finished: bool) -> bool:
         # A total that stands on the closing chunk alone says nothing about when its tokens came.

@@ -90,6 +90,10 @@ def test_what_the_bytes_tell_is_what_reading_tells(pieces: list[bytes]) -> None:
         assert read(pieces) == told
 
 
+def delta(key: bytes, text: bytes, reason: bytes = b"null") -> bytes:
+    return b'data: {"choices":[{"index":0,"delta":{"%s":"%s"},"finish_reason":%s}]}\n\n' % (key, text, reason)
+
+
 FIRST = SHAPES[0].replace(b"TEXT", b"x")
 
 
@@ -98,6 +102,14 @@ FIRST = SHAPES[0].replace(b"TEXT", b"x")
     [
         *([FIRST, *(shape.replace(b"TEXT", text) for text in (b"a", b"b", b"c"))] for shape in SHAPES),
         [FIRST, FIRST[:20], FIRST[20:], FIRST[20:], FIRST],
+        [
+            FIRST,
+            delta(b"reasoning_content", b"a"),
+            delta(b"content", b"a", b'"stop"'),
+            delta(b"reasoning_content", b"a"),
+            delta(b"reasoning_content", b"a"),
+            delta(b"content", b"", b'"stop"'),
+        ],
         [FIRST, SHAPES[3].replace(b"TEXT", b"b"), SHAPES[3].replace(b'"a"', b'""').replace(b"TEXT", b"b")],
     ],
 )
