@@ -139,13 +139,12 @@ class Evaluator:
             start = 0
             while start < len(group):
                 first, now_ns = group[start]
-                plain = first.plain
-                self._arrive(first, plain, None if plain is None else self.table.find(plain.keys), now_ns)
+                slots = self._arrive(first, first.plain, now_ns)
                 quiet_ns = self._quiet_until(now_ns)
                 stop = start + 1
                 while stop < len(group) and group[stop][1] < quiet_ns:
                     stop += 1
-                self._apply_some(group[start:stop])
+                self._apply_some(group[start:stop], slots)
                 start = stop
             # Not before: of streams that were moved ahead nobody may look at what they were when it was another's turn.
             self.watching.take_back(group[-1][1], self.live)
@@ -157,18 +156,19 @@ class Evaluator:
         assert found is not None  # noqa: S101  a window is open since the first export
         return found
 
-    def _apply_some(self, part: Sequence[Received]) -> None:
-        """Take export requests between which nobody looks at all streams; the first has arrived."""
+    def _apply_some(self, part: Sequence[Received], slots: Ints | None) -> None:
+        """Take export requests between which nobody looks at all streams; the first has arrived, `slots` are its."""
         ahead: Sequence[Ahead | None] = [None] * len(part)
         if sum(batch.plain is not None for batch, _ in part) > 1:
             ahead = self._ahead(part)
         for place, ((batch, now_ns), moved) in enumerate(zip(part, ahead, strict=True)):
             segments = batch.plain if moved is None else moved.rest
-            slots = None if segments is None else self.table.find(segments.keys)
             if place:
                 if now_ns == part[place - 1][1]:  # what the one before began is looked at before anything else happens
                     self._look_up_to(now_ns)
-                self._arrive(batch, segments, slots, now_ns)
+                slots = self._arrive(batch, segments, now_ns)
+            elif moved is not None:
+                slots = self._find(segments)
             self._apply(batch, segments, slots, moved, now_ns, alone=len(part) == 1)
         last_ns = part[-1][1]
         due_ns = self.watching.next_look()
@@ -203,14 +203,19 @@ class Evaluator:
         self.watching.moved_ahead(slots, now_ns)
         return found
 
-    def _arrive(self, batch: Batch, segments: PlainSegments | None, slots: Ints | None, now_ns: int) -> None:
-        """Let time pass until an export request is received; `slots`: of its plain `segments`, -1 for none."""
+    def _find(self, segments: PlainSegments | None) -> Ints | None:
+        return None if segments is None else self.table.find(segments.keys)
+
+    def _arrive(self, batch: Batch, segments: PlainSegments | None, now_ns: int) -> Ints | None:
+        """Let time pass until an export request is received; return the slots of its plain `segments`, -1 for none."""
+        slots = self._find(segments)
         self.windowing.begin(now_ns)
         self.watching.before(self._slots_of(batch, segments, slots), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         if self.groups is not None:
             self.groups.wake(now_ns)
         self._now_ns = max(self._now_ns, now_ns)
+        return slots
 
     def _apply(
         self,
@@ -281,15 +286,14 @@ class Evaluator:
         `touched`: whether one of its segments was in time; None where only its request span came, which moves no fact.
         """
         others: dict[int, bool] = {}
+        later = False
         for key, acts in touched.items():
             stream = self.live.get(key)
             if acts is not None and stream is not None and stream.ended_ns is None and stream.begun:
                 others[stream.slot] = acts
         if moved is None or not moved.slots.size:
             slots, heard = list(others), list(others.values())
-            if slots and not alone:
-                self.watching.moved_alone(np.array(slots), np.array(heard), now_ns)
-                return
+            later = not alone
         elif not others:
             self.watching.moved(moved.slots, moved.heard, now_ns)
             return
@@ -298,7 +302,7 @@ class Evaluator:
                 others[slot] = others.get(slot, False) or acts
             slots, heard = list(others), list(others.values())
         if slots:
-            self.watching.moved(np.array(slots), np.array(heard), now_ns)
+            self.watching.moved(np.array(slots), np.array(heard), now_ns, later=later)
 
     def _slots_of(self, batch: Batch, segments: PlainSegments | None, slots: Ints | None) -> Ints:
         """Return the slots of the streams of requests that a batch is about.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     _State: TypeAlias = tuple[npt.NDArray[np.int64], float, list[Sequence[int] | npt.NDArray[np.int64]]]
 
 NS_PER_S: Final = 1_000_000_000
-
-
 WAITING_VALUES: Final = 8192
 """So many values that came together wait to be counted in one pass."""
 

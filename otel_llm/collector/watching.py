@@ -71,22 +71,19 @@ class Watching:
         self._table.sieved[slot] = self._can_sieve(stream)
         self._room()[slot] = CALM
 
-    def moved(self, slots: Ints, heard: Bools, now_ns: int) -> None:
-        """Look at streams whose segments were applied; `heard`: those of which a segment was not late."""
-        table = self._table
-        sieved = (table.sieved[slots] & table.ready[slots] & heard) != 0
-        if sieved.any():
-            chosen = slots[sieved]
-            sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns))[0]
-        for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
-            self._hand_over(slot, now_ns, late=not acts)
+    def moved(self, slots: Ints, heard: Bools, now_ns: int, *, later: bool = False) -> None:
+        """Look at streams whose segments were applied; `heard`: those of which a segment was not late.
 
-    def moved_alone(self, slots: Ints, heard: Bools, now_ns: int) -> None:
-        """As `moved`, but the columns are looked at later, with others: it is due now, so nothing goes before it."""
+        `later`: columns are looked at with others' in one pass; it is due now, so that nothing goes before it.
+        """
         table = self._table
         sieved = (table.sieved[slots] & table.ready[slots] & heard) != 0
-        table.due_ns[slots[sieved]] = now_ns
-        self._due_ns = min(self._due_ns, now_ns)
+        chosen = slots[sieved]
+        if later:
+            table.due_ns[chosen] = now_ns
+            self._due_ns = min(self._due_ns, now_ns)
+        elif chosen.size:
+            sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns))[0]
         for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
 

@@ -39,9 +39,8 @@ def test_the_sieve_and_the_columns_change_nothing(seed: int) -> None:
         assert other.totals() == usual.totals()
 
 
-@pytest.mark.parametrize(
-    "seed", [55, 73, 98, 116, 1089, 1126, 1132]
-)  # receipts at one instant, siblings, looks that are due
+# Receipts at one instant, siblings, looks that are due.
+@pytest.mark.parametrize("seed", [55, 73, 98, 116, 1089, 1126, 1132])
 def test_exports_that_wait_together_decide_what_they_would_one_by_one(seed: int) -> None:
     random = Random(seed)
     one = replace(fleet(random), rules=rule_set(random))
