@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from otel_llm.collector.doors_exposure import exposure
 from otel_llm.collector.doors_guard import Guard, names_of
 from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.doors_web import web_app
-from otel_llm.collector.grpc_server import GrpcReceiver
+from otel_llm.collector.front import GrpcFront
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
 from otel_llm.collector.tls import Certificates
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from otel_llm.collector.address import Address
     from otel_llm.collector.config import Settings
     from otel_llm.collector.web import Web
+    from otel_llm.shared.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Doors:
     Args:
         at: where they listen.
         settings: limits, tokens and certificates; what reads the last two of files raises ConfigError and TlsFileError.
-        accept: takes exports, as in `GrpcReceiver`.
+        accept: takes exports, as in `GrpcReceiver`; of the door in another process it is not asked.
+        attach: takes exports from that door, once it is bound.
+        clock: what receipts are told by.
         web: answers people and scrapers.
         healthy, ready: as in `web_app`.
     """
@@ -51,6 +55,8 @@ class Doors:
         settings: Settings,
         *,
         accept: Callable[[bytes], bytes],
+        attach: Callable[[GrpcFront], None],
+        clock: Clock,
         web: Web,
         healthy: Callable[[], str | None],
         ready: Callable[[], str | None],
@@ -60,19 +66,13 @@ class Doors:
         self._settings = settings
         self.tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
-        self.refused = Refused()
-        """Of the two doors for exports."""
-        accept = self.refused.of_the_flow(accept)
-        self.grpc = GrpcReceiver(
-            at.grpc,
-            accept,
-            limits=limits,
-            tokens=self.tokens,
-            certificates=self.certificates,
-            refused=self.refused,
-        )
+        refused = self._refused = Refused()
+        self._attach = attach
+        self._bound = False
+        self.grpc = GrpcFront(at.grpc, limits=limits, tokens=self.tokens, certificates=self.certificates, clock=clock)
+        accept = refused.of_the_flow(accept)
         self.http = HttpServer(
-            otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins, refused=self.refused),
+            otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins, refused=refused),
             at.http,
             option="--http",
             limits=limits,
@@ -83,8 +83,8 @@ class Doors:
             streams=web.streams,
             requests=web.requests,
             page=web.page,
-            healthy=healthy,
-            ready=ready,
+            healthy=lambda: healthy() or self.grpc.unwell(),
+            ready=lambda: ready() or self.grpc.unwell(),
             guard=Guard(names_of(at.web, settings.web_hosts), self.tokens if self._web_asks_for_token() else None),
         )
         self.web = HttpServer(page, at.web, option="--web", limits=limits, context=self._web_context())
@@ -95,11 +95,16 @@ class Doors:
         Raises:
             AddressError: a port cannot be had.
         """
+        if self._bound:
+            return
         for door in (self.web, self.http, self.grpc):
             door.bind()
+        self._attach(self.grpc)
+        self._bound = True
 
     def open(self) -> None:
-        """Let everybody in."""
+        """Bind, if that was not done, and let everybody in."""
+        self.bind()
         for door in (self.web, self.http, self.grpc):
             door.start()
 
@@ -112,6 +117,27 @@ class Doors:
         """Close all; also those that never opened."""
         self.close_to_exports(grace_s)
         self.web.stop(grace_s)
+
+    def reload_tokens(self) -> int:
+        """Read the tokens anew, and return how many there are; raises ConfigError, and the old ones stay."""
+        assert self.tokens is not None  # noqa: S101
+        found = self.tokens.reload()
+        self.grpc.take_over()
+        return found
+
+    def reload_certificates(self) -> bool:
+        """Read the certificates anew, and return whether they changed; raises TlsFileError, and the old ones stay."""
+        assert self.certificates is not None  # noqa: S101
+        changed = self.certificates.reload()
+        if changed:
+            self.grpc.take_over()
+        return changed
+
+    def refusals(self) -> Counter[str]:
+        """Return how many exports were refused at the doors, under the keys of the collector's counts."""
+        found = Counter(self._refused.counts())
+        found.update(self.grpc.refusals())
+        return found
 
     def listening(self) -> str:
         """Return one line on what is listening where."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -14,15 +14,24 @@ if TYPE_CHECKING:
 NOT_RECEIVED: Final = "not_received"
 """A message that did not come, or not whole: its sender went away, or gave up; over gRPC also one that is too large,
 since gRPC refuses that itself and tells us no more than that it is over."""
+BEHIND: Final = "behind"
+"""The flow's own reason for saying that it is busy: exports wait for evaluation."""
 SOURCE: Final = "refused_export."
+REASONS: Final = (
+    *(row.reason for kind, row in ANSWERS if kind is not UnavailableError),  # that one is the flow's
+    NOT_RECEIVED,
+    BEHIND,
+)
 
 
 class Refused:
-    """Count; from any thread. Every reason of the doors begins at 0, so that the first refusal is an increase too."""
+    """Count; from any thread. Every reason of the doors begins at 0, so that the first refusal is an increase too.
 
-    def __init__(self) -> None:
-        reasons = [row.reason for kind, row in ANSWERS if kind is not UnavailableError]  # that one is the flow's
-        self._counts = Counter(dict.fromkeys((*reasons, NOT_RECEIVED), 0))
+    `cells`: where the numbers are kept, in the order of `REASONS`, if others are to see them.
+    """
+
+    def __init__(self, cells: memoryview[int] | None = None) -> None:
+        self._cells = memoryview(array("q", bytes(8 * len(REASONS)))) if cells is None else cells
         self._lock = Lock()
 
     def count(self, refusal: RefusalError) -> None:
@@ -33,6 +42,10 @@ class Refused:
     def count_not_received(self) -> None:
         """Count an export of which nobody can be told anything."""
         self._add(NOT_RECEIVED)
+
+    def count_behind(self) -> None:
+        """Count an export for which the flow has no room now."""
+        self._add(BEHIND)
 
     def of_the_flow(self, accept: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
         """Return an `accept` whose refusals for now are not counted here: the flow does it, in words of its own."""
@@ -48,9 +61,8 @@ class Refused:
 
     def counts(self) -> dict[str, int]:
         """Return the numbers, under the keys of the collector's counts."""
-        with self._lock:
-            return {SOURCE + reason: number for reason, number in self._counts.items()}
+        return {SOURCE + reason: self._cells[at] for at, reason in enumerate(REASONS)}
 
     def _add(self, reason: str) -> None:
         with self._lock:
-            self._counts[reason] += 1
+            self._cells[REASONS.index(reason)] += 1

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from otel_llm.collector.tls import Certificates
-    from otel_llm.collector.tokens import Tokens
+    from otel_llm.collector.tls import Pem
+    from otel_llm.collector.tokens import KnownTokens
 
     _Handler = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
 
@@ -69,8 +69,8 @@ class GrpcReceiver:
         accept: Callable[[bytes], bytes],
         *,
         limits: Limits | None = None,
-        tokens: Tokens | None = None,
-        certificates: Certificates | None = None,
+        tokens: KnownTokens | None = None,
+        certificates: GrpcCertificates | None = None,
         refused: Refused | None = None,
     ) -> None:
         limits = Limits() if limits is None else limits
@@ -114,7 +114,7 @@ class GrpcReceiver:
             if self._certificates is None:
                 port = self._server.add_insecure_port(where)
             else:
-                port = self._server.add_secure_port(where, self._certificates.for_grpc())
+                port = self._server.add_secure_port(where, self._certificates.credentials())
         except RuntimeError as error:
             # gRPC does not say why; a socket of our own does.
             listen(self._address, "--grpc").close()
@@ -150,7 +150,7 @@ class GrpcReceiver:
             return b""
         except Exception as error:  # noqa: BLE001 - the client is always told something
             refusal = as_refusal(error).with_traceback(None)
-            if isinstance(refusal, InternalError):
+            if isinstance(refusal, InternalError) and refusal is not error:  # else it was said where it happened
                 _log.exception("an export could not be accepted: this is a bug")
         self._refused.count(refusal)
         _refuse(refusal, messages, context)
@@ -161,6 +161,36 @@ class GrpcReceiver:
             self._refused.count(TooSlowError())
         else:
             self._refused.count_not_received()
+
+
+class GrpcCertificates:
+    """The certificates of the door; connections that begin after a `take` get the new ones."""
+
+    def __init__(self, pem: Pem) -> None:
+        self._pem = pem
+
+    def take(self, pem: Pem) -> None:
+        """Show these from now on."""
+        self._pem = pem
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return credentials that look at each handshake whether there are newer ones."""
+        told = self._pem
+
+        def newer() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal told
+            if told == self._pem:
+                return None
+            told = self._pem
+            return _configuration(told)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(told), newer, require_client_authentication=told.client_ca is not None
+        )
+
+
+def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.client_ca)
 
 
 class _Pool(ThreadPoolExecutor):
@@ -187,7 +217,9 @@ class _Pool(ThreadPoolExecutor):
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Find the handler of an RPC: ours, or one that says no; the headers have come, the message has not been read."""
 
-    def __init__(self, export: _Handler, tokens: Tokens | None, full: Callable[[], bool], refused: Refused) -> None:
+    def __init__(
+        self, export: _Handler, tokens: KnownTokens | None, full: Callable[[], bool], refused: Refused
+    ) -> None:
         self._export = grpc.stream_unary_rpc_method_handler(export)
         self._tokens = tokens
         self._full = full

@@ -1,8 +1,9 @@
 """The service's flow, written once and in order: decode, journal, evaluate, windows, rules, record.
 
-`accept` runs in the receivers' threads and hands the bytes over; it answers when they are in the journal. All work is
-done in one thread, which owns all state; others ask it through `ask`. What waits meanwhile is taken in together: a
-second thread that computes would only fight with the first for the interpreter, at twice the cost of both.
+Exports come from a door in another process, or from threads of this one, which `accept` has wait; either way they are
+answered when they are in the journal. All work is done in one thread, which owns all state; others ask it through
+`ask`. What waits meanwhile is taken in together: a second thread that computes would only fight with the first for the
+interpreter, at twice the cost of both.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import logging
 import queue
 import threading
 from collections import Counter
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
-from otel_llm.collector.inbox import Export
+from otel_llm.collector.front import SentExport
+from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
 from otel_llm.collector.replay import note_stop
 from otel_llm.collector.together import MOST
 from otel_llm.collector.windowing import Windowing
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.collector.config import Limits
+    from otel_llm.collector.front import GrpcFront
+    from otel_llm.collector.inbox import Item
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
     from otel_llm.collector.outlets import Outlets
@@ -43,17 +47,13 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 T = TypeVar("T")
-_Item: TypeAlias = "Export | Callable[[], None] | None"
-"""Something to do; None: stop."""
 log = logging.getLogger(__name__)
 
-QUEUED_BYTES = 256 * 2**20
-"""Export requests accepted and not yet evaluated, in bytes; beyond them senders are told to come back."""
 LONGEST_WAIT_S = 0.5
 REST_S = 0.005
 """Timers closer together than this are looked at together: at their own instants, only later."""
 READ_APART_BYTES = 2**20
-"""Larger requests are decoded in the receiver's thread: the evaluator has readers to look after meanwhile."""
+"""Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
 TOGETHER_BYTES = 2**22
 """Requests that wait are decoded and evaluated together, up to so many bytes."""
 
@@ -73,13 +73,18 @@ class Pipeline:
     replayed: int = 0
     attribute_limits: AttributeLimits = field(init=False)
     _received: Counter[str] = field(default_factory=Counter)
-    _inbox: queue.Queue[_Item] = field(default_factory=queue.Queue)
+    _inbox: Inbox = field(default_factory=Inbox)
+    _front: GrpcFront | None = None
     _following: tuple[Callable[[], None] | None] | None = None
     """What was found behind exports that are evaluated together, if that is no export: it is next."""
     _queued_bytes: int = 0
     _reading: threading.Lock = field(default_factory=threading.Lock)
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
+    _aside: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-exports"))
+    """Who decodes what is large, and waits for the disk, for doors in other processes."""
+    _last_ns: int = 0
+    """The latest instant up to which something was taken or time passed: receipts do not go back behind it."""
     _stopping: bool = False
     stopped_ns: int | None = None
     """Up to when time has passed, once everything that was accepted is evaluated."""
@@ -99,27 +104,40 @@ class Pipeline:
         UnavailableError when stopping, BusyError when the evaluator is behind or follows as many streams as it may:
         nothing is kept then, the sender is told.
         """
-        export = Export(raw)
+        export = HeldExport(raw)
         if len(raw) > READ_APART_BYTES:
             with self._reading:  # one at a time: reading holds the interpreter anyway
                 export.batch = otlp.read(raw, limits=self.attribute_limits)
-        with self._order:  # receipt times do not go back
+        with self._order:
             self._refuse_if_busy()
             export.receipt_ns = self.clock.now_ns()
             self._queued_bytes += len(raw)
             self._inbox.put(export)
-        batch, written = export.taken(lambda: self.unwell() is None)
-        self.journal.wait_durable(written)
+        export.taken(lambda: self.unwell() is None)
+        return self._answer(export)
+
+    def attach(self, front: GrpcFront) -> None:
+        """Take in what comes through this door too; before `start`."""
+        self._front = front
+        self._inbox.attach(front)
+
+    def _answer(self, export: Export) -> bytes:
+        """Return the OTLP answer to an export once it lasts; raises JournalError."""
+        batch = export.batch
+        assert batch is not None  # noqa: S101
+        assert export.written is not None  # noqa: S101
+        self.journal.wait_durable(export.written)
         with self._order:
             self._received["exports"] += 1
         if self.outgoing.forward is not None:
-            self.outgoing.forward.offer(raw)
-        answer = ExportTraceServiceResponse()
+            self.outgoing.forward.offer(export.raw)
         refused = sum(batch.refused.values())
-        if refused:
-            answer.partial_success.rejected_spans = refused
-            reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(batch.refused.items()))
-            answer.partial_success.error_message = f"spans refused: {reasons}"
+        if not refused:
+            return b""
+        answer = ExportTraceServiceResponse()
+        answer.partial_success.rejected_spans = refused
+        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(batch.refused.items()))
+        answer.partial_success.error_message = f"spans refused: {reasons}"
         return answer.SerializeToString()
 
     def _refuse_if_busy(self) -> None:
@@ -183,9 +201,18 @@ class Pipeline:
             self._thread.join()
         if self.stopped_ns is not None:
             note_stop(self.journal, self.stopped_ns)
+        self._aside.shutdown()
+        self._inbox.close()
         self.journal.close()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            if self._front is not None:
+                self._front.leave()
+
+    def _work(self) -> None:
         while True:
             item = self._next()
             if item is None:
@@ -210,11 +237,42 @@ class Pipeline:
                 size += len(item.raw)
             else:
                 self._following = (item,)
+        exports = [export for export in exports if not self._is_apart(export)]
+        for export in exports:
+            export.receipt_ns = self._last_ns = max(self._last_ns, export.receipt_ns)
         self._read(exports)
         received = [received for export in exports if (received := self._take_in(export)) is not None]
+        sent = [export for export in exports if isinstance(export, SentExport) and export.written is not None]
+        if sent and self.journal.fsync == "always":
+            self._aside.submit(self._answer_all, sent)
+        else:
+            self._answer_all(sent)
         self._guard(lambda: self.evaluator.apply_all(received))
         with self._order:
-            self._queued_bytes -= size
+            self._queued_bytes -= sum(len(export.raw) for export in exports if isinstance(export, HeldExport))
+
+    def _is_apart(self, export: Export) -> bool:
+        """Have an export decoded aside, if it is large and has come from another process; it comes again then."""
+        if not isinstance(export, SentExport) or export.batch is not None or len(export.raw) <= READ_APART_BYTES:
+            return False
+
+        def read() -> None:
+            self._read([export])
+            if export.batch is not None:
+                export.receipt_ns = self.clock.now_ns()
+                self._inbox.put(export)
+
+        self._aside.submit(read)
+        return True
+
+    def _answer_all(self, exports: Sequence[SentExport]) -> None:
+        for export in exports:
+            try:
+                answer = self._answer(export)
+            except Exception as error:  # noqa: BLE001  the sender is told
+                export.refuse(error)
+            else:
+                export.answered(answer)
 
     def _read(self, exports: list[Export]) -> None:
         """Decode what is not decoded yet, in one pass."""
@@ -248,7 +306,7 @@ class Pipeline:
             return None
         return batch, export.receipt_ns
 
-    def _next(self) -> _Item:
+    def _next(self) -> Item:
         """Return the next thing to do; while there is none, let time pass."""
         if self._following is not None:
             (item,), self._following = self._following, None
@@ -259,16 +317,15 @@ class Pipeline:
             if due_ns is not None:
                 wait_s = min(LONGEST_WAIT_S, max(REST_S, (due_ns - self.clock.now_ns()) / 1e9))
             try:
-                return self._inbox.get(timeout=wait_s)
+                return self._inbox.get(wait_s)
             except queue.Empty:
                 self._let_time_pass()
 
     def _let_time_pass(self) -> None:
         """Advance to now, if nothing was received before that."""
-        with self._order:  # nobody is between the stamp of an export and its place in the inbox
-            if not self._inbox.empty():
-                return
-            now_ns = self.clock.now_ns()
+        if not self._inbox.empty():
+            return
+        self._last_ns = now_ns = max(self._last_ns, self.clock.now_ns())
         self._guard(lambda: self.journal.tick(now_ns))
         self._guard(lambda: self.evaluator.advance(now_ns))
 
@@ -283,18 +340,22 @@ class Pipeline:
 
     def counts(self) -> dict[str, int | float]:
         """Return the collector's own counters (ask in the evaluator's thread)."""
-        with self._inbox.mutex:
-            oldest = next((item.receipt_ns for item in self._inbox.queue if isinstance(item, Export)), None)
-        lag_s = 0.0 if oldest is None else max(0, self.clock.now_ns() - oldest) / 1e9
+        instants, waiting = [self._inbox.oldest_ns()], self._inbox.qsize()
+        if self._front is not None:
+            instants.append(self._front.oldest_ns)
+            waiting += self._front.waiting
+        oldest_ns = min((instant for instant in instants if instant is not None), default=None)
+        lag_s = 0.0 if oldest_ns is None else max(0, self.clock.now_ns() - oldest_ns) / 1e9
+        counts = Counter(self._received)
+        counts.update(self.more_counts())  # both count what is refused
         return {
             **self.evaluator.counts,
-            **self._received,
             **self.journal.counts(),
             **self.outgoing.counts(),
-            **self.more_counts(),
+            **counts,
             "decisions": self.outlets.decided_count,
             "unwritten": self.outlets.unwritten,
-            "queue": self._inbox.qsize(),
+            "queue": waiting,
             "lag_seconds": lag_s,
             "in_flight": len(self.evaluator.live),
             "late_for_window": self.evaluator.windowing.late,

@@ -105,6 +105,8 @@ class Service:
                 self.at,
                 self.settings,
                 accept=pipeline.accept,
+                attach=pipeline.attach,
+                clock=self.clock,
                 web=Web(pipeline),
                 healthy=pipeline.unwell,
                 ready=lambda: "stopping" if self._stopping else pipeline.unready(),
@@ -113,7 +115,7 @@ class Service:
             pipeline.more_counts = lambda: {
                 "reloads": reloading.reloads,
                 "reload_errors": reloading.errors,
-                **doors.refused.counts(),
+                **doors.refusals(),
                 **({} if self._doing is None else self._doing.counts()),
                 **({} if self._alerts is None else self._alerts.counts()),
             }
@@ -220,12 +222,11 @@ class Service:
             self.classes, self.rules = classes, rules
             return self.judging()
 
-        tokens, certificates = doors.tokens, doors.certificates
         kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", classes_and_rules)]
-        if tokens is not None:
-            kinds.append(("tokens", lambda: str(tokens.reload())))
-        if certificates is not None:
-            kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
+        if doors.tokens is not None:
+            kinds.append(("tokens", lambda: str(doors.reload_tokens())))
+        if doors.certificates is not None:
+            kinds.append(("certificates", lambda: "changed" if doors.reload_certificates() else "unchanged"))
         return kinds
 
     def reload(self) -> tuple[str | None, list[str]]:

@@ -1,12 +1,13 @@
-"""TLS for the doors: PEM files read once for gRPC and HTTP alike, and replaced while the service runs."""
+"""TLS for the doors: PEM files read once for gRPC and HTTP alike, and replaced while the service runs.
+
+What gRPC makes of them is in `grpc_server`: that door is in a process of its own.
+"""
 
 from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
-
-import grpc
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from otel_llm.collector.errors import TlsFileError
 
@@ -18,26 +19,23 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES: Final = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """One consistent reading of the files."""
+class Pem(NamedTuple):
+    """What stands in the files; `client_ca` None: clients need no certificate."""
 
     certificate: bytes
     key: bytes
     client_ca: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One consistent reading of the files."""
+
+    pem: Pem
     context: ssl.SSLContext
     """For HTTP, asking clients for a certificate where `client_ca` is given."""
     open_context: ssl.SSLContext
     """For HTTP, asking clients for nothing."""
-
-    @property
-    def pem(self) -> tuple[bytes, bytes, bytes | None]:
-        """Return the three files."""
-        return self.certificate, self.key, self.client_ca
-
-    def for_grpc(self) -> grpc.ServerCertificateConfiguration:
-        """Return them as gRPC takes them."""
-        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
 
 
 class Certificates:
@@ -71,20 +69,10 @@ class Certificates:
         """Return the context for a connection that begins now, of a client that needs no certificate."""
         return self._loaded.open_context
 
-    def for_grpc(self) -> grpc.ServerCredentials:
-        """Return credentials that look at each handshake whether there are newer files."""
-        told = self._loaded
-
-        def newer() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal told
-            if told is self._loaded:
-                return None
-            told = self._loaded
-            return told.for_grpc()
-
-        return grpc.dynamic_ssl_server_credentials(
-            told.for_grpc(), newer, require_client_authentication=self._files.client_ca is not None
-        )
+    @property
+    def pem(self) -> Pem:
+        """Return the three files as they were last read, for the gRPC door."""
+        return self._loaded.pem
 
 
 def _load(files: Tls) -> _Loaded:
@@ -96,15 +84,15 @@ def _load(files: Tls) -> _Loaded:
         except (OSError, ssl.SSLError) as error:
             raise TlsFileError("client_ca", f"{files.client_ca}: {_reason(error)}") from None
         mutual.verify_mode = ssl.CERT_REQUIRED
-    loaded = _Loaded(*first, mutual, _context(files))
+    loaded = _Loaded(first, mutual, _context(files))
     if _read(files) != first:
         raise TlsFileError("certificate", f"{files.certificate}: the files changed while they were read: try again")
     return loaded
 
 
-def _read(files: Tls) -> tuple[bytes, bytes, bytes | None]:
+def _read(files: Tls) -> Pem:
     ca = None if files.client_ca is None else _pem("client_ca", files.client_ca)
-    return _pem("certificate", files.certificate), _pem("key", files.key), ca
+    return Pem(_pem("certificate", files.certificate), _pem("key", files.key), ca)
 
 
 def _pem(key: str, path: Path) -> bytes:

@@ -15,27 +15,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Tokens:
-    """The tokens of one file; `check` may be called from any thread, also during a `reload`.
+class KnownTokens:
+    """Tokens, of which nothing but digests is kept; `check` may be called from any thread, also during a `take`."""
 
-    Raises:
-        ConfigError: the file cannot be used.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self) -> None:
+        # Digests under a key of this service: all of one length, and nothing to be learned from how far they agree.
         self._key = secrets.token_bytes(32)
         self._digests: tuple[bytes, ...] = ()
-        self.reload()
 
-    def reload(self) -> int:
-        """Read the file anew and return how many tokens it holds.
+    def take(self, known: tuple[bytes, tuple[bytes, ...]]) -> None:
+        """Know these tokens from now on: the `known` of another."""
+        self._key, self._digests = known
 
-        Raises:
-            ConfigError: it cannot be used, and the old tokens stay.
-        """
-        self._digests = tuple(self._digest(token) for token in read_tokens(self._path))
-        return len(self._digests)
+    @property
+    def known(self) -> tuple[bytes, tuple[bytes, ...]]:
+        """Return the key and the digests, for another process of this service."""
+        return self._key, self._digests
 
     def check(self, headers: Iterable[str | bytes]) -> None:
         """Take the values of a request's `authorization` headers.
@@ -47,7 +42,6 @@ class Tokens:
         scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer":
             raise UnauthenticatedError("send one token: Authorization: Bearer TOKEN")
-        # Digests under a key of this process: all of one length, and nothing to be learned from how far they agree.
         given = self._digest(token.strip())
         known = False
         for digest in self._digests:
@@ -57,3 +51,25 @@ class Tokens:
 
     def _digest(self, token: bytes) -> bytes:
         return hashlib.blake2b(token, key=self._key, digest_size=32).digest()
+
+
+class Tokens(KnownTokens):
+    """The tokens of one file.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self.reload()
+
+    def reload(self) -> int:
+        """Read the file anew and return how many tokens it holds.
+
+        Raises:
+            ConfigError: it cannot be used, and the old tokens stay.
+        """
+        self._digests = tuple(self._digest(token) for token in read_tokens(self._path))
+        return len(self._digests)

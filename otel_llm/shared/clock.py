@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Return unix nanoseconds that never go backwards and never step."""
         ...
 
+    def unix_ns(self, monotonic_ns: int) -> int:
+        """Return what `now_ns` gave at an instant that another process took from the monotonic clock."""
+        ...
+
 
 @dataclass(slots=True)
 class MonotonicClock:
@@ -30,7 +34,11 @@ class MonotonicClock:
 
     def now_ns(self) -> int:
         """Return unix nanoseconds as of the start of the process plus what has passed since."""
-        return self._anchor_ns + time.monotonic_ns()
+        return self.unix_ns(time.monotonic_ns())
+
+    def unix_ns(self, monotonic_ns: int) -> int:
+        """Return what `now_ns` gives at an instant of the monotonic clock, which all processes share."""
+        return self._anchor_ns + monotonic_ns
 
 
 @dataclass(slots=True)
@@ -41,6 +49,10 @@ class FakeClock:
 
     def now_ns(self) -> int:
         """Return the time it was set to."""
+        return self.at_ns
+
+    def unix_ns(self, monotonic_ns: int) -> int:  # noqa: ARG002
+        """Return the time it was set to: nothing else passes here."""
         return self.at_ns
 
     def start_after(self, instant_ns: int) -> None:

@@ -24,6 +24,7 @@ from otel_llm.collector.errors import AddressError, TlsFileError
 from otel_llm.collector.reloading import Reloading
 from otel_llm.collector.web import Web
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.clock import FakeClock
 
 LOCAL = Address("127.0.0.1", 0)
 ANYWHERE = Address("0.0.0.0", 0)
@@ -53,6 +54,8 @@ def made(settings: Settings, grpc: Address = LOCAL) -> Doors:
         Addresses(grpc, LOCAL, LOCAL),
         settings,
         accept=Behind(),
+        attach=lambda _front: None,
+        clock=FakeClock(),
         web=told,
         healthy=lambda: None,
         ready=lambda: None,

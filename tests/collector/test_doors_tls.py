@@ -22,7 +22,7 @@ from support.doors_tls import Pair, authority, signed
 from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits, Tls
 from otel_llm.collector.errors import TlsFileError
-from otel_llm.collector.grpc_server import EXPORT, GrpcReceiver
+from otel_llm.collector.grpc_server import EXPORT, GrpcCertificates, GrpcReceiver
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
 from otel_llm.collector.tls import Certificates
@@ -36,9 +36,16 @@ class Open:
 
     files: Tls
     certificates: Certificates
+    shown: GrpcCertificates
     grpc: GrpcReceiver
     http: HttpServer
     behind: Behind
+
+    def reload(self) -> bool:
+        """Read the files anew, for both."""
+        changed = self.certificates.reload()
+        self.shown.take(self.certificates.pem)
+        return changed
 
 
 def installed(folder: Path, pair: Pair, client_ca: Pair | None = None) -> Tls:
@@ -56,13 +63,14 @@ def opened(folder: Path, client_ca: Pair | None = None, limits: Limits | None = 
     files = installed(folder, signed(), client_ca)
     certificates = Certificates(files)
     behind = Behind()
-    receiver = GrpcReceiver(LOCAL, behind, certificates=certificates, limits=limits)
+    shown = GrpcCertificates(certificates.pem)
+    receiver = GrpcReceiver(LOCAL, behind, certificates=shown, limits=limits)
     server = HttpServer(otlp_app(behind), LOCAL, option="--http", context=certificates.context, limits=limits)
     with ExitStack() as stack:
         for door in (receiver, server):
             stack.callback(door.stop, 0)
             door.start()
-        yield Open(files, certificates, receiver, server, behind)
+        yield Open(files, certificates, shown, receiver, server, behind)
 
 
 def grpc_export(door: Open, trusted: Pair, client: Pair | None = None) -> grpc.StatusCode:
@@ -157,10 +165,10 @@ def test_certificates_are_replaced_while_the_doors_are_open(tmp_path: Path) -> N
     with opened(tmp_path, client_ca=authority("clients")) as door:
         client = signed("app", "clients")
         assert grpc_export(door, authority(), client) is grpc.StatusCode.OK
-        assert not door.certificates.reload()
+        assert not door.reload()
         installed(tmp_path, signed("later", "two"), authority("others"))
         assert grpc_export(door, authority(), client) is grpc.StatusCode.OK  # not before it is said
-        assert door.certificates.reload()
+        assert door.reload()
         # Another certificate of ours, by another authority, and another authority for clients.
         other = signed("app", "others")
         assert grpc_export(door, authority("two"), other) is grpc.StatusCode.OK
@@ -177,7 +185,7 @@ def test_connections_go_on_over_a_replacement(tmp_path: Path) -> None:
         with grpc.secure_channel(f"localhost:{door.grpc.port}", credentials) as channel:
             channel.unary_unary(EXPORT)(RAW, timeout=30)
             installed(tmp_path, signed("later", "two"))
-            door.certificates.reload()
+            door.reload()
             channel.unary_unary(EXPORT)(RAW, timeout=30)
 
 
@@ -196,7 +204,7 @@ def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
             else:
                 path.write_bytes(raw)
             with pytest.raises(TlsFileError, match=says):
-                door.certificates.reload()
+                door.reload()
             assert http_export(door, authority()) == 200
             assert grpc_export(door, authority()) is grpc.StatusCode.OK
 

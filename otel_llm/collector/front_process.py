@@ -1,0 +1,197 @@
+"""The gRPC door's own process: it takes exports and hands their bytes up, and down come the answers.
+
+gRPC's threads and the evaluator's would otherwise wait for one interpreter in turn. Nothing is decoded here, nothing is
+kept, and whoever started the process tells it everything it has to know: it reads no files. It ends when told so, and
+at once when nobody is left to tell it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from otel_llm.collector.doors_refused import Refused
+from otel_llm.collector.errors import BusyError, RefusalError, UnavailableError
+from otel_llm.collector.front_wire import (
+    DOWN,
+    NUMBERS,
+    OLDEST,
+    UP,
+    WAITING,
+    SharedNumbers,
+    refusal_of,
+    write_all,
+)
+from otel_llm.collector.grpc_server import GrpcCertificates, GrpcReceiver
+from otel_llm.collector.tokens import KnownTokens
+from otel_llm.shared.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from otel_llm.collector.front_wire import Known, Opening
+    from otel_llm.collector.tls import Pem
+
+
+@dataclass(slots=True)
+class _Call:
+    """An export on its way up, and what came down for it."""
+
+    size: int
+    received_ns: int
+    answer: bytes = b""
+    refusal: RefusalError | None = None
+    answered: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _Way:
+    """The way of the exports up to the evaluator, and of the answers down."""
+
+    def __init__(self, up: int, down: BinaryIO, opening: Opening, numbers: SharedNumbers, refused: Refused) -> None:
+        self._up = up
+        self._down = down
+        self._most = opening.limits.queued_exports
+        self._most_bytes = opening.queued_bytes
+        self._cells = numbers.cells
+        self._refused = refused
+        self._numbers = count(1)
+        self._calls: dict[int, _Call] = {}
+        self._bytes = 0
+        self._open = True
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+
+    def accept(self, raw: bytes) -> bytes:
+        """Hand an export up; return the OTLP answer, or raise what the evaluator's process refused it with."""
+        call = _Call(len(raw), time.monotonic_ns())
+        call.answered.acquire()
+        with self._lock:
+            if not self._open:
+                raise UnavailableError("the evaluator has stopped")
+            if len(self._calls) >= self._most or self._bytes > self._most_bytes:
+                self._refused.count_behind()
+                raise BusyError("the evaluator is behind")
+            number = next(self._numbers)
+            self._calls[number] = call
+            self._bytes += call.size
+            self._tell()
+        try:
+            with self._writing:
+                write_all(self._up, (UP.pack(len(raw), number, call.received_ns), raw))
+        except OSError:
+            self._close()
+        call.answered.acquire()
+        if call.refusal is not None:
+            raise call.refusal
+        return call.answer
+
+    def read(self) -> None:
+        """Hand out answers until there is nobody who gives any."""
+        for number, place, said in self._frames():
+            with self._lock:
+                call = self._calls.pop(number)
+                self._bytes -= call.size
+                self._tell()
+            if place:
+                call.refusal = refusal_of(place, said)
+            else:
+                call.answer = said
+            call.answered.release()
+        self._close()
+
+    def _frames(self) -> Iterator[tuple[int, int, bytes]]:
+        while len(head := self._down.read(DOWN.size)) == DOWN.size:
+            length, number, place = DOWN.unpack(head)
+            said = self._down.read(length)
+            if len(said) < length:
+                return
+            yield number, place, said
+
+    def _tell(self) -> None:
+        self._cells[WAITING] = len(self._calls)
+        self._cells[OLDEST] = next(iter(self._calls.values())).received_ns if self._calls else 0
+
+    def _close(self) -> None:
+        """Take nothing more, and tell those who wait that nobody is there."""
+        with self._lock:
+            self._open = False
+            calls = list(self._calls.values())
+            self._calls.clear()
+            self._tell()
+        for call in calls:
+            call.refusal = UnavailableError("the evaluator has stopped")
+            call.answered.release()
+
+
+class _Door:
+    """What the process is told to do, one thing after the other."""
+
+    def __init__(self, up: int, down: int, fd: int) -> None:
+        self._up = up
+        self._down = os.fdopen(down, "rb")
+        self._numbers = SharedNumbers(fd, NUMBERS)
+        self._receiver: GrpcReceiver | None = None
+        self._tokens: KnownTokens | None = None
+        self._certificates: GrpcCertificates | None = None
+
+    def bind(self, opening: Opening) -> int:
+        """Take the port, and return which it is; raises StartError."""
+        refused = Refused(self._numbers.cells[:WAITING])
+        way = _Way(self._up, self._down, opening, self._numbers, refused)
+        if opening.known is not None:
+            self._tokens = KnownTokens()
+            self._tokens.take(opening.known)
+        if opening.pem is not None:
+            self._certificates = GrpcCertificates(opening.pem)
+        receiver = GrpcReceiver(
+            opening.address,
+            refused.of_the_flow(way.accept),
+            limits=opening.limits,
+            tokens=self._tokens,
+            certificates=self._certificates,
+            refused=refused,
+        )
+        receiver.bind()
+        self._receiver = receiver
+        threading.Thread(target=way.read, name="otlp-grpc-answers", daemon=True).start()
+        return receiver.port
+
+    def start(self) -> None:
+        """Let everybody in."""
+        assert self._receiver is not None  # noqa: S101
+        self._receiver.start()
+
+    def take(self, known: Known | None, pem: Pem | None) -> None:
+        """Ask for these tokens and show these certificates from now on."""
+        if self._tokens is not None and known is not None:
+            self._tokens.take(known)
+        if self._certificates is not None and pem is not None:
+            self._certificates.take(pem)
+
+    def stop(self, grace_s: float) -> None:
+        """Take no more exports; return when those begun are answered."""
+        if self._receiver is not None:
+            self._receiver.stop(grace_s)
+
+
+def main(up: int, down: int, told: int, fd: int) -> None:
+    """Do what is told over `told`; `up`, `down`: the pipes of the exports; `fd`: the shared numbers."""
+    for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # it ends with the process that answers for it
+        signal.signal(ignored, signal.SIG_IGN)
+    door, orders = _Door(up, down, fd), Connection(told)
+    try:
+        while True:
+            name, arguments = orders.recv()
+            try:
+                orders.send((getattr(door, name)(*arguments), None))
+            except StartError as problem:
+                orders.send((None, str(problem)))
+    except (EOFError, OSError):
+        os._exit(0)  # without waiting for threads that wait for clients

@@ -1,0 +1,292 @@
+"""The gRPC door is a process of its own: what goes between it and the evaluator's, and what if one of them dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from queue import Empty
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.commands import collector, wait_until
+from support.doors import Behind
+from support.doors_http import RAW, ask
+from support.otlp import T0_NS, export, segment_span
+
+from otel_llm.collector.address import Address
+from otel_llm.collector.config import Limits
+from otel_llm.collector.doors_refused import SOURCE
+from otel_llm.collector.errors import (
+    ANSWERS,
+    AddressError,
+    BadRequestError,
+    BusyError,
+    JournalError,
+    RefusalError,
+    answer,
+)
+from otel_llm.collector.front import GrpcFront, SentExport
+from otel_llm.collector.front_wire import DOWN, refusal_of, refused
+from otel_llm.collector.grpc_server import EXPORT
+from otel_llm.collector.inbox import Export, HeldExport, Inbox
+from otel_llm.readers.journal_format import split
+from otel_llm.readers.records import DecodeError
+from otel_llm.shared.clock import MonotonicClock
+
+LOCAL = Address("127.0.0.1", 0)
+
+
+@contextmanager
+def front(limits: Limits | None = None) -> Iterator[GrpcFront]:
+    door = GrpcFront(LOCAL, limits=limits or Limits(), tokens=None, certificates=None, clock=MonotonicClock())
+    door.start()
+    try:
+        yield door
+    finally:
+        door.stop(0)
+
+
+@contextmanager
+def evaluating(door: GrpcFront, take: Callable[[bytes], bytes]) -> Iterator[None]:
+    """Take what comes, in a thread of its own, as the evaluator does."""
+    inbox = Inbox()
+    inbox.attach(door)
+
+    def work() -> None:
+        while True:
+            try:
+                item = inbox.get(1.0)
+            except Empty:
+                continue
+            if item is None:
+                return
+            assert isinstance(item, SentExport)
+            try:
+                item.answered(take(item.raw))
+            except Exception as error:  # noqa: BLE001
+                item.refuse(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        inbox.put(None)
+        thread.join()
+        inbox.close()
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that this one has started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]
+
+
+def call(channel: grpc.Channel, raw: bytes = RAW) -> bytes:
+    answer: bytes = channel.unary_unary(EXPORT)(raw, timeout=60)
+    return answer
+
+
+def code(channel: grpc.Channel, raw: bytes = RAW) -> grpc.StatusCode:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(channel, raw)
+    found: grpc.StatusCode = raised.value.code()
+    return found
+
+
+def connect(door: GrpcFront) -> grpc.Channel:
+    return grpc.insecure_channel(str(door.address), options=[("grpc.max_send_message_length", -1)])
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in ANSWERS])
+def test_a_refusal_is_the_same_on_the_other_side(kind: type[RefusalError]) -> None:
+    told = kind("a reason")
+    frame = refused(7, told)
+    length, number, place = DOWN.unpack_from(frame)
+    heard = refusal_of(place, frame[DOWN.size :])
+    assert (length, number) == (len(frame) - DOWN.size, 7)
+    assert (type(heard), str(heard), heard.retry_after_s) == (kind, str(told), told.retry_after_s)
+
+
+def test_a_refusal_of_no_row_is_a_bug_of_ours() -> None:
+    frame = refused(1, RefusalError("x"))
+    assert answer(refusal_of(DOWN.unpack_from(frame)[2], b"")).reason == "internal"
+
+
+def test_every_sender_gets_the_answer_to_its_own_export() -> None:
+    """Also those that are larger than what the pipe, or the buffer, holds."""
+    draw = random.Random(5)
+    sizes = [draw.choice([0, 1, 100, 70_000, 3_000_000]) for _ in range(120)]
+    raws = [number.to_bytes(4, "big") + draw.randbytes(size) for number, size in enumerate(sizes)]
+    with front() as door, evaluating(door, lambda raw: raw[:4] + str(len(raw)).encode()), connect(door) as channel:
+        with ThreadPoolExecutor(24) as senders:
+            answers = list(senders.map(lambda raw: call(channel, raw), raws))
+        assert answers == [raw[:4] + str(len(raw)).encode() for raw in raws]
+        assert (door.waiting, door.oldest_ns) == (0, None)
+
+
+@given(st.lists(st.integers(0, 3), max_size=40))
+def test_neither_door_keeps_the_other_waiting(puts: list[int]) -> None:
+    """Of what two doors bring, each in its order, at most one of the other comes between where both have some."""
+
+    class Sending:
+        gone = False
+
+        def __init__(self) -> None:
+            self.raws: list[Export] = []
+            self.nothing = socket.socket()
+
+        def fileno(self) -> int:
+            return self.nothing.fileno()
+
+        def read(self) -> list[Export]:
+            found, self.raws = self.raws, []
+            return found
+
+    door, inbox = Sending(), Inbox()
+    inbox.attach(door)
+    here, there = 0, 0
+    taken: list[tuple[str, int]] = []
+    try:
+        for put in puts:
+            if put & 1:
+                inbox.put(HeldExport(here.to_bytes(2, "big")))
+                here += 1
+            if put & 2:
+                door.raws.append(Export(there.to_bytes(2, "big")))
+                there += 1
+        inbox.put(None)
+        while (item := inbox.get_nowait()) is not None:
+            assert isinstance(item, Export)
+            taken.append(("here" if isinstance(item, HeldExport) else "there", int.from_bytes(item.raw, "big")))
+    finally:
+        inbox.close()
+        door.nothing.close()
+    assert [number for where, number in taken if where == "here"] == list(range(here))
+    assert [number for where, number in taken if where == "there"] == list(range(there))
+    both = taken[: 2 * min(here, there)]
+    assert all(one[0] != other[0] for one, other in pairwise(both))
+
+
+def test_what_the_evaluator_refuses_the_sender_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    behind = Behind()
+    told = [
+        (JournalError("/secret/disk is full"), grpc.StatusCode.UNAVAILABLE),
+        (BusyError("too many streams in flight"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (DecodeError("not one"), grpc.StatusCode.INVALID_ARGUMENT),
+        (BadRequestError("not one"), grpc.StatusCode.INVALID_ARGUMENT),
+        (ZeroDivisionError("a bug"), grpc.StatusCode.INTERNAL),
+    ]
+    with front() as door, evaluating(door, behind), connect(door) as channel:
+        for error, expected in told:
+            behind.fail_with = error
+            assert code(channel) is expected
+        behind.forget()
+        assert call(channel) == b""
+        counts = Counter({key.removeprefix(SOURCE): number for key, number in door.refusals().items() if number})
+    assert counts == {"journal": 1, "malformed": 2, "internal": 1}, "what is busy the flow has counted"
+    assert "ZeroDivisionError: a bug" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_beyond_what_may_wait_senders_are_told_to_come_back() -> None:
+    with front(Limits(queued_exports=2)) as door, connect(door) as channel, ThreadPoolExecutor(2) as senders:
+        waiting = [senders.submit(call, channel) for _ in range(2)]
+        wait_until("both wait", lambda: door.waiting == 2)
+        oldest_ns = door.oldest_ns
+        assert oldest_ns is not None
+        assert 0 <= time.time_ns() - oldest_ns < 60e9
+        assert code(channel) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert door.refusals()[SOURCE + "behind"] == 1
+        with evaluating(door, lambda _raw: b""):
+            assert [one.result(60) for one in waiting] == [b"", b""]
+            assert call(channel) == b""
+
+
+def test_an_evaluator_that_is_gone_is_said() -> None:
+    with front() as door, connect(door) as channel, ThreadPoolExecutor(1) as sender:
+        waiting = sender.submit(code, channel)
+        wait_until("it waits", lambda: door.waiting == 1)
+        door.leave()
+        assert waiting.result(60) is grpc.StatusCode.UNAVAILABLE
+        assert code(channel) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_port_in_use_is_said_and_no_process_stays() -> None:
+    with front() as first:
+        second = GrpcFront(first.address, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
+        before = children(os.getpid())
+        with pytest.raises(AddressError, match="is in use"):
+            second.bind()
+        assert children(os.getpid()) == before
+        second.stop(0)
+
+
+def test_the_process_ends_with_the_collector(tmp_path: Path) -> None:
+    with collector(tmp_path) as service:
+        (door,) = children(service.process.pid)
+        host, port = service.grpc.split(":")
+        service.process.kill()
+        service.process.wait()
+        wait_until("it has ended", lambda: not Path(f"/proc/{door}").exists())
+        with socket.socket() as again:
+            again.bind((host, int(port)))
+
+
+def test_a_collector_without_its_grpc_door_is_unwell_and_goes_on(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        service = stack.enter_context(collector(tmp_path))
+        web, http = (int(address.rpartition(":")[2]) for address in (service.web, service.http))
+        assert ask(web, "GET", "/healthz", None, {})[0] == 200
+        (door,) = children(service.process.pid)
+        os.kill(door, signal.SIGKILL)
+        wait_until("unwell", lambda: ask(web, "GET", "/healthz", None, {})[0] == 503)
+        assert b"the process of the gRPC door has ended" in ask(web, "GET", "/healthz", None, {})[2]
+        assert ask(web, "GET", "/readyz", None, {})[0] == 503
+        assert ask(http)[0] == 200
+        status, said = service.stop()
+        assert status == 0
+        assert said.count("the process of the gRPC door has ended") == 1
+
+
+def test_signals_to_all_its_processes_stop_it_as_to_one(tmp_path: Path) -> None:
+    """As a service manager sends them: what was acknowledged is evaluated."""
+    with collector(tmp_path, "--verdicts", "all") as service, grpc.insecure_channel(service.grpc) as channel:
+        assert call(channel) == b""
+        for child in children(service.process.pid):
+            os.kill(child, signal.SIGTERM)
+        assert call(channel, export(segment_span(0, 0)).SerializeToString()) == b""
+        status, said = service.stop()
+    assert status == 0
+    assert "stopped: 2 exports" in said
+
+
+def test_receipts_do_not_go_back_whatever_door_they_come_by(tmp_path: Path) -> None:
+    """Large ones are decoded aside and come later: the journal has all, in the order in which they were evaluated."""
+    big = export(*[segment_span(1, 0, [T0_NS] * 1000, request=number) for number in range(1, 60)]).SerializeToString()
+    assert len(big) > 2**20
+    with collector(tmp_path) as service:
+        port = int(service.http.rpartition(":")[2])
+        with grpc.insecure_channel(service.grpc) as channel, ThreadPoolExecutor(8) as senders:
+            sent = [senders.submit(call, channel, big if number % 10 == 0 else RAW) for number in range(60)]
+            sent += [senders.submit(lambda: ask(port)[2]) for _ in range(60)]
+            assert {one.result(60) for one in sent} == {b""}
+        assert service.stop()[0] == 0
+    records = [
+        record for path in sorted((tmp_path / "journal").glob("*.otlp*")) for record in split(path.read_bytes())[0]
+    ]
+    receipts = [record.receipt_ns for record in records]
+    assert len(receipts) == 120
+    assert receipts == sorted(receipts)
