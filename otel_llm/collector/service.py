@@ -299,14 +299,14 @@ class Service:
 
 
 def _rest_the_cyclic_collector() -> None:
-    """Look for cycles of garbage rarely: the streams in flight are many objects, none of them in a cycle.
+    """Look for cycles of garbage among few objects at a time, and rarely among all.
 
-    By default every 700 new objects are looked at, and all of them again and again: that is a fifth of the time here,
-    and pauses of hundreds of milliseconds with many streams.
+    The streams in flight are many objects, none of them in a cycle. By default all are looked at again and again, a
+    fifth of the time here, and a look at a hundred thousand takes as long as a reader may wait.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(2_000, 2_500, 100)
 
 
 def _append_to(path: Path | None) -> TextIO | None:

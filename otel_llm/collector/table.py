@@ -27,7 +27,7 @@ MOST_GROUPS: Final = 65_536
 _FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
-    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False}
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
@@ -52,6 +52,7 @@ class Block:
     ready: Ints
     ahead: Ints
     sieved: Ints
+    known_tokens: Ints
 
     def __init__(self, rows: Ints) -> None:
         self.rows = rows
@@ -68,10 +69,10 @@ class Table(Block):
     before the first; `metered_*`: what the counters have of it; `identity`: what its rules' terms on identity come to;
     `group`, `slo_index`: places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next
     segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
-    can be looked at by columns. `due_ns`: when its rules are to be looked at next, on the collector's axis;
-    `found_ns`: when the first of its request was received; `charged_ns`: the end of the last window it
-    was charged to early; `begun`: the commit is known and the end is not. `times[slot]` is
-    the array of a stream's tokens where all of them are read.
+    can be looked at by columns; `known_tokens`: how many there were when the engine last looked at them. `due_ns`: when
+    its rules are to be looked at next, on the collector's axis; `found_ns`: when the first of its request was received;
+    `charged_ns`: the end of the last window it was charged to early; `begun`: the commit is known and the end is not.
+    `times[slot]` is the array of a stream's tokens where all of them are read.
     """
 
     __slots__ = (

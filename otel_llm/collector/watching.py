@@ -95,7 +95,7 @@ class Watching:
         sieved = self._table.sieved[slots] != 0
         slots, now_ns = slots[sieved], now_ns[sieved]
         if slots.size:
-            calm, _ = self._sift(slots, now_ns)
+            calm = self._sift(slots, now_ns)[0]
             self._table.sieved[slots[~calm]] = 0
 
     def in_turn(self, slots: Ints, now_ns: int) -> None:
@@ -107,7 +107,7 @@ class Watching:
         """Leave a stream to the engine, since its request has another: they share budgets."""
         if self._table.sieved[stream.slot]:
             self._leave(stream.slot)
-            self.engine.take_up(stream, now_ns - 1, ())  # what is due at this very instant is still to be looked at
+            self.engine.take_up(stream, now_ns - 1, {})  # what is due at this very instant is still to be looked at
 
     def ended(self, stream: LiveStream, end_ns: int, now_ns: int) -> list[Decision]:
         """Follow a stream no longer; `end_ns` on its own axis."""
@@ -155,7 +155,7 @@ class Watching:
         while (early := due[slots] < until_ns).any():
             slots, until_ns = slots[early], until_ns[early]
             at_ns = due[slots]
-            calm, _ = self._sift(slots, at_ns)
+            calm = self._sift(slots, at_ns)[0]
             due[slots[~calm]] = at_ns[~calm]
             slots, until_ns = slots[calm], until_ns[calm]
 
@@ -163,7 +163,8 @@ class Watching:
         if not slots.size:
             return
         table, at_ns = self._table, self._table.due_ns[slots]
-        calm, stirred = self._sift(slots, at_ns)
+        calm, stirred, opens_ns = self._sift(slots, at_ns)
+        steps = self._sieve.stepping
         for place in np.flatnonzero(~calm).tolist():
             slot, due_ns = int(slots[place]), int(at_ns[place])
             stream = table.streams[slot]
@@ -175,8 +176,14 @@ class Watching:
                 continue
             x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
             looks = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
-            rules = zip(self._places, stirred[:, place].tolist(), self._sieve.stepping, strict=True)
-            self.engine.take_up(stream, due_ns, [name for name, may, steps in rules if may and (looks or not steps)])
+            rules = zip(self._places, stirred[:, place].tolist(), opens_ns[:, place].tolist(), steps, strict=True)
+            # What the columns cannot tell, which is deadlines between two looks at them, the engine finds out.
+            dues = {
+                name: x_ns if may else None if next_ns == NEVER else next_ns
+                for name, may, next_ns, by_steps in rules
+                if looks or not may or not by_steps
+            }
+            self.engine.take_up(stream, due_ns, dues)
 
     def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
         """Let the engine look at everything that is due up to now, and with it at whatever else is."""
@@ -225,7 +232,8 @@ class Watching:
         if not resting:
             return
         slots = np.array([stream.slot for stream, _ in resting], dtype=np.int64)
-        calm, _ = self._sift(slots, np.full(len(slots), now_ns))
+        self._table.known_tokens[slots] = self._table.tokens[slots]
+        calm = self._sift(slots, np.full(len(slots), now_ns))[0]
         for (stream, fired), rests in zip(resting, calm.tolist(), strict=True):
             if not rests:
                 self._leave(stream.slot)  # the sieve is the more careful of the two: it stays with the engine
@@ -236,19 +244,20 @@ class Watching:
             else:
                 self.engine.drop(stream.key)
 
-    def _sift(self, slots: Ints, at_ns: Ints) -> tuple[Bools, Bools]:
+    def _sift(self, slots: Ints, at_ns: Ints) -> tuple[Bools, Bools, Ints]:
         """Look at streams by columns at these instants, and note when to look again.
 
-        Return which are calm, (S,), and which rules may have something to do, (rules, S).
+        Return which are calm, (S,), which rules may have something to do, and when the others may next, (rules, S).
         """
         table = self._table
         columns = self._columns(slots, at_ns)
-        stirred, due_ns = self._sieve.look(columns, self._room()[slots])
+        stirred, opens_ns = self._sieve.look(columns, self._room()[slots])
+        due_ns = np.minimum.reduce(opens_ns, axis=0, initial=NEVER)
         calm: Bools = ~np.logical_or.reduce(stirred, axis=0)
         due_ns = np.where(calm & (due_ns != NEVER), due_ns - columns.offset_ns, NEVER)
         table.due_ns[slots] = due_ns
         self._due_ns = min(self._due_ns, int(due_ns.min()))
-        return calm, stirred
+        return calm, stirred, opens_ns
 
     def _columns(self, slots: Ints, at_ns: Ints) -> Columns:
         block = self._table.gather(slots)
@@ -274,6 +283,7 @@ class Watching:
                 missed=running.missed,
                 one_a_token=running.one_a_token,
                 identity=block.identity,
+                known_tokens=block.known_tokens,
             )
         )
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.rules.acting import Acting, Moment
 from otel_llm.rules.cell import Cell, began_to_fire, is_asleep, look, next_due_ns, refuted
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from otel_llm.rules.ruleset import Rule, RuleSet
     from otel_llm.rules.snapshot import StreamKey, StreamView
     from otel_llm.rules.tokens import Value
+
+_IDENTITIES: Final = 4096
+"""Of so many it is remembered which rules can hold for them: names are telemetry."""
 
 
 @dataclass(slots=True)
@@ -77,6 +81,7 @@ class RuleEngine:
     ) -> None:
         self.rules = rules
         self._rules = [(rule, _identity_part(rule)) for rule in rules.stream_rules]
+        self._applying = lru_cache(maxsize=_IDENTITIES)(self._rules_of)
         self.decided = frozenset(decided)
         self.acting = Acting(rules, self.decided, again)
         self._watched: dict[StreamKey, _Watched] = {}
@@ -132,18 +137,20 @@ class RuleEngine:
         self._looked.clear()
         return found
 
-    def take_up(self, view: StreamView, at_ns: int, due: Collection[str]) -> None:
-        """Follow a stream that somebody else has watched: at `at_ns` the rules named in `due` are to be looked at.
+    def take_up(self, view: StreamView, at_ns: int, dues: Mapping[str, int | None]) -> None:
+        """Follow a stream that somebody else has watched up to `at_ns`.
 
-        The others are as they were, and are looked at when they would have been.
+        `dues`: by rule the instant, on the stream's axis, at which it is next to be looked at if no token comes; None
+        for none. Rules that it does not name are looked at when they would have been.
         """
         watched = self._watched.get(view.key) or self._watch(view)
         x_ns = max(at_ns + view.offset_ns, view.stream.last_ns)
-        facts = Snapshot(view)
+        facts = None
         for cell in watched.cells:
-            if cell.rule.name in due:
-                cell.due_ns = x_ns
+            if cell.rule.name in dues:
+                cell.due_ns = dues[cell.rule.name]
             else:
+                facts = facts or Snapshot(view)
                 truth = cell.rule.when.truth(facts, x_ns, cell.rule.max_fact_age_ns)
                 cell.due_ns = next_due_ns(cell, facts, x_ns, truth, muted=False)
         self._plan(watched, view)
@@ -292,17 +299,26 @@ class RuleEngine:
 
     def _cells(self, view: StreamView, known: list[Cell]) -> list[Cell]:
         """Make a cell for each rule that can ever hold for a stream of this identity; one that is at work stays."""
-        identity = dict(zip(IDENTITY, _identity(view), strict=True))
+        applying = self._applying(_identity(view))
+        if not known:
+            return [Cell(rule, view.stream.commit_ns) for rule in applying]
         cells = {cell.rule.name: cell for cell in known}
         found = []
-        for rule, part in self._rules:
+        for rule, _ in self._rules:
             cell = cells.get(rule.name)
-            applies = part is None or bool(part.run(*(identity[name] for name in part.facts)))
+            applies = rule in applying
             if cell is not None and (applies or cell.state is not State.INACTIVE):
                 found.append(cell)
             elif applies:
                 found.append(Cell(rule, view.stream.commit_ns))
         return found
+
+    def _rules_of(self, identity: tuple[Value, ...]) -> list[Rule]:
+        """Return the rules that can ever hold for a stream of this identity."""
+        named = dict(zip(IDENTITY, identity, strict=True))
+        return [
+            rule for rule, part in self._rules if part is None or bool(part.run(*(named[name] for name in part.facts)))
+        ]
 
     def _forget(self, watched: _Watched) -> None:
         del self._watched[watched.key]

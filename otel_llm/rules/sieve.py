@@ -36,7 +36,9 @@ CALM: Final = 0
 """The rule is inactive on the stream."""
 SETTLED: Final = 1
 """It fires, and no token that is still under way can refute that."""
-AT_WORK: Final = 2
+OPEN: Final = 2
+"""It fires, and a token that is still under way may refute that: nothing is to be done before one comes."""
+AT_WORK: Final = 3
 """Anything else: the engine looks at it."""
 
 _COMPARE: Final[dict[str, Any]] = {
@@ -149,22 +151,24 @@ class Sieve:
         self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
 
     def look(self, columns: Columns, states: npt.NDArray[np.int8]) -> tuple[Bools, Ints]:
-        """Return where each rule's state may change now, (rules, S), and until when no other's does, (S,).
+        """Return where each rule's state may change now, and when that of one that may not next may, both (rules, S).
 
-        Instants on each stream's axis. `states`: (S, rules) CALM or SETTLED.
+        Instants on each stream's axis. `states`: (S, rules) CALM, SETTLED or OPEN.
         """
         stirred = np.zeros((len(self._rules), len(columns)), dtype=bool)
-        due_ns = columns.never
-        firing: list[bool] | None = np.any(states, axis=0).tolist() if states.any() else None
+        due_ns = np.empty(stirred.shape, dtype=np.int64)
+        firing: list[int] | None = states.max(axis=0).tolist() if states.any() else None
         for at, rule in enumerate(self._rules):
             assert rule is not None  # noqa: S101 - asked only where all rules are clear
             may, opens_ns = rule.look(columns)
             if firing is not None and firing[at]:
-                fires = states[:, at] == SETTLED
+                fires = states[:, at] != CALM
                 stays, changes_ns = rule.look_firing(columns)
                 may, opens_ns = np.where(fires, ~stays, may), np.where(fires, changes_ns, opens_ns)
+                if firing[at] == OPEN:
+                    may |= (states[:, at] == OPEN) & columns.has_more_tokens
             stirred[at] = may
-            due_ns = np.minimum(due_ns, opens_ns)
+            due_ns[at] = opens_ns
         return stirred, due_ns
 
     def _bits(self, identity: tuple[Value, ...]) -> int:
@@ -216,8 +220,8 @@ def state_of(cell: Cell) -> int:
     """Return what the sieve has to know of a rule's state on a stream."""
     if cell.state is State.INACTIVE:
         return CALM
-    if cell.state is State.FIRING and cell.flip_tokens is None and not cell.missing:
-        return SETTLED
+    if cell.state is State.FIRING and not cell.missing:
+        return SETTLED if cell.flip_tokens is None else OPEN
     return AT_WORK
 
 

@@ -53,7 +53,8 @@ class Given(NamedTuple):
     """What the facts are computed from: (S,) columns; instants in ns on each stream's axis, `x_ns` its now.
 
     `offset_ns`: that less the collector's now; `due_ns` as in RunningMany (negative: not known); `identity`: the
-    sieve's bits; `one_a_token`: not 0 where misses are counted a late token, not a deadline.
+    sieve's bits; `one_a_token`: not 0 where misses are counted a late token, not a deadline; `known_tokens`: how many
+    there were when the engine last looked.
     """
 
     x_ns: Ints
@@ -75,6 +76,7 @@ class Given(NamedTuple):
     missed: Ints
     one_a_token: Ints
     identity: Ints
+    known_tokens: Ints
 
 
 class Columns:
@@ -97,6 +99,12 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.x_ns)
+
+    @property
+    def has_more_tokens(self) -> Bools:
+        """Tell which streams have had a token since the engine looked at them."""
+        found: Bools = self._given.tokens != self._given.known_tokens
+        return found
 
     @property
     def knows_due(self) -> Bools:
