@@ -45,8 +45,10 @@ _CODE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from otel_llm.collector.front_process import main; main(*map(int, sys.argv[2:]))"
 )
-_PIPE_BYTES: Final = 2**20
-"""What may be on its way up at once; without privileges Linux gives no more."""
+_PIPE_BYTES: Final = (2**23, 2**20)
+"""What may be on its way up at once, the more the better: exports that wait are taken in together. Without privileges
+Linux gives no more than the second."""
+_BUFFER_BYTES: Final = 2**20
 _READ_BYTES: Final = 2**22
 """What is read at once."""
 _PATIENCE_S: Final = 30.0
@@ -111,7 +113,7 @@ class GrpcFront:
         self._up = self._down = -1
         self._cells = memoryview(bytes(8 * NUMBERS)).cast("q")
         self._refused = Refused(self._cells[:WAITING])
-        self._buffer = bytearray(_PIPE_BYTES)
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
         self._stopping = False
         self.gone = False
@@ -243,8 +245,7 @@ class GrpcFront:
         self._cells = numbers.cells
         self._refused = Refused(self._cells[:WAITING])
         os.set_blocking(up, False)
-        with suppress(OSError, AttributeError):  # a system that has no such pipes, or allows none
-            fcntl.fcntl(up, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        _widen(up)
         passed = (their_up, their_down, theirs.fileno(), fd)
         command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), *map(str, passed)]
         try:
@@ -304,3 +305,11 @@ class GrpcFront:
             self.gone = True
             os.close(self._up)
         self._process = None
+
+
+def _widen(pipe: int) -> None:
+    """Let a pipe hold as much as the system allows."""
+    for size in _PIPE_BYTES:
+        with suppress(OSError, AttributeError):  # not so much; or a system that has no such pipes
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+            return

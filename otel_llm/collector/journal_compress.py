@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-LEVEL: Final = 3
+LEVEL: Final = 1
+"""On a journal level 3 takes twice the time and saves nothing."""
 WINDOW_LOG: Final = 20
-"""A window of 1 MiB: half of what the level has, for half of the memory."""
+"""A window of 1 MiB bounds the memory of whoever reads it."""
 _CHUNK_BYTES: Final = 256 * 2**10
 _REST_S: Final = 0.004
 """After each of them, some three times what it takes: nobody waits for this, and others want the core now."""
