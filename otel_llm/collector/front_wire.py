@@ -81,9 +81,12 @@ class SharedNumbers:
     @classmethod
     def made(cls, count: int) -> tuple[SharedNumbers, int]:
         """Return `count` of them, all 0, and a descriptor by which another process finds them."""
-        with tempfile.TemporaryFile() as file:
-            file.truncate(count * 8)
-            fd = os.dup(file.fileno())
+        if hasattr(os, "memfd_create"):  # where a service may not write a file
+            fd = os.memfd_create("otel-llm", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, count * 8)
         return cls(fd, count), fd
 
 
