@@ -166,7 +166,7 @@ class GrpcFront:
 
     def take_over(self) -> None:
         """Ask for the tokens and show the certificates that are there now."""
-        if self._process is not None:
+        if self._process is not None and not self.gone:
             self._order("take", self._known(), self._pem())
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -229,11 +229,12 @@ class GrpcFront:
             yield SentExport(raw, self._clock.unix_ns(received_ns), self, number)
             start += size
             size = UP.size
-        rest = bytes(view[start : self._filled])
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-        self._buffer[: len(rest)] = rest
-        self._filled = len(rest)
+        if start or size > len(self._buffer):
+            rest = bytes(view[start : self._filled])
+            if size > len(self._buffer):
+                self._buffer = bytearray(size)
+            self._buffer[: len(rest)] = rest
+            self._filled = len(rest)
 
     # The process.
 
@@ -258,6 +259,9 @@ class GrpcFront:
                 start_new_session=True,
             )
         except OSError as problem:
+            ours.close()
+            os.close(up)
+            os.close(down)
             raise StartError(f"the process of the gRPC door cannot be started: {problem.strerror}") from problem
         finally:
             theirs.close()
@@ -281,6 +285,8 @@ class GrpcFront:
             try:
                 self._orders.send((name, arguments))
                 if not self._orders.poll(patience_s):
+                    assert self._process is not None  # noqa: S101
+                    self._process.kill()  # what it said later would be taken for the answer to something else
                     raise StartError("the process of the gRPC door does not answer")
                 found, problem = self._orders.recv()
             except (EOFError, OSError):

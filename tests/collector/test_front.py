@@ -44,6 +44,7 @@ from otel_llm.collector.inbox import Export, HeldExport, Inbox
 from otel_llm.readers.journal_format import split
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.errors import StartError
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -222,6 +223,27 @@ def test_an_evaluator_that_is_gone_is_said() -> None:
         door.leave()
         assert waiting.result(60) is grpc.StatusCode.UNAVAILABLE
         assert code(channel) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_process_that_does_not_answer_is_ended() -> None:
+    with front() as door:
+        assert door._process is not None
+        os.kill(door._process.pid, signal.SIGSTOP)
+        with pytest.raises(StartError, match="does not answer"):
+            door._order("take", None, None, patience_s=0.1)
+        wait_until("it has ended", lambda: not door.read() and door.gone)
+        assert door.unwell() == "the process of the gRPC door has ended"
+        door.take_over()  # nobody is there who could be told
+
+
+def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    before = set(Path("/proc/self/fd").iterdir())
+    door = GrpcFront(LOCAL, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
+    with pytest.raises(StartError, match="cannot be started: No such file"):
+        door.bind()
+    door.stop(0)
+    assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1, "no more than the numbers, which it still knows"
 
 
 def test_a_port_in_use_is_said_and_no_process_stays() -> None:
