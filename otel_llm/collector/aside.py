@@ -13,7 +13,7 @@ MOST_LINES: Final = 10_000
 
 
 class Aside:
-    """Take lines and write them through `echo`, those that wait at once, in a thread of its own, in order.
+    """Take lines and write them through `echo` in a thread of its own, in order.
 
     At most `most` lines wait; beyond them lines are left out, and a line says how many. Once writing fails (a closed
     pipe) nothing more is written.
@@ -58,8 +58,9 @@ class Aside:
                 if not lines and not left_out:
                     return
             try:
+                for line in lines:
+                    self._echo(line)
                 if left_out:
-                    lines.append(f"... {left_out} lines left out: they came faster than they were read")
-                self._echo("\n".join(lines))  # at once: each call costs more than a line
+                    self._echo(f"... {left_out} lines left out: they came faster than they were read")
             except (OSError, ValueError):
                 self._most = 0  # nobody reads any more

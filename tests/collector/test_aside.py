@@ -17,7 +17,7 @@ def test_lines_come_in_order() -> None:
     for i in range(1000):
         aside(str(i))
     aside.stop(10)
-    assert "\n".join(said) == "\n".join(str(i) for i in range(1000))
+    assert said == [str(i) for i in range(1000)]
 
 
 def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
