@@ -105,7 +105,8 @@ def alpha(
         readers = leaving.readers_of(pa.Table.from_batches(batches, schema=JUDGED), classes, measured_at)
         unknown = 0 if wanted is None else len(wanted - set(readers.trace_ids))
         if unknown:  # said before the fit, which may be refused for just that
-            click.echo(f"{unknown:,} complaints are about requests that are not in the recording", err=True)
+            about = "complaint is about a request that is" if unknown == 1 else "complaints are about requests that are"
+            click.echo(f"{unknown:,} {about} not in the recording", err=True)
         fits = leaving.calibrate(readers, wanted)
         tokens = leaving.worth(readers, worth)
     except _ERRORS as error:

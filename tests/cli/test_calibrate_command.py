@@ -97,7 +97,7 @@ def test_complaints_are_fitted_where_they_are_given(recording: Path, tmp_path: P
 
     assert (found["basis"], found["events"], found["by_idle"]) == ("complaints", 40, [])
     assert not found["effect_shown"]  # they were chosen by their number
-    assert "1 complaints are about requests that are not in the recording" in result.stderr
+    assert "1 complaint is about a request that is not in the recording" in result.stderr
     assert "do not show that waiting has an effect" in run("alpha", recording, "--complaints", complaints).stdout
 
 
