@@ -150,13 +150,12 @@ class Inbox:
         return not self._items and not self._sent
 
     def qsize(self) -> int:
-        """Return how many wait here; what doors still hold is not known."""
-        return len(self._items) + len(self._sent)
+        """Return how many wait that were put in; what comes from doors they count themselves until it is answered."""
+        return len(self._items)
 
     def oldest_ns(self) -> int | None:
-        """Return when the first export that waits here was received."""
-        receipts = [item.receipt_ns for item in (*self._items, *self._sent) if isinstance(item, Export)]
-        return min(receipts, default=None)
+        """Return when the first export of those was received."""
+        return min((item.receipt_ns for item in tuple(self._items) if isinstance(item, Export)), default=None)
 
     def close(self) -> None:
         """Give back what was taken from the system: nobody takes anything out any more."""

@@ -138,6 +138,24 @@ def test_every_sender_gets_the_answer_to_its_own_export() -> None:
         assert (door.waiting, door.oldest_ns) == (0, None)
 
 
+def test_what_waits_for_its_answer_is_counted_once() -> None:
+    """By the door that it came through, also when it is here already and not yet taken out."""
+    inbox = Inbox()
+    with front() as door, connect(door) as channel, ThreadPoolExecutor(2) as senders:
+        inbox.attach(door)
+        answers = [senders.submit(call, channel) for _ in range(2)]
+        wait_until("both wait", lambda: door.waiting == 2)
+        wait_until("they are here", lambda: not inbox.empty())
+        assert (inbox.qsize(), inbox.oldest_ns()) == (0, None)
+        for _ in answers:
+            item = inbox.get(60.0)
+            assert isinstance(item, SentExport)
+            item.answered(b"")
+        assert [answer.result(60) for answer in answers] == [b"", b""]
+        assert door.waiting == 0
+    inbox.close()
+
+
 @given(st.lists(st.integers(0, 3), max_size=40))
 def test_neither_door_keeps_the_other_waiting(puts: list[int]) -> None:
     """Of what two doors bring, each in its order, at most one of the other comes between where both have some."""
