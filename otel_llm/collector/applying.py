@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
+    Bytes = npt.NDArray[np.uint8]
 
 _FEW: Final = 8
 """Fewer segments than this in a further round are applied quicker one by one."""
@@ -168,7 +169,7 @@ def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places
         if rows.size < len(number):
             begin, stop, number, kind = begin[rows], stop[rows], number[rows], kind[rows]
         block.last_ns[rows] = plain.times_ns[stop - 1]
-        _keep(table, plain.times_ns, slots[rows].tolist(), begin.tolist(), stop.tolist(), kind.tolist())
+        _keep(table, plain.times_ns, slots[rows], begin, stop, kind)
         read = (block.running.reads[rows] >> kind) & 1 == 1
         if not read.all():
             rows, begin, stop, number = rows[read], begin[read], stop[read], number[read]
@@ -182,16 +183,17 @@ def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places
     table.put(slots, block)
 
 
-def _keep(table: Table, times_ns: Ints, slots: list[int], begin: list[int], stop: list[int], kinds: list[int]) -> None:
+def _keep(table: Table, times_ns: Ints, slots: Ints, begin: Ints, stop: Ints, kinds: Bytes) -> None:
     """Append the tokens' times to those of their streams."""
     data = times_ns.tobytes()
     times, streams = table.times, table.streams
-    for slot, start, end, kind in zip(slots, begin, stop, kinds, strict=True):
+    starts, ends = (begin * _TIME_BYTES).tolist(), (stop * _TIME_BYTES).tolist()
+    for slot, start, end, kind in zip(slots.tolist(), starts, ends, kinds.tolist(), strict=True):
         own = times[slot]
         if own is not None and kind == CONTENT:
-            own.frombytes(data[start * _TIME_BYTES : end * _TIME_BYTES])
+            own.frombytes(data[start:end])
             continue
         stream = streams[slot]
         assert stream is not None  # noqa: S101  a slot that is found is taken
-        stream.tokens_so_far.append(data[start * _TIME_BYTES : end * _TIME_BYTES], kind)
+        stream.tokens_so_far.append(data[start:end], kind)
         times[slot] = stream.tokens_so_far.plain_times

@@ -444,7 +444,8 @@ class Evaluator:
             stream = self.live[stream_key] = self._new(parts, segment, now_ns)
             self._flying[key] += 1
             self._forget_orphan(key)
-        stream.heard(segment.end_ns, now_ns)
+        else:
+            stream.heard(segment.end_ns, now_ns)
         stream.waiting.append(segment.seq)
         return stream
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -146,8 +147,7 @@ class Table(Block):
 
     def find(self, keys: list[bytes]) -> Ints:
         """Return the slot of each key, -1 for none."""
-        get = self.by_key.get
-        return np.array([get(key, -1) for key in keys], dtype=np.int64)
+        return np.fromiter(map(self.by_key.get, keys, repeat(-1)), dtype=np.int64, count=len(keys))
 
     def gather(self, slots: Ints) -> Block:
         """Return a copy of these rows; `put` writes it back."""

@@ -182,7 +182,11 @@ class Windowing:
         return window_start(min(instant_ns, self._latest_ns + self.lateness_ns), self.window_ns)
 
     def _totals(self, start: int, group: Group) -> WindowTotals:
-        return self._open.setdefault(start, {}).setdefault(group, WindowTotals())
+        groups = self._open.setdefault(start, {})
+        totals = groups.get(group)
+        if totals is None:
+            totals = groups[group] = WindowTotals()
+        return totals
 
     def _emit(self, start: int, groups: Mapping[Group, WindowTotals]) -> None:
         if self.on_window is None:
