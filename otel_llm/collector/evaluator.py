@@ -7,7 +7,7 @@ journal that is replayed gives what the live run gave. One thread owns it.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -17,6 +17,7 @@ import numpy as np
 
 from otel_llm import semconv
 from otel_llm.collector.applying import Applied, apply_plain
+from otel_llm.collector.finished import Finished
 from otel_llm.collector.group_facts import Groups, groups_for
 from otel_llm.collector.metering import Meter, Metered
 from otel_llm.collector.streams import LiveStream
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 FINISHED_REMEMBERED = 100_000
-"""Requests whose end was judged and that are still known, so that what comes late is counted and starts nothing."""
+"""Requests whose end was judged and that are still known at least, so that what comes late is counted and starts
+nothing."""
 
 MAX_CHOICES = 128
 """Streams of one request, numbered from 0; those of later choices are refused."""
@@ -111,7 +113,7 @@ class Evaluator:
     _flying: Counter[RequestKey] = field(default_factory=Counter)
     _orphans: dict[RequestKey, int] = field(default_factory=dict)
     """Request spans without a stream, and when they end in the collector's time."""
-    _finished: OrderedDict[RequestKey, set[int]] = field(default_factory=OrderedDict)
+    _finished: Finished = field(default_factory=lambda: Finished(FINISHED_REMEMBERED))
     _due: list[tuple[int, int, Due, StreamKey]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=count)
     _ended: dict[StreamKey, LiveStream] = field(default_factory=dict)
@@ -393,11 +395,11 @@ class Evaluator:
     def was_there(self, batch: Batch) -> None:
         """Remember streams and requests as over, of which a run before has seen the end."""
         for segment in batch.segments:
-            self._remember((segment.trace_id, segment.span_id), segment.choice)
+            self._finished.add((segment.trace_id, segment.span_id), segment.choice)
         for key in [] if batch.plain is None else batch.plain.keys:
-            self._remember((key[:TRACE_BYTES], key[TRACE_BYTES:]), 0)
+            self._finished.add((key[:TRACE_BYTES], key[TRACE_BYTES:]), 0)
         for span in batch.requests:
-            self._remember(span.key, 0)
+            self._finished.add(span.key, 0)
 
     @property
     def now_ns(self) -> int:
@@ -424,8 +426,7 @@ class Evaluator:
 
     def _take_segment(self, segment: Segment, now_ns: int) -> LiveStream | None:
         key = (segment.trace_id, segment.span_id)
-        done = self._finished.get(key)
-        if done is not None and segment.choice in done:
+        if self._finished.has(key, segment.choice):
             self.counts["late_or_duplicate_segments"] += 1
             return None
         parts = self._parts_of(key)
@@ -485,7 +486,7 @@ class Evaluator:
         parts = self._parts.get(key)
         if parts is None:
             parts = self._parts[key] = Parts(*key, since_ns=self._now_ns)
-            for choice in self._finished.get(key, ()):
+            for choice in self._finished.choices(key):
                 parts.streams[choice] = StreamParts()  # judged already, but seen: the request span is not for one alone
         return parts
 
@@ -673,17 +674,11 @@ class Evaluator:
         self._ended.pop(stream.key, None)
         self._done.append((self._now_ns, self.table.found_ns.item(stream.slot)))
         key = (stream.parts.trace_id, stream.parts.span_id)
-        self._remember(key, stream.choice)
+        self._finished.add(key, stream.choice)
         self._flying[key] -= 1
         if not self._flying[key]:
             del self._flying[key]
             self._schedule(self._now_ns + self.patience.lateness_ns, "forget", stream.key)
-
-    def _remember(self, key: RequestKey, choice: int) -> None:
-        self._finished.setdefault(key, set()).add(choice)
-        self._finished.move_to_end(key)
-        while len(self._finished) > FINISHED_REMEMBERED:
-            self._finished.popitem(last=False)
 
     # Timers.
 
@@ -729,7 +724,7 @@ class Evaluator:
             self._judge_without_segments(parts, resolved, tokens)
             return
         del self._parts[key]
-        self._remember(key, 0)
+        self._finished.add(key, 0)
         if resolved is not None:  # a row of its own; windows and smooth goodput need token times
             slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
             self.counts["unknown_slo_class"] += unknown

@@ -96,7 +96,7 @@ def test_so_many_that_are_over_are_remembered(monkeypatch: pytest.MonkeyPatch) -
     for number in range(1, 31):
         last = piece(1, 0, [], number, request=number, said=ends(0, 2))
         take(one, number, commit(request=number), last, request(number, number=number))
-    assert len(one.evaluator._finished) == 10
+    assert 10 <= len(one.evaluator._finished) <= 20
     take(one, 40, commit(request=30))
     assert (one.evaluator.counts["late_or_duplicate_segments"], len(one.evaluator.live)) == (1, 0)
     take(one, 41, commit(request=1))  # forgotten: nobody can tell it from a new one
