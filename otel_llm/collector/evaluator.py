@@ -234,14 +234,14 @@ class Evaluator:
         `segments`: its plain ones but for those in `ahead`, which were applied before; `slots`: theirs, -1 for none;
         `alone`: no other is taken together with it.
         """
+        begun: dict[StreamKey, bool | None] = {}
         touched: dict[StreamKey, bool | None] = {}
         later: list[Segment] = []
         for segment in batch.segments:
             if segment.seq:
                 later.append(segment)
             else:  # a commit first: what follows of the stream in this batch can then be applied with all others
-                self._take(segment, now_ns, touched)
-        begun = list(touched)
+                self._take(segment, now_ns, begun)
         for key in begun:
             if self._settle(self.live[key], now_ns)[1]:
                 self._judge(self.live[key])
@@ -265,7 +265,9 @@ class Evaluator:
         for name, number in batch.anomalies.items():
             self.counts[f"anomaly.{name}"] += number
         self._settle_all(touched, now_ns)
-        self._look_at(moved, touched, now_ns, alone=alone)
+        for key, acts in touched.items():
+            begun[key] = begun.get(key) if acts is None else acts or bool(begun.get(key))
+        self._look_at(moved, begun, now_ns, alone=alone)
         if ahead is not None:
             self.counts["segments"] += ahead.segments
             self.counts["tokens"] += ahead.tokens
