@@ -78,11 +78,10 @@ class Pipeline:
     _following: tuple[Callable[[], None] | None] | None = None
     """What was found behind exports that are evaluated together, if that is no export: it is next."""
     _queued_bytes: int = 0
-    _reading: threading.Lock = field(default_factory=threading.Lock)
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _aside: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-exports"))
-    """Who decodes what is large, and waits for the disk, for doors in other processes."""
+    """Who decodes what is large, and waits for the disk for doors in other processes."""
     _last_ns: int = 0
     """The latest instant up to which something was taken or time passed: receipts do not go back behind it."""
     _stopping: bool = False
@@ -105,9 +104,6 @@ class Pipeline:
         nothing is kept then, the sender is told.
         """
         export = HeldExport(raw)
-        if len(raw) > READ_APART_BYTES:
-            with self._reading:  # one at a time: reading holds the interpreter anyway
-                export.batch = otlp.read(raw, limits=self.attribute_limits)
         with self._order:
             self._refuse_if_busy()
             export.receipt_ns = self.clock.now_ns()
@@ -215,6 +211,9 @@ class Pipeline:
     def _work(self) -> None:
         while True:
             item = self._next()
+            if item is None and not self._read_apart():
+                self._inbox.put(None)
+                continue
             if item is None:
                 self.stopped_ns = now_ns = self.clock.now_ns()
                 self._guard(partial(self.evaluator.finish, now_ns))
@@ -248,22 +247,33 @@ class Pipeline:
         else:
             self._answer_all(sent)
         self._guard(lambda: self.evaluator.apply_all(received))
-        with self._order:
-            self._queued_bytes -= sum(len(export.raw) for export in exports if isinstance(export, HeldExport))
+        self._let_go(exports)
 
     def _is_apart(self, export: Export) -> bool:
-        """Have an export decoded aside, if it is large and has come from another process; it comes again then."""
-        if not isinstance(export, SentExport) or export.batch is not None or len(export.raw) <= READ_APART_BYTES:
+        """Have an export decoded aside, if it is large; it comes again then."""
+        if export.batch is not None or len(export.raw) <= READ_APART_BYTES:
             return False
 
         def read() -> None:
             self._read([export])
-            if export.batch is not None:
+            if export.batch is None:
+                self._let_go([export])
+            else:
                 export.receipt_ns = self.clock.now_ns()
                 self._inbox.put(export)
 
         self._aside.submit(read)
         return True
+
+    def _read_apart(self) -> bool:
+        """Wait for what is being decoded aside; return whether nothing has come again, or waits otherwise."""
+        self._aside.submit(bool).result()
+        return self._inbox.empty()
+
+    def _let_go(self, exports: Sequence[Export]) -> None:
+        """Count the bytes of exports of this process as waiting no longer."""
+        with self._order:
+            self._queued_bytes -= sum(len(export.raw) for export in exports if isinstance(export, HeldExport))
 
     def _answer_all(self, exports: Sequence[SentExport]) -> None:
         for export in exports:

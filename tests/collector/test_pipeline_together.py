@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.core_spans import sent_segment
@@ -104,6 +105,35 @@ def test_a_broken_one_among_many_is_told_alone(
         assert counts.get("internal_errors", 0) == 0
     records = [record for path in sorted(tmp_path.glob("*.otlp")) for record in split(path.read_bytes())[0]]
     assert len(records) == SENDERS
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    monkeypatch.setattr(module, "READ_APART_BYTES", 0)
+    reading, go, read_all = threading.Event(), threading.Event(), otlp.read_all
+
+    def slowly(raws: Sequence[bytes], **rest: Any) -> Any:
+        reading.set()
+        assert go.wait(60)
+        return read_all(raws, **rest)
+
+    monkeypatch.setattr(otlp, "read_all", slowly)
+    with pipeline(tmp_path) as flow, ThreadPoolExecutor(2) as others:
+        answer = others.submit(flow.accept, raw_of(0)[: -3 if broken else None])
+        assert reading.wait(60)
+        stopped = others.submit(flow.stop)
+        wait_until(lambda: flow.unready() is not None, "it stops")
+        go.set()
+        if broken:
+            with pytest.raises(DecodeError):
+                answer.result(60)
+        else:
+            assert answer.result(60) == b""
+        stopped.result(60)
+        assert flow._queued_bytes == 0
+        assert flow.counts().get("segments", 0) == (0 if broken else 5)
 
 
 def test_what_did_not_last_is_not_counted_as_acknowledged(tmp_path: Path) -> None:
