@@ -29,6 +29,7 @@ from otel_llm.readers.stream_parts import (
     ends_at,
     kinds_of,
     resolve,
+    say_more,
     sort_times,
     together,
     with_others,
@@ -245,7 +246,7 @@ class StreamAssembler:
         tiled = tile(rows, stream, len(whole))
         lengths = np.diff(tiled.bounds)
         ending = np.fromiter((ends_at(one) for one in whole), np.int64, len(whole))
-        chosen = tiled.regular & ((ending == NO_END) | (ending == lengths - 1))
+        chosen = tiled.regular & ((ending == NO_END) | (ending == lengths - 1)) & ~say_more(whole, rows, stream, tiled)
         if early:
             chosen &= lengths == self._needed[slots]
             declared = np.fromiter((declared_by(one) for one in whole), np.int64, len(whole))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.assemble import Assembled
     from otel_llm.readers.records import Attributes, RequestSpan
-    from otel_llm.readers.stream_rows import Ints
+    from otel_llm.readers.stream_rows import Bools, Ints, Tiled
 
 NO_END: Final = -1
 SEVERAL: Final = -2
@@ -146,6 +146,25 @@ def resolve(one: Open, segments: int, tokens: int, end_ns: int, inner_end_ns: in
             attributes.update(said[seq].attributes)
         stream.prefix = Prefix(segments, tokens, said[0].start_ns, end_ns, attributes)
     return Parts(one.key[:16], one.key[16:], one.request, {0: stream}).resolve(0)
+
+
+def say_more(opens: list[Open], rows: Rows, stream: Ints, tiled: Tiled) -> Bools:
+    """Tell of which streams (C,) a repetition says something that the segment that came first does not.
+
+    It changes nothing, but here what segments say is not kept by row: such a stream is to be put together one by one.
+    `rows`, `stream` as for `tile`, of `with_others`: those that were read one by one stand first.
+    """
+    others = [segment for one in opens if not one.choices for _, segment in one.segments]
+    found = np.zeros(len(opens), np.bool_)
+    repeated = np.ones(len(others), np.bool_)
+    repeated[tiled.rows[tiled.rows < len(others)]] = False
+    for place in np.flatnonzero(repeated).tolist():
+        of = int(stream[place])
+        own = tiled.rows[tiled.bounds[of] : tiled.bounds[of + 1]]
+        first = int(own[rows.seq[own] == rows.seq[place]][0])
+        came = others[first].attributes if first < len(others) else {}
+        found[of] |= others[place].attributes != came
+    return found
 
 
 def kinds_of(rows: Rows, places: Iterable[int], own: dict[int, bytes]) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.core_fleets import Delivery, Fleet, fleet
 from support.core_spans import examples
-from support.otlp import T0_NS, Value, export, request_span, segment_span, token
+from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
 from otel_llm.collector.evaluator import Patience
@@ -123,6 +123,46 @@ def test_streams_that_are_odd(name: str, size: int, held_bytes: int) -> None:
     assert (found, counted) == (wanted, counts)
     if held_bytes and size < 100:
         assert bool(early) == (name in EARLY)
+
+
+SAYS_MORE: dict[str, list[Span]] = {
+    "a repetition that ends the stream": [
+        *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], said={}, request=False),
+        *sent([(2, 2, [3, 4])], request=False),
+    ],
+    "one that ends it otherwise": [
+        *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], request=False),
+        *sent([(2, 2, [3, 4])], said={**END, semconv.OUTCOME: "error"}, request=False),
+    ],
+    "one that ends it in its middle": [
+        *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], request=False),
+        *sent([(1, 0, [1, 2])], request=False),
+    ],
+    "one that names another model": [
+        *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], request=False),
+        *sent([(1, 0, [1, 2])], said={semconv.GEN_AI_RESPONSE_MODEL: "n"}, request=False),
+    ],
+    "one that says the same": sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])]) + sent([(2, 2, [3, 4])]),
+}
+
+
+@pytest.mark.parametrize("name", SAYS_MORE)
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("held_bytes", [0, 10**9])
+@pytest.mark.parametrize(
+    ("columns", "together"),
+    [(False, False), (False, True), (True, False)],  # of two in one export request, read as columns, none is the first
+)
+def test_a_repetition_that_says_more_changes_nothing(
+    name: str, size: int, held_bytes: int, columns: bool, together: bool
+) -> None:
+    spans = [*SAYS_MORE[name], request_span(attributes={**IDENTITY, semconv.OUTCOME: "cancelled"})]
+    parts = [tuple(spans)] if together else [(span,) for span in spans]
+    deliveries = tuple(Delivery(T0_NS + at, part) for at, part in enumerate(parts))
+    drawn = Fleet(SloClasses((SloClass(),), "chat"), RuleSet(()), Patience(1, 1), 1, deliveries)
+    wanted, counts = kept(drawn)
+    found, counted, _ = streamed(received(drawn, columns=columns), size, held_bytes)
+    assert (found, counted) == (wanted, counts)
 
 
 def test_what_is_numbered_behind_the_end_of_a_stream_that_is_gone_changes_nothing() -> None:
