@@ -14,7 +14,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
-from otel_llm.actions.executors import load_enforced
+from otel_llm.actions.executors import executors, load_enforced
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
@@ -26,6 +26,8 @@ from otel_llm.collector.doors_files import allow_open_files
 from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.service import Service
+from otel_llm.rules.lint import never_true
+from otel_llm.rules.load import rules_read
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.errors import StartError
@@ -166,6 +168,7 @@ def collect(  # one parameter an option
             console=Console(echo=lines, verdicts=verdicts),
             load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings)),
         )
+        dead = never_true(rules_read(rule_paths, executors(settings)), frozenset(service.classes.names))
         signals = Signals()
         service.prepare()
     except (ConfigError, StartError, OutputError) as problem:
@@ -174,7 +177,7 @@ def collect(  # one parameter an option
     click.echo(service.following())
     if service.resumed is not None:
         click.echo(service.resumed)
-    for warning in [*service.warnings, *([] if opened is None else [opened])]:
+    for warning in [*service.warnings, *([] if opened is None else [opened]), *map(str, dead)]:
         click.echo(f"warning: {warning}", err=True)
     lines.start()
     service.serve()

@@ -22,11 +22,13 @@ from otel_llm.collector.reloading import Reloading
 from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windows
 from otel_llm.collector.web import Web, families
 from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_back
-from otel_llm.rules.decisions import read_decided
+from otel_llm.rules.decisions import FIRST_KEY, read_decided
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
+from otel_llm.shared.whole_files import hold, refuse_other_lines
+from otel_llm.slo.columns import WINDOW_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,10 +161,12 @@ class Service:
     def _flow(self, journal: Journal) -> Pipeline:
         try:
             path, kept = self.decisions_path, self.settings.decisions
+            self._windows = _append_to(self.windows_path)
+            if path is not None:
+                refuse_other_lines(path, FIRST_KEY, "decisions")
             decided, _ = read_decided([] if path is None else read_back(path, READ_BACK_BYTES))
             written = set() if self.windows_path is None else written_windows(self.windows_path)
             self._seen_windows = Windows(self._write_window, written)
-            self._windows = _append_to(self.windows_path)
             if path is not None:
                 self._decisions = DecisionFiles(path, kept.file_bytes, kept.retain_bytes)
         except OSError as problem:
@@ -312,5 +316,13 @@ def _rest_the_cyclic_collector() -> None:
 def _append_to(path: Path | None) -> TextIO | None:
     if path is None:
         return None
+    refuse_other_lines(path, WINDOW_COLUMNS[0], "windows")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a", encoding="utf-8")
+    file = path.open("a", encoding="utf-8")
+    try:
+        if path.is_file():
+            hold(file.fileno(), path)
+    except OSError:
+        file.close()
+        raise
+    return file

@@ -265,18 +265,18 @@ class Parts:
 
     def request_ends(self, choice: int) -> bool:
         """Return whether the request span ends this stream: it has an outcome, and no other choice was seen."""
-        return (
-            self.request is not None
-            and semconv.OUTCOME in self.request.attributes
-            and (not self.streams or (len(self.streams) == 1 and choice in self.streams))
-        )
+        return self.request is not None and semconv.OUTCOME in self.request.attributes and self._is_only(choice)
+
+    def _is_only(self, choice: int) -> bool:
+        """Return whether no other choice was seen: what the request span says of the end is said of this stream."""
+        return not self.streams or (len(self.streams) == 1 and choice in self.streams)
 
     def resolve(self, choice: int) -> Resolved:
         """Say what is known of one stream: segments win over the request span, attribute by attribute."""
         stream = self.streams.get(choice) or StreamParts()
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
-        ending_span: Attributes = span_attributes if self.request_ends(choice) else {}
+        ending_span: Attributes = span_attributes if self._is_only(choice) else {}
         last = stream.last()
         ending: Attributes = last.segment.attributes if last is not None else {}
 

@@ -7,7 +7,10 @@ import logging
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.shared.whole_files import hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +34,7 @@ class DecisionFiles:
     """
 
     def __init__(self, path: Path, max_bytes: int = FILE_BYTES, retain_bytes: int | None = None) -> None:
-        """Open the file and cut off a torn last line; raises OSError where that cannot be done."""
+        """Open the file and cut off a torn last line; raises OSError where that cannot be done, or another does."""
         self.path = path = path.resolve()
         self._max_bytes = max_bytes
         self._retain_bytes = retain_bytes
@@ -43,6 +46,7 @@ class DecisionFiles:
         self._regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         try:
             if self._regular:
+                hold(self._file.fileno(), path)
                 self._size = whole_bytes(path)
                 os.ftruncate(self._file.fileno(), self._size)
         except BaseException:
@@ -82,6 +86,8 @@ class DecisionFiles:
             self._closing_at = self._size + self._max_bytes
             self._warn("cannot be closed and goes on growing", problem)
             return
+        with suppress(OSError):
+            hold(file.fileno(), self.path)
         self._file.close()
         self._file, self._size, self._closing_at = file, 0, self._max_bytes
         self._let_go()

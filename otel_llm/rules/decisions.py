@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,6 +19,8 @@ Outcome = Literal[
 ]
 
 
+FIRST_KEY: Final = "time_unix_nano"
+"""What every record's line begins with."""
 Labels = tuple[tuple[str, str], ...]
 """What a rule of scope instance or class speaks of: names and values, sorted by name."""
 Subject: TypeAlias = "StreamKey | Labels"
@@ -80,7 +82,7 @@ class Decision:
             trace_id, span_id, choice = self.stream
             about = {"trace_id": trace_id.hex(), "span_id": span_id.hex(), "choice": choice}
         return {
-            "time_unix_nano": self.now_ns if time_unix_nano is None else time_unix_nano,
+            FIRST_KEY: self.now_ns if time_unix_nano is None else time_unix_nano,
             "flip_unix_nano": self.flip_ns,
             "now_offset_nano": self.offset_ns,
             "group": self.group,

@@ -36,6 +36,18 @@ def lint(files: Iterable[RuleFile], classes: frozenset[str] | None = None) -> li
     return [(error, text) for _, error, text in errors]
 
 
+def never_true(files: Iterable[RuleFile], classes: frozenset[str]) -> list[ConfigError]:
+    """Return which conditions can never hold beside these SLO classes, in the order of the files, without errors."""
+    return [
+        complaint.refusal(file.file)
+        for file in files
+        if file.file is not None
+        for rule, place in zip(file.rules, file.places, strict=True)
+        for complaint in condition_lints(Placed(rule, place, classes))
+        if complaint.lint == "never-true"
+    ]
+
+
 def _of(placed: Placed) -> Iterator[Complaint]:
     yield from condition_lints(placed)
     yield from timing_lints(placed)

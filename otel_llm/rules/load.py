@@ -56,12 +56,17 @@ def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] 
     RulesError with everything that is wrong, UnreadableConfigError where a file cannot be read.
     """
     named = list(arguments)
-    files = read_rule_files(rule_files(named or [shipped_rules_dir()]), executors)
+    files = rules_read(named, executors)
     errors = [error for file in files for error in file.errors]
     if errors:
         raise RulesError(errors)
     rules = RuleSet(tuple(rule for file in files for rule in file.rules))
     return rules if named else rules.in_shadow()
+
+
+def rules_read(arguments: Iterable[str | Path], executors: Collection[str] = ()) -> list[RuleFile]:
+    """Read the files that `load_rules` loads, whatever is wrong in them."""
+    return read_rule_files(rule_files(list(arguments) or [shipped_rules_dir()]), executors)
 
 
 def rule_files(arguments: Iterable[str | Path]) -> list[Path]:

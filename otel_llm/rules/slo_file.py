@@ -27,6 +27,7 @@ from otel_llm.slo.classes import (
     SloClass,
     SloClasses,
 )
+from otel_llm.slo.fluid import DEFAULT_SHARE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,6 +222,9 @@ class _Class(StrictModel):
     def build(self, name: str, tokens_per_word: Fraction) -> SloClass:
         speed = self.reading_speed.per_s * (tokens_per_word if self.reading_speed.in_words else 1)
         fluidity, benefit, objective = self.fluidity, self.benefit, self.objective
+        share = objective.share
+        if share is None and objective.fluidity_index is not None:
+            share = DEFAULT_SHARE
         return SloClass(
             name=name,
             match=self.match,
@@ -231,7 +235,7 @@ class _Class(StrictModel):
             deadline=self.deadline.build(),
             fluidity=Fluidity(fluidity.ttft, fluidity.tbt, fluidity.slack, fluidity.ttft_credit, fluidity.count),
             benefit=Benefit(benefit.alpha, benefit.penalty, benefit.abort_penalty),
-            objective=Objective(objective.fluidity_index, objective.share, objective.attainment),
+            objective=Objective(objective.fluidity_index, share, objective.attainment),
         )
 
 

@@ -77,6 +77,7 @@ def refuse_clashes(outputs: Sequence[Path], inputs: Inputs) -> None:
     for path in outputs:
         status = _status(path)
         if status is None:
+            _refuse_in_journal(path, inputs.journals)
             name = os.path.realpath(path)
             if name in coming:
                 raise _twice(path)
@@ -93,6 +94,15 @@ def refuse_clashes(outputs: Sequence[Path], inputs: Inputs) -> None:
         if output is not None and (source in (*inputs.recordings, *inputs.files) or not _mere_table(source)):
             also = "" if output == source else f" ({source})"
             raise OutputError(f"{output} is one of the inputs{also} and would be overwritten; name another file")
+
+
+def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
+    """Refuse an output that would be taken for a file of a journal as soon as it is there."""
+    from otel_llm.readers.otlp_files import is_journal
+
+    folder = os.path.realpath(path.parent)
+    if is_journal(path) and any(folder == os.path.realpath(journal) for journal in journals):
+        raise OutputError(f"{path} would be taken for a file of the journal; name another file")
 
 
 def check_place(path: Path) -> None:

@@ -273,6 +273,7 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
         ("alertmanager: {urls: ['http://a'], resend: 0}", "2:44: alertmanager.resend", "longer than zero"),
         ("alertmanager: {urls: ['http://a'], bearer_file: x}", "2:49: alertmanager.bearer_file", "No such file"),
         ("alertmanager: {urls: ['https://a'], ca_file: x}", "2:46: alertmanager.ca_file", "No such file"),
+        ("alerts: {log: .}", "2:15: alerts.log", "name a file in it"),
         ("alerts: {receivers: [oncall]}", "2:22: alerts.receivers[0]", "name it in the section `receivers`"),
         ("alerts: {otlp: {endpoint: b}}", "2:27: alerts.otlp.endpoint", "is no endpoint"),
         (

@@ -197,6 +197,46 @@ def test_decisions_and_windows_are_two_files_and_go_on_after_a_restart(tmp_path:
             assert door.stop()[0] == 0
 
 
+@pytest.mark.parametrize("option", ["--decisions", "--windows"])
+@pytest.mark.parametrize(
+    "held", [b"my notes\nwithout an end", b"one line", b'{"n": 1}\n', b"\x28\xb5\x2f\xfd\x00", b"#!/bin/sh\nexit\n"]
+)
+def test_what_holds_something_else_is_left_as_it_is(tmp_path: Path, option: str, held: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(held)
+    refused = run("collect", *FREE, "--journal", tmp_path / "journal", option, path)
+    assert refused.returncode == 2, refused.stderr
+    assert f"{path}: it holds something else than {option[2:]}: choose another file" in refused.stderr
+    assert path.read_bytes() == held
+
+
+def test_a_line_that_a_crash_tore_off_is_cut_though_it_is_the_first(tmp_path: Path) -> None:
+    decisions, windows = tmp_path / "d.jsonl", tmp_path / "w.jsonl"
+    decisions.write_bytes(b'{"time_unix_nano":17900')
+    windows.write_bytes(b'{"window_start')
+    with collector(tmp_path, "--decisions", decisions, "--windows", windows):
+        assert (decisions.read_bytes(), windows.read_bytes()) == (b"", b"")
+
+
+@pytest.mark.parametrize("option", ["--decisions", "--windows"])
+def test_one_collector_writes_to_a_file(tmp_path: Path, option: str) -> None:
+    path = tmp_path / "lines.jsonl"
+    with collector(tmp_path, option, path):
+        again = run("collect", *FREE, "--journal", tmp_path / "other", option, path)
+    assert again.returncode == 2
+    assert f"{path}: another process writes to it: choose another file" in again.stderr
+
+
+def test_rules_that_can_never_hold_beside_the_classes_are_told_at_the_start(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text("version: 1\ndefault: support\nclasses: {support: {}}\n")
+    with collector(tmp_path, "--slo", slo) as door:
+        said = door.stop()[1]
+    told = [line for line in said.splitlines() if line.startswith("warning: ")]
+    assert len(told) == 2
+    assert all('`slo_class == "chat"` never holds: slo_class is "support"' in line for line in told)
+
+
 @pytest.mark.parametrize(("length", "taken"), [("10ms", True), ("9ms", False), ("0.009999", False), ("1us", False)])
 def test_windows_too_short_to_close_in_time_are_refused(tmp_path: Path, length: str, taken: bool) -> None:
     """A window each microsecond would be a million closings a second."""

@@ -173,3 +173,21 @@ def test_what_is_numbered_behind_the_end_of_a_stream_that_is_gone_changes_nothin
     assert len(assembler.take([(decode(export(late), T0_NS), T0_NS)])) == 0
     assert list(assembler.finish()) == []
     assert +assembler.counts == Counter({"anomaly.segment_after_end": 1})
+
+
+@pytest.mark.parametrize("outcome", [None, "completed"])
+@pytest.mark.parametrize("choices", [1, 2])
+def test_the_request_span_fills_what_the_last_segment_of_an_only_choice_leaves_open(
+    outcome: str | None, choices: int
+) -> None:
+    cuts: list[Cut] = [(0, 0, []), (1, 0, [1, 2])]
+    spans = [span for choice in range(choices) for span in sent(cuts, choice=choice, request=False, said=ENDS)]
+    said = {**IDENTITY, semconv.TOKEN_BASIS: "chunk", semconv.TOKENS: 4}
+    spans.append(request_span(attributes=said if outcome is None else {**said, semconv.OUTCOME: outcome}))
+    assembler = Assembler()
+    assembler.add(decode(export(*spans)))
+    filled = ("chunk", 0.5) if choices == 1 else (None, 1.0)
+    assert [(one.resolved.token_basis, one.resolved.coverage) for one in assembler.finish()] == [filled] * choices
+
+
+ENDS: dict[str, Value] = {semconv.OUTCOME: "completed"}

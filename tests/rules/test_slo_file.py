@@ -39,6 +39,12 @@ def chat(*lines: str) -> SloClass:
     return loaded(HEAD + "".join(f"    {line}\n" for line in lines)).get("chat")
 
 
+def test_an_objective_on_fluidity_is_asked_of_99_requests_in_a_hundred_unless_told() -> None:
+    stated = chat("objective: {fluidity_index: 0.9}").objective
+    assert stated == Objective(Fraction(9, 10), Fraction(99, 100), None)
+    assert chat("objective: {attainment: 0.9}").objective == Objective(None, None, Fraction(9, 10))
+
+
 def test_the_shipped_classes() -> None:
     classes = load_slo()
     assert classes.names == ("chat", "code", "agent", "voice", "batch")

@@ -57,6 +57,14 @@ def test_an_input_is_refused_by_whatever_name(output: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", ["mine.otlp", "mine.otlp.zst"])
+def test_what_a_journal_would_take_for_its_own_is_refused_before_it_is_there(name: str) -> None:
+    with pytest.raises(OutputError, match=r"would be taken for a file of the journal; name another file"):
+        refuse_clashes([Path("journal") / name], inputs())
+    refuse_clashes([Path("runs") / name], inputs())
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("output", ["new.csv", "runs/notes.txt", "rules/notes.txt", "journal/mine.jsonl", os.devnull])
 def test_what_is_not_read_may_be_written_over(output: str) -> None:
     refuse_clashes([Path(output)], inputs())
