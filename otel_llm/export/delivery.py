@@ -57,11 +57,12 @@ class OtlpDelivery:
     """Encodes a batch straight to wire bytes and sends it, again and again while the answer is a passing failure.
 
     An endpoint that begins to fail is warned of once, until it takes something again: whoever looks at late telemetry
-    wants to know why.
+    wants to know why, and `where` it was to go.
     """
 
-    def __init__(self, sender: Sender, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._sender = sender
+        self._where = where
         self._clock_s = clock_s
         self._failing = False
 
@@ -82,7 +83,10 @@ class OtlpDelivery:
                 return len(batch), attempt.reason
             if not self._failing:
                 self._failing = True
-                _log.warning("telemetry is late (%s): trying again for up to %.0f s", attempt.reason, RETRY_FOR_S)
+                _log.warning(
+                    "telemetry is late (%s): trying again for up to %.0f s to send it to %s",
+                    *(attempt.reason, RETRY_FOR_S, self._where),
+                )
             if not pause(wait_s):
                 return len(batch), attempt.reason
             attempts += 1
@@ -126,7 +130,7 @@ def otlp_delivery(settings: OtlpSettings) -> OtlpDelivery:
     if settings.protocol == "grpc":
         from otel_llm.export.grpc import GrpcSender
 
-        return OtlpDelivery(GrpcSender(settings))
+        return OtlpDelivery(GrpcSender(settings), settings.words)
     from otel_llm.export.http import HttpSender
 
-    return OtlpDelivery(HttpSender(settings))
+    return OtlpDelivery(HttpSender(settings), settings.words)

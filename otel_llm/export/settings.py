@@ -42,6 +42,17 @@ class OtlpSettings:
     client_key: str | None = None
     client_certificate: str | None = None
 
+    @property
+    def words(self) -> str:
+        """Return where it is sent and how, and the remedy where the port is usually the other protocol's."""
+        usual = urlparse(DEFAULT_HTTP_ENDPOINT if self.protocol == "grpc" else DEFAULT_GRPC_ENDPOINT).port
+        other = next(protocol for protocol in PROTOCOLS if protocol != self.protocol)
+        address = self.endpoint if "//" in self.endpoint else f"//{self.endpoint}"
+        said = f"{self.endpoint} over {self.protocol}"
+        if urlparse(address).netloc.rpartition(":")[2] != str(usual):
+            return said
+        return f"{said} (this port is usually that of {other}: is OTEL_EXPORTER_OTLP_PROTOCOL right?)"
+
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> OtlpSettings:
     """Read the standard variables; a value that cannot be used is warned of and treated as unset.

@@ -42,7 +42,7 @@ class Scripted:
         pass
 
     def deliver(self, times: int = 1) -> tuple[int, str]:
-        delivery = OtlpDelivery(self, lambda: self.now_s)
+        delivery = OtlpDelivery(self, "there", lambda: self.now_s)
         return [delivery.deliver(BATCH, self.pause) for _ in range(times)][-1]
 
 
@@ -77,7 +77,7 @@ def test_after_two_minutes_it_is_too_late() -> None:
 def test_an_outage_is_said_once_and_the_next_one_again(caplog: pytest.LogCaptureFixture) -> None:
     assert Scripted(AWAY, AWAY, FINE, FINE, Attempt("retry", "gone"), FINE).deliver(3) == (0, "")
     assert [record.getMessage() for record in caplog.records] == [
-        f"telemetry is late ({reason}): trying again for up to 120 s" for reason in ("away", "gone")
+        f"telemetry is late ({reason}): trying again for up to 120 s to send it to there" for reason in ("away", "gone")
     ]
 
 

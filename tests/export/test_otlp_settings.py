@@ -122,3 +122,25 @@ def test_a_value_that_cannot_be_used_is_warned_of_and_unset(
         assert from_environment({key: value}) == from_environment({})
     assert key in caplog.text
     assert value in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("protocol", "endpoint", "words"),
+    [
+        ("grpc", "http://a:4317", "a:4317 over grpc"),
+        ("grpc", "http://a:4318", "a:4318 over grpc (this port is usually that of http/protobuf: is OTEL_"),
+        ("http/protobuf", "http://a:4318", "http://a:4318/v1/traces over http/protobuf"),
+        (
+            "http/protobuf",
+            "http://a:4317",
+            "http://a:4317/v1/traces over http/protobuf (this port is usually that of grpc",
+        ),
+        ("http/protobuf", "https://a.example", "https://a.example/v1/traces over http/protobuf"),
+    ],
+)
+def test_the_words_of_an_endpoint_tell_where_it_is_and_a_port_that_is_the_other_protocols(
+    protocol: str, endpoint: str, words: str
+) -> None:
+    found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).words
+    assert found.startswith(words)
+    assert ("usually" in found) == ("usually" in words)
