@@ -169,9 +169,9 @@ def build_alerts(
             raise file.refuse(place, f"{name!r} takes actions", "alerts go to receivers of `kind: notification`")
         if name in section.receivers[:index]:
             raise file.refuse(place, f"{name!r} stands here twice", "")
-    for key, name in (("log", section.log), ("dead_letter", section.dead_letter)):
-        if name is not None and (folder / name).is_dir():
-            raise file.refuse(("alerts", key), f"{name} is a folder", "name a file in it")
+    for key, written in (("log", section.log), ("dead_letter", section.dead_letter)):
+        if written is not None and (folder / written).is_dir():
+            raise file.refuse(("alerts", key), f"{written} is a folder", "name a file in it")
     return settings.AlertSettings(
         log=None if section.log is None else folder / section.log,
         receivers=tuple(section.receivers),

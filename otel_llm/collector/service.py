@@ -24,10 +24,10 @@ from otel_llm.collector.web import Web, families
 from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_back
 from otel_llm.rules.decisions import FIRST_KEY, read_decided
 from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.line_files import hold, refuse_other_lines
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
-from otel_llm.shared.whole_files import hold, refuse_other_lines
 from otel_llm.slo.columns import WINDOW_COLUMNS
 
 if TYPE_CHECKING:

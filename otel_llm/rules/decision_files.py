@@ -10,7 +10,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.shared.whole_files import hold
+from otel_llm.rules.line_files import hold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
