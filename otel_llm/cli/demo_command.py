@@ -30,6 +30,14 @@ FILE_WIDTH = 120
 LISTENING = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 
 
+def _environment(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a folder that is no vLLM environment before a collector runs, which would only be stopped again."""
+    missing = [] if path is None else [part for part in (path / "bin" / "vllm", path / "tiny") if not part.exists()]
+    if missing:
+        raise click.BadParameter(f"no vLLM environment: {missing[0]} is missing; `make vllm-env` makes .venv-vllm")
+    return path
+
+
 @click.command()
 @click.option(
     "--out",
@@ -41,6 +49,7 @@ LISTENING = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 @click.option(
     "--vllm",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
+    callback=_environment,
     help="A vLLM environment with a model folder `tiny` in it: a real engine instead of the scripted server.",
 )
 @click.option("--live/--no-live", default=None, help="The live view (default: where the output is a terminal).")

@@ -15,8 +15,8 @@ BAR_S = 10.0
 """The runway bar is full at so many seconds of unread text."""
 
 
-def view(snapshot: dict[str, Any]) -> Group:
-    """Return the picture of one snapshot of `/v1/streams`."""
+def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
+    """Return the picture of one snapshot of `/v1/streams`; `steady`: as high whatever is in flight, to look at."""
     streams, rows = snapshot["streams"], snapshot["recent"]
     table = Table(expand=False, box=None, pad_edge=False)
     for name, side in (("stream", "left"), ("tokens", "right"), ("TTFT", "right"), ("idle", "right")):
@@ -30,7 +30,7 @@ def view(snapshot: dict[str, Any]) -> Group:
             Text(_seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
             _bar(one["runway_s"]),
         )
-    for _ in range(SHOWN_STREAMS - len(streams)):
+    for _ in range(SHOWN_STREAMS - len(streams) if steady else 0):
         table.add_row("", "", "", "", "")
     done = Table(expand=False, box=None, pad_edge=False, show_header=False)
     for row in rows[-SHOWN_ROWS:]:
@@ -49,7 +49,8 @@ def view(snapshot: dict[str, Any]) -> Group:
         f"{len(fired)} decisions",
         style="bold",
     )
-    return Group(head, table, Text("judged:", style="bold"), done)
+    judged = (Text("judged:", style="bold"), done) if rows or steady else ()
+    return Group(head, table, *judged)
 
 
 def _bar(runway_s: float) -> Text:

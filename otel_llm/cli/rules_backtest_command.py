@@ -12,6 +12,7 @@ import click
 
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.progress import reading
+from otel_llm.cli.rules_no_records import refuse_without_record
 from otel_llm.rules.load import RulesError, load_rules
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
@@ -109,6 +110,7 @@ def backtest(
     try:
         kept = [folder / RESUME_FILE for folder in journals]
         _check_output(write, Inputs(journals, (*rule_paths, *against), decisions, journals, [slo, config, *kept]))
+        _refuse_without_records(decisions)
         settings = load_settings(config)
         new = load_rules(rule_paths, VERBS)
         old = load_rules(against, VERBS) if against else None
@@ -145,6 +147,13 @@ def _check_output(path: Path | None, inputs: Inputs) -> None:
     if path is not None:
         check_place(path)
         refuse_clashes([path], inputs)
+
+
+def _refuse_without_records(files: tuple[Path, ...]) -> None:
+    """Refuse files of something else: beside them every firing would look new."""
+    for file in files:
+        with contextlib.suppress(OSError):  # said in its own words where the files are read
+            refuse_without_record(file)
 
 
 @contextlib.contextmanager

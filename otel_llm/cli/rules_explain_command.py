@@ -11,6 +11,7 @@ import click
 
 from otel_llm.audit.words import printable
 from otel_llm.cli.progress import reading
+from otel_llm.cli.rules_no_records import refuse_others
 from otel_llm.rules.decision_files import decision_files, read_back
 from otel_llm.rules.explain import explain as in_words
 from otel_llm.rules.explain import headline
@@ -64,7 +65,9 @@ def explain(
       otel-llm rules explain --decisions decisions.jsonl --list
       otel-llm rules explain --decisions decisions.jsonl 3f2a9c
     """
-    if listing is (id_ is not None):
+    if listing and id_ is not None:
+        raise click.UsageError("an ID or --list, not both: --list shows which ids there are")
+    if not listing and id_ is None:
         raise click.UsageError("name an ID, or ask for --list")
     if trace is not None and not _TRACE.fullmatch(trace):
         raise click.UsageError(f"--trace {trace!r} is no trace id: it has 32 hex digits")
@@ -82,7 +85,7 @@ def explain(
             assert id_ is not None  # noqa: S101
             found = find(id_, lines)
         if not found.records:
-            _refuse_others(decisions, found.broken)
+            refuse_others(decisions, found.broken)
         if len(found.matches) != 1:
             sys.exit(_not_one(id_, list(found.matches)))
         (one,) = found.matches.values()
@@ -96,7 +99,7 @@ def explain(
 def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str | None) -> None:
     found, broken, rules = newest(lines(), last, rule=rule, trace_id=trace)
     if not rules:
-        _refuse_others(path, broken)
+        refuse_others(path, broken)
     for one in found:
         click.echo(printable(headline(one), LONGEST_LINE))
     if not found:
@@ -108,17 +111,6 @@ def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str |
             of = "" if rule is None else f" of the rule {rule}"
             click.echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
     _say_broken(broken)
-
-
-def _refuse_others(path: Path, broken: int) -> None:
-    """Refuse a file that has lines, none of which is a record."""
-    if broken:
-        none = (
-            "its only line is no decision record"
-            if broken == 1
-            else f"none of its {broken:,} lines is a decision record"
-        )
-        raise click.UsageError(f"{path}: {none}; name the file that `collect --decisions` writes")
 
 
 def _not_one(id_: str, matches: list[str]) -> int:

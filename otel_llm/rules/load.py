@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.rules.kinds import KINDS
 from otel_llm.rules.rule_reader import RuleReader
 from otel_llm.rules.ruleset import Rule, RuleSet
 from otel_llm.rules.shipped import shipped_rules_dir
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.yamlfile import KeyPath
 
 _SUFFIXES: Final = (".yaml", ".yml")
-_OTHER_FILES: Final = {
-    "rule_files": ("tests of rules", "give this file to `otel-llm rules test`"),
-    "tests": ("tests of rules", "give this file to `otel-llm rules test`"),
-    "classes": ("SLO classes", "give this file with --slo"),
-}
+_OTHER_FILES: Final = {key: KINDS[key] for key in ("rule_files", "tests", "classes")}
 """By a top-level key the other files that lie beside rules: what they are, and what takes them."""
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
 
 _WORDING = {
-    "missing": ("missing", "it has no default"),
     "dict_type": ("not a mapping", "write `key: value` lines below it"),
     "model_type": ("not a mapping", "write `key: value` lines below it"),
     "list_type": ("not a list", "write [a, b] or `- a` lines below it"),
@@ -65,18 +64,25 @@ def duration(value: object) -> int:
 Duration = Annotated[int, BeforeValidator(duration)]
 
 
-def refusals(file: YamlFile, error: ValidationError, prefix: KeyPath = ()) -> list[ConfigError]:
-    """Return what the schema refused, in file order; `prefix`: where in the file the validated data stands."""
-    found = [_refusal(file, prefix, dict(detail)) for detail in error.errors(include_url=False)]
+def refusals(
+    file: YamlFile, error: ValidationError, prefix: KeyPath = (), missing: Mapping[KeyPath, str] | None = None
+) -> list[ConfigError]:
+    """Return what the schema refused, in file order; `prefix`: where in the file the validated data stands.
+
+    `missing`: what to write for keys that must be there, where the key itself does not say enough.
+    """
+    found = [_refusal(file, prefix, dict(detail), missing or {}) for detail in error.errors(include_url=False)]
     return sorted(found, key=lambda refusal: (refusal.line or 0, refusal.column or 0))
 
 
-def _refusal(file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any]) -> ConfigError:
+def _refusal(file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any], missing: Mapping[KeyPath, str]) -> ConfigError:
     context: Mapping[str, Any] = detail.get("ctx", {})
     # A mapping's key is marked by a part of the location that is no key of the file.
     path = (*prefix, *(part for part in detail["loc"] if part != "[key]"), *context.get("below", ()))
     if detail["type"] == "wrong":
         return file.refuse(path, context["message"], context["advice"], at_key=context["message"] == "unknown key")
+    if detail["type"] == "missing":
+        return file.refuse(path, "missing", missing.get(path, f"write `{path[-1]}: ...`"))
     if detail["type"] == "literal_error":
         return file.refuse(path, f"{quoted(detail['input'])} is not allowed here", f"write {context['expected']}")
     message, advice = _WORDING.get(detail["type"], (detail["msg"], ""))

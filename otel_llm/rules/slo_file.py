@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from otel_llm.rules.durations import DURATION_ADVICE, exact, parse_duration_ns
+from otel_llm.rules.kinds import other_kind
 from otel_llm.rules.refusals import Duration, StrictModel, duration, refusals, wrong
 from otel_llm.rules.shipped import shipped_slo_file
 from otel_llm.rules.yamlfile import did_you_mean, load_yaml
@@ -32,7 +33,7 @@ from otel_llm.slo.fluid import DEFAULT_SHARE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.yamlfile import YamlFile
+    from otel_llm.rules.yamlfile import KeyPath, YamlFile
 
 _PARAMETERS: Final[dict[Policy, tuple[str, ...]]] = {
     "reading": ("max_idle",),
@@ -43,6 +44,9 @@ _PARAMETERS: Final[dict[Policy, tuple[str, ...]]] = {
 }
 _WORDS_PER_S: Final = re.compile(r"(\d+(?:\.\d+)?) words/s", re.ASCII)
 _SPEED_ADVICE: Final = "write tokens/s, as 5, or `3.5 words/s`"
+_MISSING: Final[dict[KeyPath, str]] = {
+    ("default",): "write `default: NAME`: the class that is taken where no other fits"
+}
 _MOST: Final = 10**12
 
 
@@ -53,10 +57,13 @@ def load_slo(path: Path | str | None = None) -> SloClasses:
 
 def slo_of(file: YamlFile) -> SloClasses:
     """Make classes of an SLO file that was read already; raises as `load_slo` does."""
+    other = other_kind(file, [key for key in _File.model_fields if key != "version"], "SLO classes")
+    if other is not None:
+        raise other
     try:
         model = _File.model_validate(file.data)
     except ValidationError as error:
-        raise refusals(file, error)[0] from None
+        raise refusals(file, error, missing=_MISSING)[0] from None
     if model.default not in model.classes:
         advice = did_you_mean(model.default, list(model.classes))
         raise file.refuse(("default",), f"no class {model.default!r} in this file", advice)

@@ -90,10 +90,10 @@ def read_test_file(path: Path) -> TestFile:
     except ValidationError as error:
         raise RulesError(refusals(file, error)) from None
     rules = load_rules([path.parent / name for name in shape.rule_files], executors=get_args(Verb))
-    reader = _Reader(file, rules)
+    classes = _classes(file, shape.slo)
+    reader = _Reader(file, rules, classes.names)
     tests = tuple(reader.test(one, ("tests", at)) for at, one in enumerate(shape.tests))
     reader.names_stand_once([one.name for one in shape.tests], ("tests",), "name")
-    classes = _classes(file, shape.slo)
     if reader.errors:
         raise RulesError(sorted(reader.errors, key=lambda error: (error.line or 0, error.column or 0)))
     return TestFile(path, rules, classes, shape.lateness, shape.lost_after, shape.tolerance, tests)
@@ -116,9 +116,10 @@ def _classes(file: YamlFile, slo: Any) -> SloClasses:
 class _Reader:
     """Collects what is wrong while the tests are put together."""
 
-    def __init__(self, file: YamlFile, rules: RuleSet) -> None:
+    def __init__(self, file: YamlFile, rules: RuleSet, classes: Sequence[str]) -> None:
         self.errors: list[ConfigError] = []
         self._file = file
+        self._classes = classes
         self._rules = {rule.name: rule for rule in rules.rules}
         self._alerts = [
             str(name)
@@ -161,6 +162,9 @@ class _Reader:
             place = (*path, "arrivals")
             self.errors.append(expression_error(self._file, place, shape.arrivals, error))
             arrivals = Arrivals((), (), None, None)
+        if shape.class_ is not None:
+            # A collector would take the default class for it, and the test would be of another class than it says.
+            self._known(shape.class_, self._classes, "SLO class", (*path, "class"))
         for copy in range(shape.copies):
             name = shape.id if shape.copies == 1 else f"{shape.id}.{copy + 1}"
             yield Script(before + copy + 1, name, shape.start + copy * shape.every, shape, arrivals)

@@ -121,6 +121,33 @@ def test_closed_decision_files_are_read_too_and_torn_lines_left_out(folder: Path
     assert out.read_text() == third + third[:20]
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (3, "windows.jsonl: none of its 3 lines is a decision record; name the file that `collect --decisions` writes"),
+        (1, "windows.jsonl: its only line is no decision record"),
+    ],
+)
+def test_a_file_without_one_decision_is_refused_as_explain_does(folder: Path, lines: int, says: str) -> None:
+    out, wrong = folder / "out.jsonl", folder / "windows.jsonl"
+    run(folder, "--rules", folder / "old.yaml", "--write", out)
+    wrong.write_text('{"window_start_unix_nano": 1}\n' * lines)
+    for named in ((wrong,), (out, wrong)):
+        options = [option for file in named for option in ("--decisions", file)]
+        done = run(folder, "--rules", folder / "old.yaml", *options)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert says in " ".join(done.stderr.split())
+    explained = CliRunner().invoke(rules, ["explain", "--decisions", str(wrong), "--list"])
+    assert (explained.exit_code, says in " ".join(explained.stderr.split())) == (2, True)
+
+
+def test_an_empty_decision_file_says_that_nothing_was_decided(folder: Path) -> None:
+    empty = folder / "empty.jsonl"
+    empty.touch()
+    found = said(folder, "--rules", folder / "old.yaml", "--decisions", empty)
+    assert found["decision_files"] == {"lines": 0, "unreadable": 0, "of_other_times": 0}
+
+
 def test_enforced_actions_are_decided_and_not_done(folder: Path) -> None:
     found = said(folder, "--rules", folder / "does.yaml")
     assert found["rules"][0]["new"]["actions"]["migrate"] == {"acted": 1}

@@ -308,6 +308,18 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, arguments: list[str
     assert cli(path, "--list") == (0, "no decisions\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--list", "0123"], "an ID or --list, not both: --list shows which ids there are"),
+        ([], "name an ID, or ask for --list"),
+    ],
+)
+def test_an_id_or_the_list_is_wanted(tmp_path: Path, arguments: list[str], says: str) -> None:
+    code, said = cli(decided(tmp_path, [record()]), *arguments)
+    assert (code, says in " ".join(said.split())) == (2, True), said
+
+
 def test_names_from_telemetry_do_nothing_to_the_terminal(tmp_path: Path) -> None:
     made = record(facts={"model": "\x1b[2J\n\u202e", "gap_seconds": None})
     path = decided(tmp_path, [made, of_a_class(model="\x1b[2J\r")])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import MS, S, one_rule, ruleset
 
+from otel_llm.actions.executors import DOES
 from otel_llm.rules.check import check_rules, finding
 from otel_llm.rules.load import RulesError, load_rules, rule_files
 from otel_llm.rules.rule_reader import RuleReader
-from otel_llm.rules.ruleset import Limits, Rule
+from otel_llm.rules.ruleset import Limits, Rule, Verb
 from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, parse_yaml
 
 FULL = """
@@ -139,6 +141,22 @@ def test_every_verb_is_read() -> None:
     """
     verbs = [action.verb for action in one_rule("tokens > 1", actions=actions).rules[0].actions]
     assert verbs == ["alert", "migrate", "preempt", "abort", "drain", "scale", "webhook"]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in get_args(Verb) if verb != "alert"])
+def test_what_nobody_does_yet_is_told_who_could_do_it(tmp_path: Path, verb: Verb) -> None:
+    file = tmp_path / "r.yaml"
+    arguments = {"webhook": "{to: pager}", "migrate": "{to: safest}"}.get(verb, "{}")
+    text = FULL.replace("mode: shadow", "mode: enforce").replace("{to: safest, only_if: 'exact_resume'}", arguments)
+    file.write_text(text.replace("migrate:", f"{verb}:"))
+    with pytest.raises(RulesError) as refused:
+        load_rules([file])
+    can_be_done = verb in {"webhook", *DOES.values()}
+    assert refused.value.advice == (
+        "give --config FILE with settings that name who does it, or write `mode: shadow`"
+        if can_be_done
+        else "nothing in this version does it: write `mode: shadow`, or leave it out"
+    )
 
 
 def test_an_executor_allows_enforce(tmp_path: Path) -> None:

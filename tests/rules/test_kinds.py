@@ -1,0 +1,82 @@
+"""A file in another's place is told what it is and where it goes; a key that must be there, what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from otel_llm.cli.main import main
+from otel_llm.collector.config_file import load_settings
+from otel_llm.rules.kinds import SETTINGS
+from otel_llm.rules.shipped import shipped_rules_dir
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError
+
+RULES = shipped_rules_dir() / "chat.yaml"
+
+
+def refusal(folder: Path, text: str) -> str:
+    path = folder / "slo.yaml"
+    path.write_text(f"version: 1\n{text}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_slo(path)
+    return str(caught.value).removeprefix(f"{folder}/")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("groups: []", "slo.yaml:2:1: groups: rules, and no SLO classes (give this file with --rules)"),
+        (
+            "rule_files: [a.yaml]\ntests: []",
+            "slo.yaml:2:1: rule_files: tests of rules, and no SLO classes (give this file to `otel-llm rules test`)",
+        ),
+        (
+            "slo: slo.yaml\ntests: []",
+            "slo.yaml:3:1: tests: tests of rules, and no SLO classes (give this file to `otel-llm rules test`)",
+        ),
+        (
+            "tls: {certificate: a.pem}",
+            "slo.yaml:2:1: tls: the collector's settings, and no SLO classes (give this file with --config)",
+        ),
+    ],
+)
+def test_another_kind_of_file_is_said_in_place_of_slo_classes(tmp_path: Path, text: str, said: str) -> None:
+    assert refusal(tmp_path, text) == said
+
+
+def test_what_has_a_key_of_slo_files_is_one(tmp_path: Path) -> None:
+    assert "slo.yaml:4:1: groups: unknown key" in refusal(tmp_path, "default: a\nclasses: {a: {}}\ngroups: []")
+    assert "slo.yaml:2:1: defalt: unknown key (did you mean default?)" in refusal(tmp_path, "defalt: a")
+
+
+@pytest.mark.parametrize("command", [["rules", "check", str(RULES), "--slo"], ["rules", "prometheus", "--slo"]])
+def test_the_commands_say_it(command: list[str]) -> None:
+    done = CliRunner().invoke(main, [*command, str(RULES)])
+    assert done.exit_code in (1, 2)
+    assert "rules, and no SLO classes (give this file with --rules)" in " ".join(done.output.split())
+
+
+def test_the_keys_of_settings_are_those_that_the_collector_knows(tmp_path: Path) -> None:
+    path = tmp_path / "collector.yaml"
+    path.write_text("version: 1\n0qzq0: 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    known = caught.value.advice.removeprefix("known: ").split(", ")
+    assert {*SETTINGS, "version"} == set(known)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "classes: {a: {}}",
+            "slo.yaml:1:1: default: missing (write `default: NAME`: the class that is taken where no other fits)",
+        ),
+        ("default: a", "slo.yaml:1:1: classes: missing (write `classes: ...`)"),
+    ],
+)
+def test_what_must_be_there_is_told_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
+    assert refusal(tmp_path, text) == said
