@@ -11,6 +11,9 @@ from otel_llm.readers.skipped import HARMLESS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from otel_llm.audit.columns import Rows
 
 _WORDS: Final = {
@@ -62,14 +65,31 @@ def timeless(rows: Rows, counts: Mapping[str, int]) -> bool:
     return bool(counts.get(NO_START_TIMES)) and not starts.values[starts.known].any()
 
 
+def judged(rows: Rows) -> int:
+    """Return how many requests could be judged."""
+    return len(rows) - int((_lacking(rows) | _foreign(rows)).sum())
+
+
+def comparable(rows: Rows) -> bool:
+    """Tell whether any request has what another recording's can be held against.
+
+    It was judged, or its span says when the first token came, though not when the others did.
+    """
+    return bool((~_lacking(rows) & (~_foreign(rows) | column_of(rows, "ttft_s").known)).any())
+
+
+def unjudged(rows: Rows) -> str:
+    """Say why nothing can be shown by an input without a judged request."""
+    if not len(rows):
+        return "there is no request in the input, so nothing was shown"
+    return f"no judged request among {plural(len(rows), 'request')} of the input, so nothing was shown"
+
+
 def statement(rows: Rows, skipped: Mapping[str, int], counts: Mapping[str, int]) -> str:
     """Say in one sentence how much of what was found could be judged, and what was lost on the way."""
-    coverage, outcomes = column_of(rows, "coverage"), texts_of(rows, "outcome")
-    short = ~column_of(rows, "start_unix_nano").known | (coverage.known & (coverage.values < 1))
-    lacking = int(short.sum())
-    foreign = int((~column_of(rows, "tokens").known).sum())
-    judged = len(outcomes) - lacking - foreign
-    parts = [f"{judged:,} of {plural(len(outcomes), 'request')} could be judged"]
+    outcomes = texts_of(rows, "outcome")
+    lacking, foreign = int(_lacking(rows).sum()), int(_foreign(rows).sum())
+    parts = [f"{judged(rows):,} of {plural(len(rows), 'request')} could be judged"]
     if lacking:
         parts.append(f"{lacking:,} lack tokens or their start and are counted as incomplete")
     if foreign:
@@ -83,6 +103,15 @@ def statement(rows: Rows, skipped: Mapping[str, int], counts: Mapping[str, int])
     if repeated:
         parts.append(f"{plural(repeated, 'repetition')} without effect")
     return "; ".join(parts) + "."
+
+
+def _lacking(rows: Rows) -> NDArray[np.bool_]:
+    coverage = column_of(rows, "coverage")
+    return ~column_of(rows, "start_unix_nano").known | (coverage.known & (coverage.values < 1))
+
+
+def _foreign(rows: Rows) -> NDArray[np.bool_]:
+    return ~column_of(rows, "tokens").known
 
 
 def details(skipped: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple[str, int]]:

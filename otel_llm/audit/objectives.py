@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from otel_llm.audit import coverage
 from otel_llm.audit.columns import column_of, texts_of
 from otel_llm.slo.summary import Judgements, fluid_ones
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from fractions import Fraction
 
     from otel_llm.audit.columns import Rows
@@ -60,3 +62,13 @@ def check(rows: Rows, classes: SloClasses) -> list[Check]:
             held = int((met.known & (met.values == 1)).sum())
             checks.append(Check(name, place, "attainment", objective.attainment, held, int(met.known.sum())))
     return checks
+
+
+def unshown(rows: Rows, checks: Sequence[Check]) -> str:
+    """Say why these checks show nothing at all, "" where they show something.
+
+    Requests of classes that promise nothing give no checks: nothing was asked of them, and they keep it.
+    """
+    if any(one.judged for one in checks) or (len(rows) and not checks):
+        return ""
+    return coverage.unjudged(rows)

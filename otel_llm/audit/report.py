@@ -9,6 +9,7 @@ from otel_llm.audit.deliveries import Chosen, deliveries
 from otel_llm.audit.material import Material, clock_of, material_of, reals
 from otel_llm.audit.page import contents, page, table, text
 from otel_llm.audit.words import instant, number, plural, printable, seconds, share
+from otel_llm.rules.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ def build(material: Material, *, title: str = TITLE) -> str:
         Section("worst", "The worst deliveries", _worst(material, figures)),
         Section("hide", "What the figures can hide", honesty.games()),
         Section("counted", "How it is counted", honesty.rules()),
-        Section("methods", "Where the definitions come from", honesty.methods()),
+        Section("methods", "Where the definitions come from", _judges(material) + honesty.methods()),
     ]
     kept = [one for one in sections if one.body]
     parts = [_head(material, title), contents((one.name, one.heading) for one in kept)]
@@ -122,6 +123,13 @@ def _summary(material: Material) -> str:
         headings = ["Class", "Objective", "Promised", "Found", "Requests", "State"]
         block += table(headings, lines, caption="What the classes promise", words=(1, 5), marks=_STATES)
     return block
+
+
+def _judges(material: Material) -> str:
+    """Say that the classes are the shipped ones, where they are: a collector with a file of its own says otherwise."""
+    if material.classes.classes != load_slo().classes:
+        return ""
+    return "<p>Judged by the shipped SLO classes; <code>--slo FILE</code> for your own.</p>"
 
 
 def _worst(material: Material, figures: dict[str, Figure]) -> str:

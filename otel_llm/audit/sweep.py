@@ -165,7 +165,10 @@ def sweep(levels: Sequence[Level], alphas: Sequence[float], drawing: Drawing | N
         loads = [one.load_req_s for one in mine]
         twice = {load for load in loads if load is not None and loads.count(load) > 1}
         if twice:
-            raise SweepError(f"two recordings at {min(twice):g} requests/s: give each load once, its paths together")
+            raise SweepError(
+                f"two recordings at {min(twice):g} requests/s: give each load once; where a load is of several files, "
+                "as one PATH that names them all: a folder, or a quoted pattern such as 'q2/*.jsonl'"
+            )
         for speed in mine[0].speeds:
             draws = [_draw(one, speed, drawing) for one in mine]
             for alpha in alphas:

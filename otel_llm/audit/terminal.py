@@ -28,8 +28,12 @@ _STATE_STYLE: Final = {"met": "green", "missed": "bold red", "no data": "dim"}
 
 
 def show(console: Console, audit: Audit) -> None:
-    """Print the summary of an audit."""
+    """Print the summary of an audit; of one without a request only that, and what was there in its place."""
     summary = audit.summary()
+    if not summary["requests"]:
+        console.print("0 requests: no request was found in the input", style="bold")
+        _show_details(console, audit)
+        return
     timeless = coverage.timeless(audit.judged_table, audit.counts)
     span = f" in {seconds(summary['span_s'])}" if summary["span_s"] or timeless else ""
     console.print(f"{plural(summary['requests'], 'request')}, {plural(summary['tokens'], 'token')}{span}", style="bold")
@@ -39,14 +43,18 @@ def show(console: Console, audit: Audit) -> None:
     for check in objectives.check(audit.judged_table, audit.slo):
         console.print(objective_words(check), style=_STATE_STYLE[check.state], markup=False)
     console.print(coverage.statement(audit.judged_table, audit.skipped.counts, audit.counts), style="dim", markup=False)
-    for what, count in coverage.details(audit.skipped.counts, audit.counts):
-        console.print(f"  {what}: {count:,}", style="dim", markup=False)
+    _show_details(console, audit)
     for table in breakdown.tables(audit):
         console.print(table)
     places = [one.position for one in worst.choose(audit.judged_table, by_idle=MOST_WORST, by_fluidity=0)]
     chosen = rows_of(audit.judged_table.take(places)) if places else []
     if chosen:
         console.print(requests_table(chosen, "Readers who waited longest"))
+
+
+def _show_details(console: Console, audit: Audit) -> None:
+    for what, count in coverage.details(audit.skipped.counts, audit.counts):
+        console.print(f"  {what}: {count:,}", style="dim", markup=False)
 
 
 def objective_words(check: objectives.Check) -> str:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 WIDTH: Final = 120
 """Columns of the table where the output is no terminal."""
 
+SHIPPED: Final = "Judged by the shipped SLO classes; --slo FILE for your own."
+"""What ends the table: who gave the collector a file of their own gets other verdicts here."""
+
 EXAMPLES = """
 \b
 Examples:
@@ -47,7 +50,7 @@ Examples:
 \b
 Exit code: 0 fine; 1 an objective is missed (with --fail-on-objective), a figure is worse
 than in --baseline (with --fail-on-regression) or a record is broken (with --strict); 2 bad
-usage, or nothing to read.
+usage, nothing to read, or nothing judged that a --fail-on option could look at.
 """
 
 _FILE = click.Path(path_type=Path)
@@ -134,13 +137,24 @@ def audit(
     worse = beside.show(found, form, _print)
     for note in found.skipped.notes:
         click.echo(printable(note, 300), err=True)
+    if slo is None and form == "table" and found.judged_table.num_rows:
+        _console().print(SHIPPED, style="dim", markup=False)
     missed: list[objectives.Check] = []
+    unshown = beside.unshown(found)
     if fail_on_objective:
-        missed = [one for one in objectives.check(found.judged_table, found.slo) if one.state == "missed"]
+        checks = objectives.check(found.judged_table, found.slo)
+        missed = [one for one in checks if one.state == "missed"]
+        if why := objectives.unshown(found.judged_table, checks):
+            unshown.append(f"--fail-on-objective: {why}")
     for one in missed:
         click.echo(terminal.objective_words(one), err=True)
     if worse or missed:
+        for why in unshown:
+            click.echo(why, err=True)
         sys.exit(1)
+    if unshown:
+        # A gate that looked at nothing must not pass: the run that should have made the recording may have failed.
+        raise click.UsageError("; ".join(unshown))
 
 
 @contextlib.contextmanager
@@ -173,7 +187,9 @@ def _print(found: Audit, form: str) -> None:
     if form == "csv":
         click.echo(terminal.summary_csv(found.summary()), nl=False)
         return
+    terminal.show(_console(), found)
+
+
+def _console() -> Console:
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    terminal.show(console, found)
+    return console if console.is_terminal else Console(width=WIDTH)

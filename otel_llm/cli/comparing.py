@@ -70,6 +70,14 @@ class Beside:
             with reading_files(self.baseline) as advance:
                 self._old = load(*self.baseline, windows=False, progress=advance, **how)
 
+    def unshown(self, found: Audit) -> list[str]:
+        """Say of which recordings the gate has nothing to compare; of none where no gate was asked for."""
+        if self.limits is None or self._old is None:
+            return []
+        sides = (("PATH", found), ("--baseline", self._old))
+        empty = [(name, side.judged_table) for name, side in sides if not coverage.comparable(side.judged_table)]
+        return [f"--fail-on-regression: {name}: {coverage.unjudged(rows)}" for name, rows in empty]
+
     def write_html(self, found: Audit, path: Path) -> None:
         """Write the report, with the tiers where they were asked for."""
         if self._judging is None:
@@ -95,7 +103,8 @@ class Beside:
             click.echo(write.csv_text(counted.rows, tiers.COLUMNS), nl=False)
         else:
             audit(found, form)
-            _show_tiers(console, counted)
+            if counted.rows:
+                _show_tiers(console, counted)
         return False
 
 

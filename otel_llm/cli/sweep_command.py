@@ -34,6 +34,7 @@ Examples:
   otel-llm sweep journal                                    # one recording: alpha against smooth goodput
   otel-llm sweep --at 1=q1.jsonl --at 2=q2.jsonl --at 4=q4.jsonl --alpha 0..10 --html sweep.html
   otel-llm sweep q1.jsonl q2.jsonl q4.jsonl --alpha 2.5,10 --reading-speed 3,5,8 --points points.csv
+  otel-llm sweep --at 1=q1 --at '2=q2/*.jsonl'              # several files of one load
 
 \b
 Exit code: 0 fine; 2 bad usage, or nothing to read.
@@ -76,7 +77,8 @@ def sweep_command(
     """Judge recordings again and again: how much do the figures hang on alpha and on how fast people read?
 
     PATH is a recording of one load, in any form that `otel-llm audit` reads; its load is its requests per second,
-    unless `--at` says another. Each is read once.
+    unless `--at` says another. Each is read once, and no load may be given twice: several files of one run are one
+    PATH, a folder or a quoted pattern.
     """
     outputs = [(points, write.ENDINGS), (optima, write.ENDINGS), (html, (".html",))]
     try:

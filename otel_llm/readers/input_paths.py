@@ -6,7 +6,7 @@ import os
 from glob import has_magic
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.readers.bytestream import STDIN
 from otel_llm.readers.otlp_files import CLOSED_SUFFIX, EXPECTED, JOURNAL_SUFFIX, is_journal
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from otel_llm.readers.skipped import Skipped
+
+_MADE_FIRST: Final = frozenset({"journal.lock", "resume.json"})
+JOURNALS_OWN: Final = _MADE_FIRST | {"alerts.json", "dead_letters.jsonl"}
+"""What a collector keeps in a journal's folder beside the records; the first two tell that it is one."""
 
 
 def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = False) -> list[Path]:
@@ -33,6 +37,7 @@ def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = Fal
     found: dict[Path, Path] = {}
     for path in paths:
         if journals and path.is_dir() and not any(is_journal(file) and file.is_file() for file in path.iterdir()):
+            _refuse_fresh(path)
             raise InputError(f"{path}: no journal in this folder: expected *{JOURNAL_SUFFIX} or *{CLOSED_SUFFIX}")
         for file in _files(path, skipped):
             found.setdefault(file if file == STDIN else file.resolve(), file)
@@ -52,6 +57,7 @@ def _files(path: Path, skipped: Skipped) -> list[Path]:
     if path == STDIN:
         return [path]
     if path.is_dir():
+        _refuse_fresh(path)
         files = list(_folder(path, skipped))
         if not files:
             if not any(path.iterdir()):
@@ -75,6 +81,13 @@ def _files(path: Path, skipped: Skipped) -> list[Path]:
             raise InputError(f"{path}: none of the {len(matches)} files that match can be read")
         return files
     raise InputError(f"{path}: no such file or folder")
+
+
+def _refuse_fresh(folder: Path) -> None:
+    """Raise InputError where a folder holds what a collector keeps beside its records, and no records yet."""
+    names = {path.name for path in folder.iterdir()}
+    if names & _MADE_FIRST and names <= JOURNALS_OWN:
+        raise InputError(f"{folder}: a journal that has received nothing yet: there are no records in it to read")
 
 
 def _matches(pattern: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def read_json(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator
         try:
             message = _from_json(line.text, skipped, f"{path}:{line.number}")
         except DecodeError as error:
-            if line.ended:
+            if line.ended or _is_json(line.text):  # what is whole JSON was not cut, whatever it lacks
                 refusal = refusal or f"{path}:{line.number}: {error}"
                 skipped.bad(path, line.number, error)
             else:
@@ -137,7 +137,16 @@ def _from_json(text: bytes, skipped: Skipped, place: str) -> ExportTraceServiceR
     if not data.keys().isdisjoint(_OTHER_SIGNALS):
         skipped.add("other_signal", f"{place}: metrics, logs or profiles")
         return None
-    raise DecodeError("not OTLP JSON: no resourceSpans")
+    raise DecodeError(f"not OTLP JSON: {_answer_without_spans(data) or 'no resourceSpans'}")
+
+
+def _answer_without_spans(data: dict[str, Any]) -> str:
+    """Say which answer of a trace store an object is that holds no spans, "" for anything else."""
+    if data.get("errors") and not data.get("data"):
+        return "an answer with errors and without spans: the store gave no trace"
+    if isinstance(data.get("traces"), list):
+        return "an answer of Tempo's search, which holds no spans: give the answer of /api/traces/ID"
+    return ""
 
 
 def _request(data: dict[str, Any]) -> ExportTraceServiceRequest:

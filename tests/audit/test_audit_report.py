@@ -164,6 +164,13 @@ def test_an_incomplete_request_is_not_drawn() -> None:
         render_deliveries(audit, [Chosen(hole, "x")], title="x")
 
 
+def test_the_methods_say_where_the_shipped_classes_judged(rows_page: Seen, vectors_audit: Audit) -> None:
+    says = "Judged by the shipped SLO classes; --slo FILE for your own."
+    assert says in rows_page.words
+    assert says in Seen(render(otel_llm.audit.load(FOLDER / "rows.jsonl", class_name="code"))).words
+    assert says not in Seen(render(vectors_audit)).words
+
+
 def test_telemetry_without_a_stream_gives_a_page_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "other.pb"
     span = segment_span(0, 0)

@@ -15,7 +15,7 @@ from support.otlp import T0_NS, export, stream_spans
 from support.recordings import vector_messages, write_form
 from support.vectors import FOLDER
 
-from otel_llm.cli.audit_command import audit
+from otel_llm.cli.audit_command import SHIPPED, audit
 from otel_llm.cli.main import COMMANDS
 
 ROWS = FOLDER / "rows.jsonl"
@@ -267,6 +267,53 @@ def test_telemetry_without_a_stream_is_fine_and_says_so(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "0 requests" in result.stdout
     assert "spans that are no inference of a known kind: 1" in result.stdout
+
+
+@pytest.fixture
+def none(tmp_path: Path) -> Path:
+    """A recording without a request."""
+    path = tmp_path / "none.json"
+    path.write_text('{"resourceSpans":[]}\n')
+    return path
+
+
+def test_a_recording_without_a_request_is_said_in_one_line(none: Path) -> None:
+    for arguments in ((), ("--tiers",)):
+        result = run(none, *arguments)
+        assert (result.exit_code, result.stdout) == (0, "0 requests: no request was found in the input\n")
+    assert json.loads(run(none, "--format", "json").stdout)["requests"] == 0
+    assert run(none, "--format", "csv").stdout.splitlines() == ["slo_class,measured_at"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_a_gate_without_a_request_to_look_at_does_not_pass(none: Path, form: str) -> None:
+    result = run(none, "--fail-on-objective", "--format", form)
+
+    assert result.exit_code == 2
+    assert "--fail-on-objective: there is no request in the input, so nothing was shown" in result.stderr
+    assert result.stdout == run(none, "--format", form).stdout
+
+
+def test_a_gate_without_a_judged_request_does_not_pass(tmp_path: Path) -> None:
+    path = tmp_path / "lost.pb"
+    tokens = [T0_NS + (i + 1) * 10**7 for i in range(50)]
+    first, *segments = stream_spans(tokens, end_ns=tokens[-1], segment_tokens=10)
+    path.write_bytes(export(first, *segments[1:]).SerializeToString())
+    result = run(path, "--fail-on-objective")
+
+    assert result.exit_code == 2
+    assert "no judged request among 1 request of the input" in " ".join(result.stderr.split())
+
+
+def test_the_table_says_whose_classes_judged(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text("version: 1\ndefault: a\nclasses: {a: {}}\n")
+
+    for arguments in ((), ("--class", "code"), ("--tiers",), ("--baseline", ROWS)):
+        assert run(ROWS, *arguments).stdout.splitlines()[-1] == SHIPPED
+    assert SHIPPED not in run(ROWS, "--slo", slo).stdout
+    for form in ("json", "csv"):
+        assert SHIPPED not in run(ROWS, "--format", form).output
 
 
 def test_a_hostile_model_name_does_not_reach_the_terminal(tmp_path: Path) -> None:

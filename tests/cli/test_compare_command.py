@@ -7,6 +7,8 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from support.recordings import bursts, json_lines
@@ -80,6 +82,50 @@ def test_the_gate_shuts_where_readers_wait_longer() -> None:
     assert shut.exit_code == 1
     assert "regression: chat, client: idle_p50_s is worse by more than 0.1" in shut.stderr
     assert "not judged: chat, idle_p99_s: too few: 50 of 368" in shut.stderr
+
+
+@pytest.mark.parametrize(("new", "old", "names"), [("none", "old", "PATH"), ("old", "none", "--baseline")])
+def test_the_gate_does_not_open_where_a_side_has_no_request(folder: Path, new: str, old: str, names: str) -> None:
+    (folder / "none.jsonl").write_text('{"resourceSpans":[]}\n')
+    compared = (f"{new}.jsonl", "--baseline", f"{old}.jsonl")
+    result = run(*compared, "--fail-on-regression")
+
+    assert run(*compared).exit_code == 0
+    assert result.exit_code == 2
+    says = f"--fail-on-regression: {names}: there is no request in the input, so nothing was shown"
+    assert says in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(("ttft_s", "exit_code"), [(0.5, 0), (None, 2)])
+def test_spans_that_state_their_first_token_alone_can_be_compared(
+    folder: Path, ttft_s: float | None, exit_code: int
+) -> None:
+    table = pa.table(
+        {
+            "times_ns": pa.array([[]] * 1000, pa.list_(pa.int64())),
+            "commit_ns": pa.array(range(S, 1001 * S, S), pa.int64()),
+            "end_ns": pa.array(range(2 * S, 1002 * S, S), pa.int64()),
+            "foreign": [True] * 1000,
+            "complete": [False] * 1000,
+            "token_basis": pa.array([None] * 1000, pa.string()),
+            "coverage": pa.array([None] * 1000, pa.float64()),
+            "foreign_ttft_s": pa.array([ttft_s] * 1000, pa.float64()),
+        }
+    )
+    pq.write_table(table, folder / "foreign.parquet")
+    result = run("foreign.parquet", "--baseline", "foreign.parquet", "--fail-on-regression")
+
+    assert result.exit_code == exit_code, result.output
+    assert ("no judged request among 1,000 requests" in " ".join(result.stderr.split())) == bool(exit_code)
+
+
+def test_an_objective_missed_is_one_even_where_the_other_gate_had_nothing_to_compare(folder: Path) -> None:
+    (folder / "none.jsonl").write_text('{"resourceSpans":[]}\n')
+    result = run("slow.jsonl", "--baseline", "none.jsonl", "--fail-on-regression", "--fail-on-objective")
+
+    assert result.exit_code == 1
+    assert "attainment for 99 %: 0 % (0 of 50), missed" in result.stderr
+    assert "--fail-on-regression: --baseline: there is no request" in result.stderr
 
 
 @pytest.mark.usefixtures("folder")

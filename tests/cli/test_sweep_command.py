@@ -89,6 +89,23 @@ def test_a_load_that_nobody_said_is_the_recordings_own() -> None:
     assert point["load_req_s"] == pytest.approx(30 / (14.5 + 1.2))
 
 
+@pytest.mark.parametrize("path", ["parts", "parts/*.jsonl"])
+def test_several_files_of_one_load_are_one_path(runs: Path, path: str) -> None:
+    lines = (runs / "q2.jsonl").read_bytes().splitlines(keepends=True)
+    (runs / "parts").mkdir()
+    for name, part in (("a", lines[:40]), ("b", lines[40:])):
+        (runs / "parts" / f"{name}.jsonl").write_bytes(b"".join(part))
+    whole, parts = (
+        json.loads(run("--at", f"2={one}", "--alpha", "1", "--format", "json").stdout)["points"]
+        for one in ("q2.jsonl", path)
+    )
+    assert [{**point, "recording": path} for point in whole] == [
+        # The intervals are drawn by the recording's name.
+        {**point, **{key: whole[0][key] for key in point if key.endswith(("_low", "_high"))}}
+        for point in parts
+    ]
+
+
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -100,7 +117,7 @@ def test_a_load_that_nobody_said_is_the_recordings_own() -> None:
         (["q1.jsonl", "--reading-speed", "0"], "nobody reads that slowly"),
         (["q1.jsonl", "--class", "nobody"], "no SLO class 'nobody'"),
         (["q1.jsonl", "--points", "p.txt"], "cannot tell the format"),
-        (["--at", "1=q1.jsonl", "--at", "1=q2.jsonl"], "two recordings at 1 requests/s"),
+        (["--at", "1=q1.jsonl", "--at", "1=q2.jsonl"], "give each load once; where a load is of several files"),
         (["missing.jsonl"], "missing.jsonl"),
         (["q1.jsonl", "--resamples", "3"], "3 resamples are too few"),
     ],

@@ -266,6 +266,20 @@ def test_nothing_to_read(tmp_path: Path, write: Write) -> None:
         read(write("a.bin", frame(b"\xff", 1)))
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b'{"data":null,"errors":[{"code":404}]}', "an answer with errors and without spans"),
+        (b'{"traces":[],"metrics":{}}', "an answer of Tempo's search, which holds no spans: give the answer of"),
+        (b'{"resourceSpans":"x"}', "not OTLP JSON: resourceSpans: expected an array"),
+    ],
+)
+def test_whole_json_that_is_no_otlp_is_not_called_cut(write: Write, answer: bytes, says: str, end: bytes) -> None:
+    with pytest.raises(InputError, match=says):
+        read(write("a.json", answer + end))
+
+
 def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.otlp"
     path.write_bytes(JOURNAL)

@@ -11,6 +11,10 @@ import pytest
 from support.recordings import journal, read_inputs, vector_messages
 from support.span_forms import SPAN_FORMS, clickhouse, jaeger
 
+from otel_llm.actions.alert_state import STATE_FILE
+from otel_llm.actions.dead_letters import DEAD_LETTERS
+from otel_llm.collector.journal_lock import LOCK_FILE
+from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.readers.input_paths import input_files, size
 from otel_llm.readers.records import InputError
 from otel_llm.readers.skipped import Skipped
@@ -96,6 +100,22 @@ def test_nothing_found_is_said_before_anything_is_read(mixed: Path) -> None:
     (mixed / "empty" / "notes.md").write_bytes(b"hello")
     with pytest.raises(InputError, match=r"nothing in this folder.*notes\.md: holds no form that we know"):
         input_files([mixed / "empty"], Skipped())
+
+
+@pytest.mark.parametrize("journals", [False, True])
+def test_a_journal_that_has_received_nothing_says_so(tmp_path: Path, *, journals: bool) -> None:
+    for name in (LOCK_FILE, RESUME_FILE, STATE_FILE, DEAD_LETTERS):
+        (tmp_path / name).write_text("")
+        with pytest.raises(InputError, match="a journal that has received nothing yet"):
+            input_files([tmp_path], Skipped(), journals=journals)
+    (tmp_path / "1.otlp").write_bytes(journal(MESSAGES))
+    assert names(input_files([tmp_path], Skipped(), journals=journals), tmp_path) == ["1.otlp"]
+
+
+def test_a_folder_of_alerts_alone_is_no_journal(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text("{x")
+    with pytest.raises(InputError, match="nothing in this folder can be read"):
+        input_files([tmp_path], Skipped())
 
 
 def test_a_file_that_cannot_be_read_ends_only_what_named_it(tmp_path: Path) -> None:
