@@ -276,8 +276,9 @@ class Parts:
         stream = self.streams.get(choice) or StreamParts()
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
-        ending_span: Attributes = span_attributes if self._is_only(choice) else {}
         last = stream.last()
+        ends = self.request_ends(choice) or (last is not None and self._is_only(choice))
+        ending_span: Attributes = span_attributes if ends else {}
         ending: Attributes = last.segment.attributes if last is not None else {}
 
         attributes: Attributes = dict(span_attributes)

@@ -191,3 +191,11 @@ def test_the_request_span_fills_what_the_last_segment_of_an_only_choice_leaves_o
 
 
 ENDS: dict[str, Value] = {semconv.OUTCOME: "completed"}
+
+
+def test_a_request_span_without_an_outcome_says_nothing_of_the_tokens_of_a_stream_without_an_end() -> None:
+    said = {**IDENTITY, semconv.SEGMENTS: 2, semconv.TOKENS: 0}
+    assembler = Assembler()
+    assembler.add(decode(export(request_span(attributes=said))))
+    (found,) = assembler.finish()
+    assert (found.resolved.outcome, found.resolved.coverage, found.resolved.complete) == ("lost", 0.0, False)
