@@ -12,7 +12,7 @@ from otel_llm.actions.engines import SGLANG_ABORT, VLLM_ABORT, RouterDrain, Sgla
 from otel_llm.actions.events import cloud_event
 from otel_llm.actions.executor import Reply
 from otel_llm.actions.webhook import Webhook
-from otel_llm.rules.load import load_rules
+from otel_llm.rules.load import load_with_files
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor
     from otel_llm.actions.settings import Acting, Engine, EngineKind, Receiver
+    from otel_llm.rules.load import RuleFile
     from otel_llm.rules.ruleset import RuleSet, Verb
 
 Notify: TypeAlias = "Callable[[str, str, bytes, str], bool]"
@@ -58,15 +59,15 @@ def refuse_unknown_receivers(rules: RuleSet, settings: Acting) -> None:
                 raise ConfigError(f"rule {rule.name}", None, None, "webhook.to", f"{to!r} is no receiver", known)
 
 
-def load_enforced(paths: Iterable[str | Path], settings: Acting) -> RuleSet:
-    """Load rules as `load_rules` does, for a collector with these settings: what it can do may be enforced.
+def load_enforced(paths: Iterable[str | Path], settings: Acting) -> tuple[RuleSet, list[RuleFile]]:
+    """Load rules and their files, for a collector with these settings: what it can do may be enforced.
 
     Raises:
         ConfigError: as `load_rules`, and for an enforced webhook whose receiver the settings do not name.
     """
-    rules = load_rules(paths, executors(settings))
+    rules, files = load_with_files(paths, executors(settings))
     refuse_unknown_receivers(rules, settings)
-    return rules
+    return rules, files
 
 
 @dataclass(frozen=True, slots=True)

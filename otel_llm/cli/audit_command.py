@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
 
 from otel_llm.audit import load, objectives, parquet_streams, terminal, write
 from otel_llm.audit.inputs import BrokenRecordError
@@ -17,6 +16,7 @@ from otel_llm.audit.words import printable
 from otel_llm.audit.workers import WorkerError, cores
 from otel_llm.cli import comparing
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.wide import wide_console
 from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, replacing
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from otel_llm.audit import Audit
-
-WIDTH: Final = 120
-"""Columns of the table where the output is no terminal."""
 
 SHIPPED: Final = "Judged by the shipped SLO classes; --slo FILE for your own."
 """What ends the table: who gave the collector a file of their own gets other verdicts here."""
@@ -138,7 +135,7 @@ def audit(
     for note in found.skipped.notes:
         click.echo(printable(note, 300), err=True)
     if slo is None and form == "table" and found.judged_table.num_rows:
-        _console().print(SHIPPED, style="dim", markup=False)
+        wide_console().print(SHIPPED, style="dim", markup=False)
     missed: list[objectives.Check] = []
     unshown = beside.unshown(found)
     if fail_on_objective:
@@ -187,9 +184,4 @@ def _print(found: Audit, form: str) -> None:
     if form == "csv":
         click.echo(terminal.summary_csv(found.summary()), nl=False)
         return
-    terminal.show(_console(), found)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    terminal.show(wide_console(), found)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from otel_llm.audit import leaving, load_streams, prefill
@@ -16,6 +15,7 @@ from otel_llm.audit.fit import SHAPES
 from otel_llm.audit.kernel import JUDGED, judge_batch
 from otel_llm.audit.words import number, printable, seconds, share
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.wide import wide_console
 from otel_llm.rules.durations import exact
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.fit import Fit, Fits
     from otel_llm.slo.classes import SloClasses
-
-WIDTH: Final = 120
-"""Columns of the tables where the output is no terminal."""
 
 _FILE = click.Path(path_type=Path)
 _ERRORS: Final = (ConfigError, UnknownClassError, ValueError, OSError)
@@ -199,7 +196,7 @@ def _fit_object(fit: Fit, tokens: float) -> dict[str, Any]:
 
 
 def _show_fits(fits: Fits, tokens: float, readers: leaving.Readers, complaints: Path | None) -> None:
-    console = _console()
+    console = wide_console()
     waiting, while_reading = int(readers.left_waiting.sum()), int(readers.left_reading.sum())
     left = f"{waiting:,} left while they waited, {while_reading:,} while they read"
     what = left if complaints is None else f"{fits.events:,} complained"
@@ -239,7 +236,7 @@ def _show_fits(fits: Fits, tokens: float, readers: leaving.Readers, complaints: 
 
 
 def _show_prefill(found: prefill.Prefill, prompts: prefill.Prompts) -> None:
-    console = _console()
+    console = wide_console()
     alone = (
         f"{int((~prompts.alone).sum()):,} were not alone, {prompts.left_out:,} lack a prompt length or a first token"
     )
@@ -265,9 +262,4 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
         table.add_column(heading, justify="right" if place else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    _console().print(table)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    wide_console().print(table)

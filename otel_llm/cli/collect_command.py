@@ -14,7 +14,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
-from otel_llm.actions.executors import executors, load_enforced
+from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
@@ -27,7 +27,6 @@ from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.service import Service
 from otel_llm.rules.lint import never_true
-from otel_llm.rules.load import rules_read
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.errors import StartError
@@ -155,9 +154,11 @@ def collect(  # one parameter an option
         outputs += _named(settings, written=True)
         refuse_clashes(outputs, Inputs(rules=rule_paths, journals=[folder], files=files))
         opened = allow_open_files(settings.limits.connections)
+        classes = load_slo(slo_path)
+        rules, rule_files = load_enforced(rule_paths, settings)
         service = Service(
-            classes=load_slo(slo_path),
-            rules=load_enforced(rule_paths, settings),
+            classes=classes,
+            rules=rules,
             settings=settings,
             journal_folder=folder,
             decisions_path=decisions,
@@ -166,9 +167,9 @@ def collect(  # one parameter an option
             window_ns=window,
             patience=Patience(lateness_ns=lateness, lost_after_ns=lost_after),
             console=Console(echo=lines, verdicts=verdicts),
-            load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings)),
+            load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings)[0]),
         )
-        dead = never_true(rules_read(rule_paths, executors(settings)), frozenset(service.classes.names))
+        dead = never_true(rule_files, frozenset(classes.names))
         signals = Signals()
         service.prepare()
     except (ConfigError, StartError, OutputError) as problem:

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
 
 from otel_llm.audit import bootstrap, compare, coverage, gate, load, tiers, write
 from otel_llm.audit.bootstrap import GIVEN
 from otel_llm.audit.digest import FIGURES as WORDS
 from otel_llm.audit.words import MISSING, number, printable, share
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.wide import wide_console
 from otel_llm.rules.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
+    from rich.console import Console
     from rich.table import Table
 
     from otel_llm.audit import Audit
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from otel_llm.audit.tiers import Tiers
 
     Observe = Callable[[pa.RecordBatch], None]
-
-WIDTH: Final = 120
-"""Columns of the tables where the output is no terminal."""
 
 _PATH: Final = click.Path(path_type=Path)
 _WRITES: Final = {key: write for _, figures in WORDS for key, _, write in figures} | {"benefit_mean_tokens": number}
@@ -89,8 +87,7 @@ class Beside:
 
     def show(self, found: Audit, form: str, audit: Callable[[Audit, str], None]) -> bool:
         """Print what was asked for, with `audit` where that is the audit itself; return whether the gate is shut."""
-        console = Console()
-        console = console if console.is_terminal else Console(width=WIDTH)
+        console = wide_console()
         if self._old is not None:
             return _show_comparison(console, self._old, found, self, form)
         if self._judging is None:

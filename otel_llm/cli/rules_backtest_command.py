@@ -172,9 +172,7 @@ def _writer(path: Path | None) -> Iterator[Callable[[list[Decision]], None] | No
 
 
 def _print(found: Backtest) -> None:
-    from rich.console import Console
-
     from otel_llm.cli.backtest_words import show
+    from otel_llm.cli.wide import wide_console
 
-    console = Console()
-    show(console if console.is_terminal else Console(width=WIDTH), found)
+    show(wide_console(WIDTH), found)

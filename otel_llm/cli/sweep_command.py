@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from otel_llm.audit import load_streams, sweep, sweep_page, write
@@ -15,6 +14,7 @@ from otel_llm.audit.bootstrap import RESAMPLES, Drawing
 from otel_llm.audit.words import MISSING, number, printable, seconds, share
 from otel_llm.cli.numbers import NumbersError, numbers
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.wide import wide_console
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
-
-WIDTH: Final = 120
-"""Columns of the tables where the output is no terminal."""
 
 EXAMPLES = """
 \b
@@ -129,9 +126,7 @@ def _print(found: sweep.Sweep, form: str) -> None:
     elif form == "csv":
         click.echo(write.csv_text(found.points, sweep.POINT_COLUMNS), nl=False)
     else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=WIDTH)
+        console = wide_console()
         console.print(_points_table(found.points))
         if found.optima:
             console.print(_optima_table(found.optima))

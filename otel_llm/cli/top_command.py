@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Final
 
 import click
 from rich.console import Console
@@ -12,11 +11,9 @@ from rich.live import Live
 
 from otel_llm.cli.asking import AskError, Source, UnreachableError
 from otel_llm.cli.live_view import view
+from otel_llm.cli.wide import WIDTH, wide_console
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.secret_files import exposed
-
-WIDTH: Final = 120
-"""Least columns of a picture where the output is no terminal."""
 
 
 @click.command()
@@ -52,11 +49,8 @@ def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path 
     if warning is not None:
         click.echo(f"warning: {warning}", err=True)
     console = Console()
-    if once and not console.is_terminal:
-        Console(width=max(WIDTH, console.width)).print(view(first, steady=False))
-        return
     if once:
-        console.print(view(first))
+        wide_console(max(WIDTH, console.width)).print(view(first, steady=console.is_terminal))
         return
     try:
         with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:

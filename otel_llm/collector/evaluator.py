@@ -265,7 +265,7 @@ class Evaluator:
         for name, number in batch.anomalies.items():
             self.counts[f"anomaly.{name}"] += number
         self._settle_all(touched, now_ns)
-        for key, acts in touched.items():
+        for key, acts in touched.items():  # each stream once, whatever of it came
             begun[key] = begun.get(key) if acts is None else acts or bool(begun.get(key))
         self._look_at(moved, begun, now_ns, alone=alone)
         if ahead is not None:

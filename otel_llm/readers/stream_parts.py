@@ -154,8 +154,10 @@ def say_more(opens: list[Open], rows: Rows, stream: Ints, tiled: Tiled) -> Bools
     It changes nothing, but here what segments say is not kept by row: such a stream is to be put together one by one.
     `rows`, `stream` as for `tile`, of `with_others`: those that were read one by one stand first.
     """
-    others = [segment for one in opens if not one.choices for _, segment in one.segments]
     found = np.zeros(len(opens), np.bool_)
+    if not tiled.repeated.any():
+        return found  # nearly always
+    others = [segment for one in opens if not one.choices for _, segment in one.segments]
     repeated = np.ones(len(others), np.bool_)
     repeated[tiled.rows[tiled.rows < len(others)]] = False
     for place in np.flatnonzero(repeated).tolist():

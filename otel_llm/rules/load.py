@@ -52,18 +52,20 @@ def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] 
     `executors`: the verbs besides `alert` that something here can do; for others `mode: enforce` is refused. Raises
     RulesError with everything that is wrong, UnreadableConfigError where a file cannot be read.
     """
+    return load_with_files(arguments, executors)[0]
+
+
+def load_with_files(
+    arguments: Iterable[str | Path] = (), executors: Collection[str] = ()
+) -> tuple[RuleSet, list[RuleFile]]:
+    """Return also the files, for what is to be said of them; otherwise as `load_rules`."""
     named = list(arguments)
-    files = rules_read(named, executors)
+    files = read_rule_files(rule_files(named or [shipped_rules_dir()]), executors)
     errors = [error for file in files for error in file.errors]
     if errors:
         raise RulesError(errors)
     rules = RuleSet(tuple(rule for file in files for rule in file.rules))
-    return rules if named else rules.in_shadow()
-
-
-def rules_read(arguments: Iterable[str | Path], executors: Collection[str] = ()) -> list[RuleFile]:
-    """Read the files that `load_rules` loads, whatever is wrong in them."""
-    return read_rule_files(rule_files(list(arguments) or [shipped_rules_dir()]), executors)
+    return (rules if named else rules.in_shadow()), files
 
 
 def rule_files(arguments: Iterable[str | Path]) -> list[Path]:
