@@ -28,7 +28,8 @@ MOST_SHOWN = 20
 """Of ids that begin alike so many are told."""
 LONGEST_LINE = 6000
 """A condition has at most 4,096 characters."""
-_TRACE: Final = re.compile("[0-9a-fA-F]{32}", re.ASCII)
+_TRACE: Final = re.compile("[0-9a-fA-F]{6,32}", re.ASCII)
+"""A trace id or as much of it as tables show: `top` its first 6 digits, the audit its last 12."""
 
 
 @click.command("explain", short_help="Say a recorded decision in words.")
@@ -43,7 +44,7 @@ _TRACE: Final = re.compile("[0-9a-fA-F]{32}", re.ASCII)
 @click.option("--rules", "rule_files", multiple=True, metavar="F", help="Where its rule stands; else the shipped ones.")
 @click.option("--list", "listing", is_flag=True, help="List what was decided last, with ids.")
 @click.option("--rule", metavar="NAME", help="List only this rule's.")
-@click.option("--trace", metavar="HEX", help="List only those of this trace.")
+@click.option("--trace", metavar="HEX", help="List only those of this trace: its id, or its first or last 6 digits.")
 @click.option("--last", type=click.IntRange(1, 100_000), default=MOST_SHOWN, show_default=True, help="List so many.")
 def explain(
     id_: str | None,
@@ -70,7 +71,7 @@ def explain(
     if not listing and id_ is None:
         raise click.UsageError("name an ID, or ask for --list")
     if trace is not None and not _TRACE.fullmatch(trace):
-        raise click.UsageError(f"--trace {trace!r} is no trace id: it has 32 hex digits")
+        raise click.UsageError(f"--trace {trace!r} is no trace id: it has 32 hex digits; the first or last 6 will do")
     if id_ is not None and (rule is not None or trace is not None):
         raise click.UsageError("--rule and --trace choose what --list shows")
     try:
@@ -80,7 +81,7 @@ def explain(
         with reading(sum(file.stat().st_size for file in files) * (1 if listing else 2)) as advance:
             lines = _counted(decisions, advance)
             if listing:
-                _list(decisions, lines, last, rule, None if trace is None else trace.lower())
+                _list(decisions, lines, last, rule, (trace or "").lower())
                 return
             assert id_ is not None  # noqa: S101
             found = find(id_, lines)
@@ -96,8 +97,8 @@ def explain(
         raise click.UsageError(str(problem)) from problem
 
 
-def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str | None) -> None:
-    found, broken, rules = newest(lines(), last, rule=rule, trace_id=trace)
+def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str) -> None:
+    found, broken, rules = newest(lines(), last, rule=rule, trace=trace)
     if not rules:
         refuse_others(path, broken)
     for one in found:
@@ -107,7 +108,7 @@ def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str |
         if rules and rule is not None and rule not in rules:
             why = f"no record has the rule {rule}; {did_you_mean(rule, sorted(rules))}"
             click.echo(printable(why, LONGEST_LINE), err=True)
-        elif rules and trace is not None:
+        elif rules and trace:
             of = "" if rule is None else f" of the rule {rule}"
             click.echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
     _say_broken(broken)

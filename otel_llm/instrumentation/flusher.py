@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.recording import Recording
 
 COALESCE_NS: Final = 25 * MS
-"""Silent streams fall due each at its own time; looking at most this often bounds the wake-ups to 40 a second."""
+"""Silent streams fall due each at its own time; looking at most this often bounds the wake-ups to 40 a second, and a
+look so shortly before all streams are cut would only cut many of them twice."""
 
 LINGER_NS: Final = 2_000 * MS
 """How long the thread keeps its rhythm when nothing is in flight, so that not every request has to wake it."""
@@ -92,7 +93,8 @@ class Flusher:
             if not self._active:
                 return None
             dues = [due for recording in self._active if (due := recording.due_ns) is not None]
-            return min(self._next_flush_ns, max(min(dues, default=self._next_flush_ns), now_ns + COALESCE_NS))
+            look_ns = max(min(dues, default=self._next_flush_ns), now_ns + COALESCE_NS)
+            return look_ns if look_ns < self._next_flush_ns - COALESCE_NS else self._next_flush_ns
 
     def _silent(self, now_ns: int) -> list[Recording]:
         return [recording for recording in self._active if (due := recording.due_ns) is not None and due <= now_ns]

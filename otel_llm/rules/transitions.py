@@ -123,8 +123,8 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     return Found(matches, before, after, broken, records)
 
 
-def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace_id: str | None = None) -> Newest:
-    """Return the last transitions, perhaps of one rule or trace."""
+def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace: str = "") -> Newest:
+    """Return the last transitions, perhaps of one rule, or of traces whose id begins or ends with `trace`."""
     kept: OrderedDict[str, Transition] = OrderedDict()
     rules: Counter[str] = Counter()
     broken = 0
@@ -134,7 +134,8 @@ def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace_i
             broken += 1
             continue
         rules[record["rule"]] += 1
-        if rule not in (None, record["rule"]) or trace_id not in (None, record.get("trace_id")):
+        of = str(record.get("trace_id", ""))
+        if rule not in (None, record["rule"]) or not (of.startswith(trace) or of.endswith(trace)):
             continue
         name = id_of(record)
         if name not in kept:

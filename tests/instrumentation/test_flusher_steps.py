@@ -75,6 +75,21 @@ def test_a_silent_stream_is_looked_at_when_it_must_say_so() -> None:
     assert not read.recording.done
 
 
+def test_a_stream_that_writes_is_cut_once_an_interval() -> None:
+    """Its last token is always a little older than the last cut: it must not be taken for silent just before it."""
+    host = FakeHost()
+    read = Read(host)
+    due = host.step()
+    for ms in range(7, 2_000, 7):
+        while due is not None and due < ms:
+            host.at(due)
+            due = host.step()
+        read.word(ms)
+    told = [len(times) for _, _, times, _ in host.told()[1:]]
+    assert set(told) == {35, 36}
+    assert len(told) == 7
+
+
 def test_after_an_empty_segment_the_next_token_is_told_at_once() -> None:
     host = FakeHost()
     read = Read(host)

@@ -280,13 +280,17 @@ def test_the_list_shows_the_last_ones_and_can_be_narrowed(tmp_path: Path) -> Non
     assert [line.split()[0] for line in said] == [id_of(one) for one in made if one["rule"] == "A"][-3:]
     said = cli(path, "--list", "--trace", f"{2:032X}", "--last", "100")[1].splitlines()
     assert [line.split()[0] for line in said] == [id_of(one) for one in made if one["trace_id"].endswith("2")]
+    for piece in (f"{2:012x}", f"{2:032x}"[:7]):
+        of = [one for one in made if one["trace_id"].endswith(piece) or one["trace_id"].startswith(piece)]
+        said = cli(path, "--list", "--trace", piece, "--last", "100")[1].splitlines()
+        assert [line.split()[0] for line in said] == [id_of(one) for one in of]
     assert cli(path, "--list", "--rule", "C") == (0, "no decisions\nno record has the rule C; known: A, B\n")
     assert cli(path, "--list", "--trace", f"{9:032x}") == (0, f"no decisions\nno record has the trace {9:032x}\n")
     both = cli(path, "--list", "--rule", "A", "--trace", f"{9:032x}")
     assert both == (0, f"no decisions\nno record of the rule A has the trace {9:032x}\n")
 
 
-@pytest.mark.parametrize("trace", ["zz", "", "0" * 31, "0" * 31 + "\u0660"])
+@pytest.mark.parametrize("trace", ["zz", "", "0" * 5, "0" * 33, "0" * 31 + "\u0660"])
 def test_a_trace_that_is_none_is_refused(tmp_path: Path, trace: str) -> None:
     code, said = cli(decided(tmp_path, [record()]), "--list", "--trace", trace)
     assert (code, "--trace" in said, "32 hex digits" in said) == (2, True, True)
