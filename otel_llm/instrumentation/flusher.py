@@ -25,6 +25,15 @@ LINGER_NS: Final = 2_000 * MS
 _log: Final = logging.getLogger("otel_llm")
 
 
+def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
+    """Return when to look again at streams of which the first to be silent must say so at `due_ns`.
+
+    `flush_ns`: when all of them are cut next, after `now_ns`.
+    """
+    look_ns = flush_ns if due_ns is None else max(due_ns, now_ns + COALESCE_NS)
+    return look_ns if look_ns < flush_ns - COALESCE_NS else flush_ns
+
+
 class Flusher:
     """Keeps the streams in flight and decides when to look at them; `step` does one look and can be driven by a test.
 
@@ -93,8 +102,7 @@ class Flusher:
             if not self._active:
                 return None
             dues = [due for recording in self._active if (due := recording.due_ns) is not None]
-            look_ns = max(min(dues, default=self._next_flush_ns), now_ns + COALESCE_NS)
-            return look_ns if look_ns < self._next_flush_ns - COALESCE_NS else self._next_flush_ns
+            return next_look(now_ns, self._next_flush_ns, min(dues, default=None))
 
     def _silent(self, now_ns: int) -> list[Recording]:
         return [recording for recording in self._active if (due := recording.due_ns) is not None and due <= now_ns]

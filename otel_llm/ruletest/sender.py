@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, Origin, RequestRecord
 from otel_llm.export.wire import export_request
-from otel_llm.instrumentation.flusher import COALESCE_NS
+from otel_llm.instrumentation.flusher import next_look
 from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, Timeline
 
 if TYPE_CHECKING:
@@ -97,9 +97,8 @@ def _records(script: Script, until_ns: int) -> Iterator[tuple[int, Record]]:
 
 
 def _next_look_ns(timeline: Timeline, now_ns: int, times_ns: list[int], told: int, end_ns: int | None) -> int:
-    looks = [now_ns + FLUSH_INTERVAL_NS - (now_ns - T0_NS) % FLUSH_INTERVAL_NS]
-    if timeline.due_ns is not None:
-        looks.append(max(timeline.due_ns, now_ns + COALESCE_NS))
+    flush_ns = now_ns + FLUSH_INTERVAL_NS - (now_ns - T0_NS) % FLUSH_INTERVAL_NS
+    looks = [next_look(now_ns, flush_ns, timeline.due_ns)]
     if timeline.quiet and told < len(times_ns):
         looks.append(max(times_ns[told], now_ns + 1))
     if end_ns is not None:
