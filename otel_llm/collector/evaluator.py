@@ -701,6 +701,8 @@ class Evaluator:
         if what == "settle":
             self._judge(stream)
             return
+        if stream.ended_ns is not None:  # not silent, but over: it waits for the rest as long as that may take
+            return
         lost_ns = stream.last_receipt_ns + self.patience.lost_after_ns
         if lost_ns > now_ns:
             self._schedule(lost_ns, "lost", key)

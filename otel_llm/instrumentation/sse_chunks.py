@@ -68,7 +68,8 @@ class TextReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what a chunk carries."""
-        for choice in getattr(chunk, "choices", None) or ():
+        choices = getattr(chunk, "choices", None)
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, View):
                 choice.__dict__.setdefault("delta", View({"content": choice.__dict__.get("text")}))
         return super().__call__(chunk)

@@ -83,6 +83,7 @@ def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
 
 @settings(max_examples=examples(30))
 @given(seeds)
+@example(230078)  # a choice that ended long before its request span comes, and would be lost if it had not
 @example(19218646)  # a choice that begins by the request span, and whose own segment 0 then says that it began later
 def test_columns_give_the_rows_and_windows_of_the_audit(seed: int) -> None:
     drawn = fleet(Random(seed), calm=True)

@@ -122,6 +122,13 @@ def test_choices_are_streams_of_their_own() -> None:
     assert len({one.resolved.trace_id for one in streams}) == 1
 
 
+@pytest.mark.parametrize("choices", [3, True, {}, "ab", None])
+def test_a_chunk_whose_choices_are_no_list_is_no_token(choices: Any) -> None:
+    told = [event(10, delta(content="a")), event(20, {"choices": choices}), event(30, delta(content="b"))]
+    (one,) = read(lines(aiperf_raw_line(ASKED, responses=told)))[0]
+    assert one.times_ns == [START_NS + 10, START_NS + 30]
+
+
 def test_a_reply_in_one_piece_came_with_all_its_tokens() -> None:
     body = {"choices": [{"message": {"content": "abc"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
     whole = {"perf_ns": UPTIME_NS + NS + 70, "text": json.dumps(body), "content_type": "application/json"}
