@@ -10,7 +10,7 @@ spent per token, each as the median; then the change against the bare server as 
 with its 90 % interval (bootstrap over pairs).
 
 Without `--hidden` and `--layers` the model is of two layers, 128 wide: its steps take next to nothing, so that clients,
-engine and API server fill the machine and all CPU of ours is missing elsewhere. With them it has random weights.
+engine and API server fill the machine and all CPU of ours is missing elsewhere. Weights are random either way.
 """
 
 from __future__ import annotations
