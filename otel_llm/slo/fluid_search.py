@@ -10,7 +10,7 @@ mostly is the answer. The search bisects to where that is so, then tries one ns 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _NEVER = 2**62
 _FIRST_STRIDE = 16
-"""The second target tried is longer by this share of the first: most answers lie within a few percent of it."""
+"""What is tried after the lower bound, under which all but late tokens fall away, is longer by this share of it."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """Hold the requests (R,) whose answer lies in [low, high], low < high, `stride` above low if the guess is right.
+    """Hold the requests (R,) whose answer lies in [low, high], at most `stride` above low if the guess is right.
 
     `which`: their positions in the result; `steps`: their deadlines if none were missed twice; `none`: one miss is one
     too many; `bounded`: `high` is the bound that one late token sets, so that high - 1 is worth trying.
@@ -82,7 +82,8 @@ def smallest_targets(read: Ragged, fluidity: Fraction) -> Ints:
         over_less = missed - (met + 1) * (denominator - numerator) // numerator
         open_.low = np.where(kept, open_.low, tried + 1)
         open_.high = np.where(kept, tried, open_.high)
-        open_.stride = np.where(kept, open_.stride, np.minimum(2 * open_.stride, open_.high))
+        longer = np.minimum(2 * open_.stride + open_.low // _FIRST_STRIDE, open_.high)
+        open_.stride = np.where(kept, open_.stride, longer)
         wanted = np.where(kept, _NEVER, np.where(open_.none, 0, np.maximum(over_less, 1)))
         bound = _bounds(tokens, late, more, wanted, np.where(open_.none, _NEVER, over))
         open_.bounded = bound <= open_.high
@@ -103,8 +104,9 @@ def smallest_targets(read: Ragged, fluidity: Fraction) -> Ints:
 def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
     """Return lower bounds of all answers (R,), and the requests of which the answer is not yet known.
 
-    A target below the mean gap times the fluidity-index cannot be kept: the waits add up to at least what the reply
-    took longer than its deadlines allow, and every target's length of them is a miss. Under the longest gap none waits.
+    A reader waits at least as long as any token rises above its request's line t_i - i P, and every P of waiting is a
+    miss: where `most` may be missed, no P below t_i / (i + most) is kept. For the last token that is about the mean gap
+    times the fluidity-index; only gaps above it are looked at further. Under the longest gap none waits.
     """
     numerator, denominator = fluidity.as_integer_ratio()
     steps = np.maximum(read.lengths - 1, 1)
@@ -114,14 +116,19 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
     counts = np.diff(np.searchsorted(index, read.starts), append=len(index))
     which = np.flatnonzero(counts)
     counts, result = counts[which], low.copy()
-    starts = np.cumsum(counts) - counts
-    high = np.maximum.reduceat(read.gaps[index], starts) if len(starts) else counts
-    since = read.times[index] - np.repeat(read.first[which], counts)
-    index -= np.repeat(read.starts[which], counts)
     low, steps = low[which], steps[which]
     none = steps * (denominator - numerator) < numerator
-    open_ = _Open(which, low, high, low // _FIRST_STRIDE + 1, steps, none, np.zeros(len(which), np.bool_))
-    return result, open_, _Tokens(index, since, counts)
+    open_ = _Open(which, low, low, np.zeros_like(low), steps, none, np.zeros(len(which), np.bool_))
+    if not len(which):
+        return result, open_, _Tokens(index, index, counts)
+    starts = np.cumsum(counts) - counts
+    high = np.maximum.reduceat(read.gaps[index], starts)
+    since = read.times[index] - np.repeat(read.first[which], counts)
+    index -= np.repeat(read.starts[which], counts)
+    most = (steps - 1) * (denominator - numerator) // numerator
+    least = np.maximum.reduceat(since / (index + np.repeat(most, counts)), starts) * (1 - 1e-9)
+    low = np.minimum(np.maximum(low, least.astype(np.int64)), high)
+    return result, replace(open_, low=low, high=high), _Tokens(index, since, counts)
 
 
 def _more_than_one(late: Climb, tried: Ints) -> Ints:
