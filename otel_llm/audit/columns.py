@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from otel_llm.audit.kernel import JUDGED
+from otel_llm.audit.streams import words_of
 from otel_llm.slo.judged import Masked
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements
 
@@ -60,8 +61,9 @@ def column_of(rows: Rows, name: str) -> Masked:
 def texts_of(rows: Rows, name: str) -> NDArray[np.object_]:
     """Return a column of text (R,), None where it is null."""
     if isinstance(rows, pa.Table):
-        cells = rows.column(name).to_pylist()
-    elif isinstance(rows, Sequence):
+        places, words = words_of(rows.column(name))
+        return np.array(words, np.object_)[places]
+    if isinstance(rows, Sequence):
         cells = [row[name] for row in rows]
     else:
         cells = [cell if isinstance(cell, str) else None for cell in rows[name].tolist()]
@@ -75,8 +77,7 @@ _PLAIN: Final = {"Int64": np.int64, "Float64": np.float64, "boolean": np.bool_}
 
 def judgements(table: pa.Table) -> Judgements:
     """Return what a summary is made of, from a table of JUDGED."""
-    texts = {name: np.array(table.column(name).to_pylist(), np.object_) for name in TEXTS}
-    return Judgements(texts, {name: masked(table, name) for name in NUMBERS})
+    return Judgements({name: texts_of(table, name) for name in TEXTS}, {name: masked(table, name) for name in NUMBERS})
 
 
 def span_ns(table: pa.Table) -> int | None:

@@ -6,13 +6,12 @@ A pure function of columns. A laptop runs it on all cores, a cluster on all exec
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.audit.streams import from_batch, token_lists
+from otel_llm.audit.streams import from_batch, token_lists, words_of
 from otel_llm.audit.tables import REQUESTS, arrow_type
 from otel_llm.readers.rows import unjudged_row
 from otel_llm.slo.classes import OUTCOMES
@@ -94,12 +93,13 @@ def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
             if codes is not None:
                 kinds[offsets[row] : offsets[row + 1]] = np.frombuffer(codes, np.uint8)
     prompts = chosen.column("input_tokens")
+    outcome, outcomes = words_of(chosen.column("outcome"))
     return Recorded(
         tokens_ns=times,
         offsets=offsets,
         commit_ns=commit,
         end_ns=end,
-        outcomes=np.array([OUTCOMES.index(one) for one in chosen.column("outcome").to_pylist()], np.uint8),
+        outcomes=np.array([OUTCOMES.index(one) for one in outcomes[:-1]], np.uint8)[outcome],
         kinds=kinds,
         input_tokens=Masked(prompts.fill_null(0).to_numpy(), prompts.is_valid().to_numpy(zero_copy_only=False)),
     )
@@ -116,23 +116,27 @@ def _classes_of(
 ) -> tuple[Sequence[Any], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the classes, each stream's place among them (R,), and whether it names one that there is not (R,)."""
     places = {name: place for place, name in enumerate(classes.names)}
-
-    @lru_cache(maxsize=100_000)
-    def chosen(declared: str | None, attributes: str | None) -> tuple[int, bool]:
-        slo, unknown = classes.choose(declared, {} if attributes is None else json.loads(attributes))
-        return places[slo.name], unknown
-
-    pairs = zip(streams.column("declared_class").to_pylist(), streams.column("attributes").to_pylist(), strict=True)
-    found = [chosen(declared, attributes) for declared, attributes in pairs]
-    return (
-        classes.classes,
-        np.array([place for place, _ in found], np.int64),
-        np.array([unknown for _, unknown in found], np.bool_),
-    )
+    declared, names = words_of(streams.column("declared_class"))
+    said, sayings = words_of(streams.column("attributes"))
+    pairs, each = np.unique(declared * len(sayings) + said, return_inverse=True)
+    place = np.zeros(len(pairs), np.int64)
+    unknown = np.zeros(len(pairs), np.bool_)
+    for at, (name, saying) in enumerate(divmod(pair, len(sayings)) for pair in pairs.tolist()):
+        attributes = sayings[saying]
+        slo, unknown[at] = classes.choose(names[name], {} if attributes is None else json.loads(attributes))
+        place[at] = places[slo.name]
+    return classes.classes, place[each], unknown[each]
 
 
 def _hex(ids: pa.Array) -> pa.Array:
-    return pa.array([one.hex() for one in ids.to_pylist()], pa.string())
+    """Return a column of bytes, none of them null, as hexadecimal text."""
+    _, offsets, data = ids.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(ids) + 1, ids.offset * 4) if len(ids) else np.zeros(1, np.int32)
+    first, last = int(bounds[0]), int(bounds[-1])
+    text = b"" if data is None else data[first:last].to_pybytes().hex().encode()
+    if len(text) >= 2**31:
+        raise ValueError(f"a batch of {len(ids)} ids is too large")
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer((bounds - first) * np.int32(2)), pa.py_buffer(text))
 
 
 def _spread(column: Masked, at: npt.NDArray[np.int64], rows: int) -> Masked:

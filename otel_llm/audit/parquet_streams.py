@@ -228,6 +228,8 @@ def _check(path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64
     known = cells["known_tokens"].to_numpy()
     if (known < 0).any() or (known > lengths).any():
         raise InputError(f"{path}: column known_tokens: not from 0 to the number of times of its row")
+    if cells["kinds"].null_count == len(lengths):
+        return
     for codes, length in zip(cells["kinds"].to_pylist(), lengths.tolist(), strict=True):
         if codes is not None and (len(codes) != length or max(codes, default=0) >= len(KINDS)):
             raise InputError(f"{path}: column kinds: expected one byte from 0 to {len(KINDS) - 1} for each time")

@@ -112,6 +112,15 @@ def token_lists(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     return column.flatten(), np.concatenate(([0], np.cumsum(lengths)))
 
 
+def words_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:
+    """Return a column of text as places (R,) in the list of its words, of which the last is None: null."""
+    plain = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    encoded = plain.dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    places = encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return places, [*words, None]
+
+
 _MOST_ITEMS: Final = 2**31 - 1
 
 

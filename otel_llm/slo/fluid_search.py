@@ -11,7 +11,7 @@ mostly is the answer. The search bisects to where that is so, then tries one ns 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from otel_llm.slo.rises import Climb
 
 _NEVER = 2**62
-_FIRST_STRIDE = 16
-"""What is tried after the lower bound, under which all but late tokens fall away, is longer by this share of it."""
+_LESS: Final = 0.5
+"""Of the step that would be enough if misses fell as fast as they can."""
 
 
 @dataclass(slots=True)
@@ -82,23 +82,43 @@ def smallest_targets(read: Ragged, fluidity: Fraction) -> Ints:
         over_less = missed - (met + 1) * (denominator - numerator) // numerator
         open_.low = np.where(kept, open_.low, tried + 1)
         open_.high = np.where(kept, tried, open_.high)
-        longer = np.minimum(2 * open_.stride + open_.low // _FIRST_STRIDE, open_.high)
-        open_.stride = np.where(kept, open_.stride, longer)
+        open_.stride = np.where(kept, open_.stride, _stride(tokens, late, tried, over))
         wanted = np.where(kept, _NEVER, np.where(open_.none, 0, np.maximum(over_less, 1)))
         bound = _bounds(tokens, late, more, wanted, np.where(open_.none, _NEVER, over))
         open_.bounded = bound <= open_.high
         open_.high = np.minimum(bound, open_.high)
-        alive = np.repeat(kept, tokens.counts)
-        alive[late.entry] = True
         left = open_.low < open_.high
         if not left.all():
             result[open_.which] = open_.low
-            alive &= np.repeat(left, tokens.counts)
-        if 4 * int(np.count_nonzero(alive)) < 3 * len(alive):
-            starts = np.cumsum(tokens.counts) - tokens.counts
-            counts = np.add.reduceat(alive, starts, dtype=np.int64)[left]
+        alive = _alive(tokens, late, kept, left)
+        if 4 * len(alive) < 3 * len(tokens.index):
+            counts = np.where(kept, tokens.counts, tardy)[left]
             open_, tokens = open_.only(left), _Tokens(tokens.index[alive], tokens.since[alive], counts)
     return result
+
+
+def _alive(tokens: _Tokens, late: Climb, kept: Bools, left: Bools) -> Ints:
+    """Return the indexes of the tokens that can still be late: of a request that kept its target all, else the late."""
+    if not (kept & left).any():  # as after the first step
+        return late.entry if left.all() else late.entry[np.repeat(left, np.diff(late.bounds))]
+    alive = np.repeat(kept, tokens.counts)
+    alive[late.entry] = True
+    if not left.all():
+        alive &= np.repeat(left, tokens.counts)
+    return np.flatnonzero(alive)
+
+
+def _stride(tokens: _Tokens, late: Climb, tried: Ints, over: Ints) -> Ints:
+    """Return by how much (R,) a target should be longer that is tried next, where this one misses `over` too many.
+
+    A target longer by the share p of it saves about p times t / P misses, t being when the last late token came. The
+    step is shorter: one that ends below the answer tells more, since then all but late tokens fall away.
+    """
+    some = np.flatnonzero(np.diff(late.bounds))
+    stride = np.ones(len(tried), np.int64)
+    last = tokens.since[late.entry[late.bounds[some + 1] - 1]]
+    stride[some] += (_LESS * over[some] * tried[some] / last * tried[some]).astype(np.int64)
+    return stride
 
 
 def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
@@ -150,7 +170,7 @@ def _bounds(tokens: _Tokens, late: Climb, more: Ints, in_time: Ints, still_late:
     some = np.flatnonzero(more + 1 >= np.repeat(in_time, np.diff(late.bounds)))
     if not len(some):
         return bound
-    of = np.searchsorted(late.bounds, some, "right") - 1
+    of = np.repeat(np.arange(len(bound)), np.diff(late.bounds))[some]
     entry, before = late.entry[some], late.entry[some - 1]
     follows = some > late.bounds[of]
     ds = tokens.since[entry] - np.where(follows, tokens.since[before], 0)
@@ -159,7 +179,9 @@ def _bounds(tokens: _Tokens, late: Climb, more: Ints, in_time: Ints, still_late:
     less = more[some] - still_late[of]
     part = np.flatnonzero(less >= 0)
     target[part] = ds[part] // (di[part] + less[part] + 1) + 1
-    first = np.flatnonzero(np.diff(of, prepend=-1))
+    begins = np.ones(len(of), np.bool_)
+    np.not_equal(of[1:], of[:-1], out=begins[1:])
+    first = np.flatnonzero(begins)
     least, most = np.minimum.reduceat(target, first), np.maximum.reduceat(target, first)
     bound[of[first]] = np.where(in_time[of[first]] == 0, most, least)
     return bound

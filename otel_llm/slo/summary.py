@@ -103,11 +103,12 @@ def figures(judged: Judgements, objective: Objective, span_s: float | None) -> F
     attained = int(hits.sum())
     read, valued = complete.numbers["tokens_read"], complete.numbers["benefit"].known
     judgeable = none or bool((met.known | valued).any())
-    rate = fluid_token_rate(_known(complete.numbers["fluid_tbt_ns"]).tolist(), targets(objective)[1])
+    rate = fluid_token_rate(_sorted(complete.numbers["fluid_tbt_ns"]).tolist(), targets(objective)[1])
     benefit = math.fsum(_known(complete.numbers["benefit"]).tolist())
     fluidity, idle = _sorted(complete.numbers["fluidity_index"]), _sorted(complete.numbers["idle_s"])
     ttft = _sorted(judged.numbers["ttft_s"])
-    aborted = sum(outcome in ABORTED for outcome in judged.texts["outcome"].tolist())
+    outcomes = judged.texts["outcome"]
+    aborted = sum(int((outcomes == outcome).sum()) for outcome in ABORTED)
     return {
         "requests": requests,
         "tokens": _total(judged.numbers["tokens"]),
