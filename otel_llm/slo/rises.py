@@ -53,17 +53,23 @@ def climb(above: Ints, counts: Ints) -> Climb:
     return Climb(peak, bounds, entry, height)
 
 
-def rises(block: Ragged, pace_ns: int, floor_ns: Ints) -> Climb:
+def may_rise(block: Ragged, pace_ns: int) -> Ints:
+    """Return the indexes of the tokens that can rise on a line of this pace or of a longer one: see `rises`."""
+    may = block.gaps > pace_ns
+    may[block.starts] = True
+    return np.flatnonzero(may)
+
+
+def rises(block: Ragged, token: Ints, pace_ns: int, floor_ns: Ints) -> Climb:
     """Return how tokens rise above their request's floor (R,) and each other on the line t_i - (i-1) P, in ns.
 
     `peak` is the line's maximum, `entry` indexes tokens of the block. The deadlines of a reader (Wang et al., equation
     5), of PolyServe and of Etalon with its restarts are all such lines: a late token is a new maximum. Only a request's
-    first token, and one that came more than P after the token before, can be one; so all but the first step work on
-    those few.
+    first token, and one that came more than P after the token before, can be one; so all steps work on those few:
+    `token` has them, and perhaps others, from `may_rise`.
     """
-    late = block.gaps > pace_ns
-    late[block.starts] = True
-    token = np.flatnonzero(late)
+    gaps = block.gaps[token]
+    token = token[(gaps > pace_ns) | (gaps == 0)]
     counts = np.diff(np.searchsorted(token, block.starts), append=len(token))
     above = block.times[token] - token * pace_ns
     above += np.repeat(block.starts * pace_ns - floor_ns, counts)

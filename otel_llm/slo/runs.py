@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.slo.rises import rises
+from otel_llm.slo.rises import may_rise, rises
 
 if TYPE_CHECKING:
     from otel_llm.slo.classes import Fluidity, SloClass
@@ -91,7 +91,8 @@ def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: S
     state.count[which] = count
     state.first[which] = first = read.first
     state.last[which] = read.last
-    waited = rises(read, pace, state.allowance[which])
+    token = may_rise(read, min(pace, tbt))
+    waited = rises(read, token, pace, state.allowance[which])
     state.dry[which] = waited.peak + count * pace
     state.allowance[which] += count * pace
     # Consecutive tokens that each end a wait end one stall.
@@ -104,7 +105,7 @@ def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: S
     drops = slo.fluidity.ttft_credit == "drop"
     due = first_due[which]
     anchor = first if drops else due
-    missing = rises(read, tbt, anchor)
+    missing = rises(read, token, tbt, anchor)
     late = np.diff(missing.bounds)
     missed = missing.sums(1 + missing.height // tbt)
     if drops:
@@ -120,7 +121,7 @@ def _broken(read: Ragged, first_due: Ints, slo: SloClass) -> Bools:
     """Tell where a token missed its deadline under `dslo` or `ttft_tbt`."""
     following = slo.deadline.next_ns or 0
     if slo.deadline.policy == "dslo":
-        return rises(read, following, first_due).peak > first_due
+        return rises(read, may_rise(read, following), following, first_due).peak > first_due
     if slo.deadline.policy == "ttft_tbt":
         return (read.first > first_due) | (np.maximum.reduceat(read.gaps, read.starts) > following)
     return np.zeros(len(first_due), np.bool_)
