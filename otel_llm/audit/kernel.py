@@ -18,7 +18,7 @@ from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.columns import VERDICT_COLUMNS
 from otel_llm.slo.judged import Masked
 from otel_llm.slo.many import judge_many
-from otel_llm.slo.many_fluid import fluid_tbt_many
+from otel_llm.slo.many_fluid import FluidTargets
 from otel_llm.slo.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
     for name in ("choice", "model", "instance", "measured_at", "outcome", "token_basis", "coverage", "queue_s"):
         cells[name] = streams.column(name)
     requests = recorded(streams, complete)
-    judged = judge_many(requests, slos, index[complete])
-    fluid = fluid_tbt_many(requests, slos, index[complete])
+    fluid = FluidTargets(len(requests))
+    judged = judge_many(requests, slos, index[complete], fluid)
     at = np.flatnonzero(complete)
     spread = {name: _spread(judged.column(name), at, len(streams)) for name in VERDICT_COLUMNS}
-    spread["fluid_tbt_ns"] = _spread(fluid, at, len(streams))
+    spread["fluid_tbt_ns"] = _spread(fluid.masked(), at, len(streams))
     spread["idle_ns"] = _spread(Masked(judged.idle_ns, judged.column("idle_s").known), at, len(streams))
     spread["skewed"] = _spread(Masked(judged.skewed, np.ones(len(at), np.bool_)), at, len(streams))
     _unjudged(streams, np.flatnonzero(~complete), slos, index, spread)

@@ -18,13 +18,16 @@ import numpy as np
 from otel_llm.slo.rises import climb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from fractions import Fraction
 
     from otel_llm.slo.judged import Bools, Ints
     from otel_llm.slo.ragged import Ragged
     from otel_llm.slo.rises import Climb
 
-_NEVER = 2**62
+MOST_NS: Final = 2**61
+"""The spans of the requests that are searched together add up to less: they are laid one behind the other."""
+_NEVER: Final = 2**62
 _LESS: Final = 0.5
 """Of the step that would be enough if misses fell as fast as they can."""
 
@@ -49,6 +52,11 @@ class _Open:
         """Return the requests `chosen` (R,)."""
         return _Open(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
+    @classmethod
+    def joined(cls, parts: Sequence[_Open]) -> _Open:
+        """Return the requests of several."""
+        return cls(*(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(cls)))
+
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
@@ -58,16 +66,54 @@ class _Tokens:
     since: Ints
     counts: Ints
 
+    @classmethod
+    def joined(cls, parts: Sequence[_Tokens]) -> _Tokens:
+        """Return the tokens of several."""
+        return cls(*(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(cls)))
 
-def smallest_targets(read: Ragged, fluidity: Fraction) -> Ints:
-    """Return each request's smallest target in ns (R,), at least 1, that keeps this fluidity-index.
 
-    Times rise within a request, and all spans add up to less than 2**61; a request's tokens times the index's
-    denominator fit 61 bits too. The index is above 0.
+class TargetSearch:
+    """Finds each request's smallest target in ns, at least 1, that keeps a fluidity-index, which is above 0.
+
+    `result` (R,) takes them. Requests are added in blocks; what the first step, which looks at most tokens, leaves of
+    all blocks is searched together: the others look at few, and what a step costs is worth spreading over more of them.
     """
-    numerator, denominator = fluidity.as_integer_ratio()
-    result, open_, tokens = _begin(read, fluidity)
-    while len(open_.which):
+
+    def __init__(self, result: Ints, fluidity: Fraction) -> None:
+        self._result = result
+        self._fluidity = fluidity
+        self._waiting: list[tuple[_Open, _Tokens]] = []
+        self._span_ns = 0
+
+    def add(self, at: Ints, read: Ragged) -> None:
+        """Take requests, whose places in the result are `at`.
+
+        Their times rise, and all spans add up to less than MOST_NS; a request's tokens times the index's denominator
+        fit 61 bits too.
+        """
+        spans = read.last - read.first
+        span_ns = int(spans.sum())
+        if self._span_ns + span_ns >= MOST_NS:
+            self.finish()
+        self._span_ns += span_ns
+        low, open_, tokens = _begin(read, self._fluidity)
+        self._result[at] = low
+        open_.which = at[open_.which]
+        if len(open_.which):
+            self._waiting.append(self._step(open_, tokens))
+
+    def finish(self) -> None:
+        """Find the targets of all that were added."""
+        if self._waiting:
+            open_ = _Open.joined([one for one, _ in self._waiting])
+            tokens = _Tokens.joined([one for _, one in self._waiting])
+            while len(open_.which):
+                open_, tokens = self._step(open_, tokens)
+        self._waiting, self._span_ns = [], 0
+
+    def _step(self, open_: _Open, tokens: _Tokens) -> tuple[_Open, _Tokens]:
+        """Try one target of each request; return what is left to be searched."""
+        numerator, denominator = self._fluidity.as_integer_ratio()
         tried = np.where(
             open_.bounded, open_.high - 1, np.minimum((open_.low + open_.high) // 2, open_.low + open_.stride)
         )
@@ -89,12 +135,12 @@ def smallest_targets(read: Ragged, fluidity: Fraction) -> Ints:
         open_.high = np.minimum(bound, open_.high)
         left = open_.low < open_.high
         if not left.all():
-            result[open_.which] = open_.low
+            self._result[open_.which] = open_.low
         alive = _alive(tokens, late, kept, left)
         if 4 * len(alive) < 3 * len(tokens.index):
             counts = np.where(kept, tokens.counts, tardy)[left]
-            open_, tokens = open_.only(left), _Tokens(tokens.index[alive], tokens.since[alive], counts)
-    return result
+            return open_.only(left), _Tokens(tokens.index[alive], tokens.since[alive], counts)
+        return open_, tokens
 
 
 def _alive(tokens: _Tokens, late: Climb, kept: Bools, left: Bools) -> Ints:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.judged import Bools, Floats, Ints
+    from otel_llm.slo.many_fluid import FluidTargets
     from otel_llm.slo.ragged import Ragged
     from otel_llm.slo.recorded import Recorded
     from otel_llm.slo.runs import Runs
@@ -31,11 +32,15 @@ _ROOM = 2**61  # a sum of a few such still fits 64 bits
 
 
 def judge_many(
-    requests: Recorded, classes: Sequence[SloClass], class_index: NDArray[np.integer] | None = None
+    requests: Recorded,
+    classes: Sequence[SloClass],
+    class_index: NDArray[np.integer] | None = None,
+    fluid: FluidTargets | None = None,
 ) -> Judged:
     """Judge every request by its class, exactly as `judge` does.
 
-    `class_index` (R,): positions in `classes`; None where all are judged by the first. Raises ValueError for an index
+    `class_index` (R,): positions in `classes`; None where all are judged by the first. `fluid` is given the tokens read
+    of each request on the way: what `fluid_tbt_many` finds costs less so. Raises ValueError for an index
     that is no position, OverflowError for a length beyond 64 bits (292 years). The work goes in blocks of one class
     that fit the cache; a block of which a time or a threshold is so large that sums could leave 64 bits is judged
     request by request.
@@ -43,7 +48,7 @@ def judge_many(
     out = Judged.empty(len(requests))
     out.outcome[:] = requests.outcomes
     for slo, which in by_class(requests, classes, class_index):
-        if not _judge_block(requests, which, slo, out):
+        if not _judge_block(requests, which, slo, out, fluid):
             for index in which.tolist():
                 out.put(index, _judge_one(requests, index, slo))
     return out
@@ -67,12 +72,15 @@ def _prompt(requests: Recorded, index: int) -> int | None:
     return int(prompts.values[index]) if prompts is not None and prompts.known[index] else None
 
 
-def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged) -> bool:
+def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged, fluid: FluidTargets | None) -> bool:
     """Write the verdicts on the requests `which`, of one class; False, with none written, where sums may overflow."""
     commit = requests.commit_ns[which]
     end = np.maximum(requests.end_ns[which], commit)
     block = block_of(requests, which)
     every, some = block.every, block.some
+    read, reading = block.read(slo.reads)
+    if fluid is not None and read is not None:
+        fluid.add(slo, which[reading], read)
     if every is not None:
         end[some] = np.maximum(end[some], every.last)
     known, first_due = _first_due(requests, which, slo)
@@ -85,7 +93,6 @@ def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged) ->
         out.ttft_ns[at] = every.first - commit[some]
         out.span_ns[at] = every.last - every.first
         out.tbt_p50_ns[at], out.tbt_p99_ns[at], out.tbt_max_ns[at] = gap_ranks(every)
-    read, reading = block.read(slo.reads)
     state = runs(read, reading, commit, commit + first_due, slo)
     _conclude(which, end, known, state, slo, out)
     return True

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.slo.fluid import fluid_tbt_ns, targets
-from otel_llm.slo.fluid_search import smallest_targets
+from otel_llm.slo.fluid_search import MOST_NS, TargetSearch
 from otel_llm.slo.judged import Masked
-from otel_llm.slo.ragged import BLOCK_TOKENS, Ragged, block_of, by_class
+from otel_llm.slo.ragged import block_of, by_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.judged import Ints
+    from otel_llm.slo.ragged import Ragged
     from otel_llm.slo.recorded import Recorded
-
-_ROOM = 2**61
-_BLOCK_TOKENS = 4 * BLOCK_TOKENS
-"""Most of a search's steps look at few tokens: what a step costs is worth spreading over more of them."""
 
 
 def fluid_tbt_many(
@@ -33,25 +30,43 @@ def fluid_tbt_many(
 
     The same as `fluid_tbt_ns` for each, at its class's fluidity objective; `class_index` as for `judge_many`.
     """
-    result = Masked(np.zeros(len(requests), np.int64), np.zeros(len(requests), np.bool_))
-    for slo, which in by_class(requests, classes, class_index, _BLOCK_TOKENS):
+    found = FluidTargets(len(requests))
+    for slo, which in by_class(requests, classes, class_index):
         read, reading = block_of(requests, which).read(slo.reads)
         if read is not None:
-            enough = read.lengths > 1
-            at = which[reading[enough]]
-            result.values[at] = _smallest(read, targets(slo.objective)[0])[enough]
-            result.known[at] = True
-    return result
+            found.add(slo, which[reading], read)
+    return found.masked()
 
 
-def _smallest(read: Ragged, fluidity: Fraction) -> Ints:
-    if not fluidity:
-        return np.ones(len(read.starts), np.int64)
-    span = read.last.astype(np.float64) - read.first
-    # Times are in order: where a span fits 64 bits, so does each gap in it.
-    longest = int(read.lengths.max()) * fluidity.denominator
-    if float(span.sum()) >= _ROOM or longest >= _ROOM:
-        ends = read.starts + read.lengths
-        tokens = (read.times[start:end].tolist() for start, end in zip(read.starts, ends, strict=True))
-        return np.array([fluid_tbt_ns(times, fluidity) or 0 for times in tokens], np.int64)
-    return smallest_targets(read, fluidity)
+class FluidTargets:
+    """Collects the smallest TBT targets in ns of R requests, block by block."""
+
+    def __init__(self, requests: int) -> None:
+        self._found = Masked(np.zeros(requests, np.int64), np.zeros(requests, np.bool_))
+        self._searches: dict[Fraction, TargetSearch] = {}
+
+    def add(self, slo: SloClass, at: Ints, read: Ragged) -> None:
+        """Take requests of one class, at these places; `read`: the tokens read of each."""
+        fluidity = targets(slo.objective)[0]
+        self._found.known[at] = read.lengths > 1
+        if not fluidity:
+            self._found.values[at] = 1
+            return
+        span_ns = read.last.astype(np.float64) - read.first
+        # Times are in order: where a span fits 64 bits, so does each gap in it.
+        longest = int(read.lengths.max()) * fluidity.denominator
+        if float(span_ns.sum()) >= MOST_NS or longest >= MOST_NS:
+            ends = read.starts + read.lengths
+            tokens = (read.times[start:end].tolist() for start, end in zip(read.starts, ends, strict=True))
+            self._found.values[at] = [fluid_tbt_ns(times, fluidity) or 0 for times in tokens]
+            return
+        search = self._searches.get(fluidity)
+        if search is None:
+            search = self._searches[fluidity] = TargetSearch(self._found.values, fluidity)
+        search.add(at, read)
+
+    def masked(self) -> Masked:
+        """Return the targets (R,) of all requests, unknown below two tokens read."""
+        for search in self._searches.values():
+            search.finish()
+        return Masked(np.where(self._found.known, self._found.values, 0), self._found.known)
