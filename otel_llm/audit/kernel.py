@@ -155,7 +155,9 @@ def _unjudged(
     spread: dict[str, Masked],
 ) -> None:
     """Write what can be said of streams that cannot be judged, one by one: they are few."""
-    some = streams.take(pa.array(which)) if len(which) else streams.slice(0, 0)
+    if not len(which):
+        return
+    some = streams.take(pa.array(which))
     for place, stream in zip(which.tolist(), from_batch(some), strict=True):
         slo = slos[index[place]]
         row = unjudged_row(stream.resolved, slo.name, stream.times_ns, stream.kinds, slo.reads)
