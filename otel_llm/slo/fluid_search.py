@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from otel_llm.slo.ragged import LONG
 from otel_llm.slo.rises import climb
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
     steps = np.maximum(read.lengths - 1, 1)
     share = float(fluidity) * (1 - 1e-9)
     low = np.maximum(1, ((read.last - read.first) / steps * share).astype(np.int64))
-    index = np.flatnonzero(read.gaps > np.repeat(low, read.lengths))
+    least_gap = np.minimum(low, LONG - 1).astype(np.uint32)
+    index = np.flatnonzero(read.gaps > np.repeat(least_gap, read.lengths))
     counts = np.diff(np.searchsorted(index, read.starts), append=len(index))
     which = np.flatnonzero(counts)
     counts, result = counts[which], low.copy()
@@ -188,7 +190,7 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
     if not len(which):
         return result, open_, _Tokens(index, index, counts)
     starts = np.cumsum(counts) - counts
-    high = np.maximum.reduceat(read.gaps[index], starts)
+    high = np.maximum(read.longest[which], low)
     since = read.times[index] - np.repeat(read.first[which], counts)
     index -= np.repeat(read.starts[which], counts)
     most = (steps - 1) * (denominator - numerator) // numerator

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BLOCK_TOKENS = 262_144
 """2 MiB of times: enough that a block's calls cost little a token, and still in the last cache of a core's chip."""
+LONG = 2**32 - 1
+"""4.3 s."""
 _Item = TypeVar("_Item", bound=np.generic)
 
 
@@ -27,13 +29,29 @@ _Item = TypeVar("_Item", bound=np.generic)
 class Ragged:
     """Hold the sorted times of requests one after the other, none of them empty.
 
-    `times` (N,) ns; `starts`, `lengths` (R,); `gaps` (N,) the time since the token before, 0 at a request's first.
+    `times` (N,) ns; `starts`, `lengths` (R,); `gaps` (N,) the time since the token before, ns, LONG where it is that or
+    more, 0 at a request's first: half as wide as a time, since all of them are looked through again and again.
+    `longest` (R,) ns, exactly.
     """
 
     times: Ints
     starts: Ints
     lengths: Ints
-    gaps: Ints
+    gaps: NDArray[np.uint32]
+    longest: Ints
+
+    @classmethod
+    def of(cls, times: Ints, lengths: Ints) -> Ragged:
+        """Put sorted times of requests together, `lengths` (R,) of each."""
+        starts = np.cumsum(lengths) - lengths
+        return cls.of_gaps(times, starts, lengths, _gaps(times, starts))
+
+    @classmethod
+    def of_gaps(cls, times: Ints, starts: Ints, lengths: Ints, gaps: Ints) -> Ragged:
+        """Put them together where the `gaps` (N,) are known as they are."""
+        longest: Ints = np.maximum.reduceat(gaps, starts)
+        short = int(longest.max()) <= LONG
+        return cls(times, starts, lengths, (gaps if short else np.minimum(gaps, LONG)).astype(np.uint32), longest)
 
     @property
     def first(self) -> Ints:
@@ -76,7 +94,7 @@ class Block:
         reading = np.flatnonzero(counts)
         if not len(reading):
             return None, self.some[:0]
-        return _ragged(self.every.times[chosen], counts[reading]), self.some[reading]
+        return Ragged.of(self.every.times[chosen], counts[reading]), self.some[reading]
 
 
 def by_class(
@@ -114,32 +132,33 @@ def block_of(requests: Recorded, which: Ints) -> Block:
         return Block(None, some, None, skewed)
     times = _gather(requests.tokens_ns, requests.offsets, which)
     kinds = None if requests.kinds is None else _gather(requests.kinds, requests.offsets, which)
-    every, commit = _ragged(times, lengths[some]), requests.commit_ns[which][some]
-    backward = np.flatnonzero(every.gaps < 0)
-    least = np.minimum.reduceat(times, every.starts) if len(backward) else every.first
+    lengths, commit = lengths[some], requests.commit_ns[which][some]
+    starts = np.cumsum(lengths) - lengths
+    gaps = _gaps(times, starts)
+    backward = np.flatnonzero(gaps < 0)
+    least = np.minimum.reduceat(times, starts) if len(backward) else times[starts]
     early = np.flatnonzero(least < commit)
     if not len(backward) and not len(early):
-        return Block(every, some, kinds, skewed)
+        return Block(Ragged.of_gaps(times, starts, lengths, gaps), some, kinds, skewed)
     times = times.copy()
     kinds = None if kinds is None else kinds.copy()
-    for index in np.unique(np.searchsorted(every.starts, backward, "right") - 1).tolist():
-        span = slice(every.starts[index], every.starts[index] + every.lengths[index])
+    for index in np.unique(np.searchsorted(starts, backward, "right") - 1).tolist():
+        span = slice(starts[index], starts[index] + lengths[index])
         if kinds is not None:
             kinds[span] = kinds[span][np.argsort(times[span], kind="stable")]
         times[span].sort()
     for index in early.tolist():
-        own = times[every.starts[index] : every.starts[index] + every.lengths[index]]
+        own = times[starts[index] : starts[index] + lengths[index]]
         skewed[index] = np.searchsorted(own, commit[index])
         own[: skewed[index]] = commit[index]
-    return Block(_ragged(times, every.lengths), some, kinds, skewed)
+    return Block(Ragged.of(times, lengths), some, kinds, skewed)
 
 
-def _ragged(times: Ints, lengths: Ints) -> Ragged:
-    starts = np.cumsum(lengths) - lengths
+def _gaps(times: Ints, starts: Ints) -> Ints:
     gaps = np.empty_like(times)
     np.subtract(times[1:], times[:-1], out=gaps[1:])
     gaps[starts] = 0
-    return Ragged(times, starts, lengths, gaps)
+    return gaps
 
 
 def _gather(values: NDArray[_Item], offsets: Ints, which: Ints) -> NDArray[_Item]:

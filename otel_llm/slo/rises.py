@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from otel_llm.slo.ragged import LONG
+
 if TYPE_CHECKING:
     from otel_llm.slo.judged import Ints
     from otel_llm.slo.ragged import Ragged
-
-_SATURATED = 2**32 - 1
 
 
 class Climb(NamedTuple):
@@ -55,7 +55,7 @@ def climb(above: Ints, counts: Ints) -> Climb:
 
 def may_rise(block: Ragged, pace_ns: int) -> Ints:
     """Return the indexes of the tokens that can rise on a line of this pace or of a longer one: see `rises`."""
-    may = block.gaps > pace_ns
+    may = block.gaps > min(pace_ns, LONG - 1)
     may[block.starts] = True
     return np.flatnonzero(may)
 
@@ -69,7 +69,7 @@ def rises(block: Ragged, token: Ints, pace_ns: int, floor_ns: Ints) -> Climb:
     `token` has them, and perhaps others, from `may_rise`.
     """
     gaps = block.gaps[token]
-    token = token[(gaps > pace_ns) | (gaps == 0)]
+    token = token[(gaps > min(pace_ns, LONG - 1)) | (gaps == 0)]
     counts = np.diff(np.searchsorted(token, block.starts), append=len(token))
     above = block.times[token] - token * pace_ns
     above += np.repeat(block.starts * pace_ns - floor_ns, counts)
@@ -79,17 +79,15 @@ def rises(block: Ragged, token: Ints, pace_ns: int, floor_ns: Ints) -> Climb:
 
 def gap_ranks(block: Ragged) -> tuple[Ints, Ints, Ints]:
     """Return the nearest-rank median, 99th percentile and maximum of each request's gaps (R,); 0 where it has none."""
-    gaps, starts, counts = block.gaps, block.starts, block.lengths - 1
-    most: Ints = np.maximum.reduceat(gaps, starts)
-    # Half the width sorts in less than half the time; what does not fit is looked at again below.
-    small = (gaps if int(most.max()) <= _SATURATED else np.minimum(gaps, _SATURATED)).astype(np.uint32)
+    starts, counts = block.starts, block.lengths - 1
+    ordered = block.gaps.copy()
     for start, length in zip(starts.tolist(), block.lengths.tolist(), strict=True):
-        small[start + 1 : start + length].sort()
+        ordered[start + 1 : start + length].sort()
     at50 = starts - (-counts // 2)
     at99 = starts - (-99 * counts // 100)
-    p50, p99 = small[at50].astype(np.int64), small[at99].astype(np.int64)
-    for index in np.flatnonzero(p99 == _SATURATED).tolist():
+    p50, p99 = ordered[at50].astype(np.int64), ordered[at99].astype(np.int64)
+    for index in np.flatnonzero(p99 == LONG).tolist():
         start = int(starts[index])
-        exact = np.sort(gaps[start : start + int(block.lengths[index])])
-        p50[index], p99[index] = exact[at50[index] - start], exact[at99[index] - start]
-    return p50, p99, most
+        exact = np.sort(np.diff(block.times[start : start + int(block.lengths[index])]))
+        p50[index], p99[index] = exact[at50[index] - start - 1], exact[at99[index] - start - 1]
+    return p50, p99, block.longest

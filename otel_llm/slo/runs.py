@@ -123,5 +123,5 @@ def _broken(read: Ragged, first_due: Ints, slo: SloClass) -> Bools:
     if slo.deadline.policy == "dslo":
         return rises(read, may_rise(read, following), following, first_due).peak > first_due
     if slo.deadline.policy == "ttft_tbt":
-        return (read.first > first_due) | (np.maximum.reduceat(read.gaps, read.starts) > following)
+        return (read.first > first_due) | (read.longest > following)
     return np.zeros(len(first_due), np.bool_)
