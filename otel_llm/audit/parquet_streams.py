@@ -80,7 +80,8 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
                 wanted = [name for name in wanted if name != T_SECONDS]
             for group in range(file.metadata.num_row_groups):
                 rows = _rows_at_once(file.metadata.row_group(group))
-                for batch in file.iter_batches(rows, row_groups=[group], columns=wanted):
+                # Without threads: nearly all there is to read is one column.
+                for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
                     yield _streams(path, batch, row)
                     row += len(batch)
     except (pa.ArrowException, OSError) as error:
