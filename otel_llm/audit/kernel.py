@@ -130,6 +130,7 @@ def _classes_of(
 
 def _hex(ids: pa.Array) -> pa.Array:
     """Return a column of bytes, none of them null, as hexadecimal text."""
+    ids = ids.cast(pa.binary())  # 32-bit offsets, whoever made the batch
     _, offsets, data = ids.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(ids) + 1, ids.offset * 4) if len(ids) else np.zeros(1, np.int32)
     first, last = int(bounds[0]), int(bounds[-1])

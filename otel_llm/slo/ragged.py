@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 262_144
 """2 MiB of times: enough that a block's calls cost little a token, and still in the last cache of a core's chip."""
 LONG = 2**32 - 1
-"""4.3 s."""
+"""A gap of so many ns, 4.3 s, or of more."""
 _Item = TypeVar("_Item", bound=np.generic)
 
 
