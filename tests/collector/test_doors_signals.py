@@ -115,7 +115,7 @@ def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path)
             wait_until("nobody new is let in", lambda: not can_connect(door.http))
             connection.sendall(RAW[-1:])
             assert connection.recv(13) == b"HTTP/1.1 200 "
-        said, _ = door.process.communicate(timeout=WAIT_S)
+        said = door.rest()
     assert door.process.returncode == 0, said
     assert "stopped: 1 exports" in said
     assert len(received([tmp_path / "journal"])) == 1
@@ -130,7 +130,7 @@ def test_the_second_time_it_ends_at_once(tmp_path: Path, second: signal.Signals)
         door.process.send_signal(signal.SIGTERM)
         wait_until("not ready", lambda: status(f"{door.web}/readyz")[0] == 503)
         door.process.send_signal(second)
-        said, _ = door.process.communicate(timeout=WAIT_S)
+        said = door.rest()
         assert door.process.returncode == 128 + second
         assert "ended at once" in said
 

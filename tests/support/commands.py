@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +28,23 @@ class Collector:
     def stop(self) -> tuple[int, str]:
         """Ask it to stop; return its exit status and what it still said."""
         self.process.terminate()
-        said, _ = self.process.communicate(timeout=WAIT_S)
+        said = self.rest()
         return self.process.returncode, said
+
+    def rest(self) -> str:
+        """Wait for its end; return what it says until then.
+
+        Not `communicate`, which misses what came together with a line that was read before.
+        """
+        assert self.process.stdout is not None
+        late = threading.Timer(WAIT_S, self.process.kill)
+        late.start()
+        try:
+            said = self.process.stdout.read()
+            self.process.wait()
+        finally:
+            late.cancel()
+        return said
 
 
 def environment() -> dict[str, str]:
