@@ -159,12 +159,15 @@ def _stride(tokens: _Tokens, late: Climb, tried: Ints, over: Ints) -> Ints:
     """Return by how much (R,) a target should be longer that is tried next, where this one misses `over` too many.
 
     A target longer by the share p of it saves about p times t / P misses, t being when the last late token came. The
-    step is shorter: one that ends below the answer tells more, since then all but late tokens fall away.
+    step is shorter: one that ends below the answer tells more, since then all but late tokens fall away. Nor is it
+    longer than t, which no target has to exceed, nor below 0 where none are missed too many: p t / P may be beyond all
+    integers either way.
     """
     some = np.flatnonzero(np.diff(late.bounds))
     stride = np.ones(len(tried), np.int64)
     last = tokens.since[late.entry[late.bounds[some + 1] - 1]]
-    stride[some] += (_LESS * over[some] * tried[some] / last * tried[some]).astype(np.int64)
+    step = _LESS * over[some] * tried[some] / last * tried[some]
+    stride[some] += np.clip(step, 0, last).astype(np.int64)
     return stride
 
 

@@ -19,7 +19,7 @@ from otel_llm.slo.ragged import LONG
 from otel_llm.slo.recorded import Recorded
 from otel_llm.slo.stream import Stream
 
-FLUIDITIES = (Fraction(0), Fraction(1, 2), Fraction(9, 10), Fraction(99, 100), Fraction(1))
+FLUIDITIES = (Fraction(0), Fraction(3, 10**9), Fraction(1, 2), Fraction(9, 10), Fraction(99, 100), Fraction(1))
 ragged = st.lists(st.lists(st.integers(0, 60), max_size=25).map(sorted), max_size=6)
 
 
@@ -59,7 +59,7 @@ def test_bisection_finds_what_trying_every_target_finds(times: list[int], fluidi
 
 
 @examples(300)
-@given(ragged, st.sampled_from(FLUIDITIES), st.sampled_from((1, 1_000_003, LONG // 3, 60_000_000_000)))
+@given(ragged, st.sampled_from(FLUIDITIES), st.sampled_from((1, 1_000_003, LONG // 3, 60_000_000_000, 2**40)))
 def test_the_array_form_agrees(times: list[list[int]], fluidity: Fraction, scale: int) -> None:
     scaled = [[time * scale for time in one] for one in times]
     many = fluid_tbt_many(recorded(scaled), [SloClass(objective=Objective(fluidity))])
