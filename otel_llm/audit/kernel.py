@@ -50,8 +50,10 @@ def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
     """Return the judged requests of a batch of STREAMS, row for row.
 
     Raises:
-        ValueError: an outcome or a kind of token that there is not.
+        ValueError: an outcome or a kind of token that there is not, or a stream without an outcome or an id.
     """
+    if streams.column("outcome").null_count:
+        raise ValueError("a stream has no outcome")
     slos, index, unknown = _classes_of(streams, classes)
     complete = streams.column("complete").to_numpy(zero_copy_only=False)
     cells: dict[str, pa.Array] = {
@@ -129,8 +131,10 @@ def _classes_of(
 
 
 def _hex(ids: pa.Array) -> pa.Array:
-    """Return a column of bytes, none of them null, as hexadecimal text."""
+    """Return a column of bytes as hexadecimal text; raises ValueError where one is null."""
     ids = ids.cast(pa.binary())  # 32-bit offsets, whoever made the batch
+    if ids.null_count:
+        raise ValueError("a stream has no id")
     _, offsets, data = ids.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(ids) + 1, ids.offset * 4) if len(ids) else np.zeros(1, np.int32)
     first, last = int(bounds[0]), int(bounds[-1])

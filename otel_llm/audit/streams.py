@@ -117,7 +117,7 @@ def words_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64],
     plain = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = plain.dictionary_encode()
     words = encoded.dictionary.to_pylist()
-    places = encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False).astype(np.int64)
+    places = encoded.indices.cast(pa.int64()).fill_null(len(words)).to_numpy(zero_copy_only=False)
     return places, [*words, None]
 
 

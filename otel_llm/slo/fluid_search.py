@@ -5,7 +5,8 @@ Such a token rose by ds - di P, ds ns and di tokens after the late token before 
 1 + (ds - di P) // P deadlines. Two things follow from a target that misses too many. Only its late tokens can be late
 under a longer one. And under a longer one each of them misses at most 1 - di + ds // P', none where ds <= di P': so
 where one token's fewer misses are enough, the target at which they fall that far is an upper bound of the answer, and
-mostly is the answer. The search bisects to where that is so, then tries one ns less than the bound.
+mostly is the answer. The search goes up to where that is so, in steps that are guessed from the misses and at least
+double, then halves what is left, or tries one ns less than the bound.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from otel_llm.slo.ragged import Ragged
     from otel_llm.slo.rises import Climb
 
-MOST_NS: Final = 2**61
-"""The spans of the requests that are searched together add up to less: they are laid one behind the other."""
+MOST: Final = 2**61
+"""What numbers stay below, so that two of them add up within 64 bits: see `TargetSearch.add`."""
 _NEVER: Final = 2**62
-_LESS: Final = 0.5
+_STEP_SHARE: Final = 0.5
 """Of the step that would be enough if misses fell as fast as they can."""
 
 
@@ -78,6 +79,7 @@ class TargetSearch:
 
     `result` (R,) takes them. Requests are added in blocks; what the first step, which looks at most tokens, leaves of
     all blocks is searched together: the others look at few, and what a step costs is worth spreading over more of them.
+    Until then those few are kept: of ordinary replies some 7 bytes a token.
     """
 
     def __init__(self, result: Ints, fluidity: Fraction) -> None:
@@ -89,12 +91,12 @@ class TargetSearch:
     def add(self, at: Ints, read: Ragged) -> None:
         """Take requests, whose places in the result are `at`.
 
-        Their times rise, and all spans add up to less than MOST_NS; a request's tokens times the index's denominator
-        fit 61 bits too.
+        Their times rise, and their spans (ns) add up to less than MOST: they are laid one behind the other. A request's
+        tokens times its longest gap (ns), which no target exceeds, are less too, and times the index's denominator.
         """
         spans = read.last - read.first
         span_ns = int(spans.sum())
-        if self._span_ns + span_ns >= MOST_NS:
+        if self._span_ns + span_ns >= MOST:
             self.finish()
         self._span_ns += span_ns
         low, open_, tokens = _begin(read, self._fluidity)
@@ -129,7 +131,9 @@ class TargetSearch:
         over_less = missed - (met + 1) * (denominator - numerator) // numerator
         open_.low = np.where(kept, open_.low, tried + 1)
         open_.high = np.where(kept, tried, open_.high)
-        open_.stride = np.where(kept, open_.stride, _stride(tokens, late, tried, over))
+        # At least twice the last: misses may fall by far less than they can, as where all late tokens come first.
+        stride = np.maximum(_stride(tokens, late, tried, over), np.minimum(2 * open_.stride, MOST))
+        open_.stride = np.where(kept, open_.stride, stride)
         wanted = np.where(kept, _NEVER, np.where(open_.none, 0, np.maximum(over_less, 1)))
         bound = _bounds(tokens, late, more, wanted, np.where(open_.none, _NEVER, over))
         open_.bounded = bound <= open_.high
@@ -166,7 +170,7 @@ def _stride(tokens: _Tokens, late: Climb, tried: Ints, over: Ints) -> Ints:
     some = np.flatnonzero(np.diff(late.bounds))
     stride = np.ones(len(tried), np.int64)
     last = tokens.since[late.entry[late.bounds[some + 1] - 1]]
-    step = _LESS * over[some] * tried[some] / last * tried[some]
+    step = _STEP_SHARE * over[some] * tried[some] / last * tried[some]
     stride[some] += np.clip(step, 0, last).astype(np.int64)
     return stride
 

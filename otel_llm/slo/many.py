@@ -40,9 +40,9 @@ def judge_many(
     """Judge every request by its class, exactly as `judge` does.
 
     `class_index` (R,): positions in `classes`; None where all are judged by the first. `fluid` is given the tokens read
-    of each request on the way: what `fluid_tbt_many` finds costs less so. Raises ValueError for an index
-    that is no position, OverflowError for a length beyond 64 bits (292 years). The work goes in blocks of one class
-    that fit the cache; a block of which a time or a threshold is so large that sums could leave 64 bits is judged
+    of each request on the way, which is cheaper than to read them again for `fluid_tbt_many`. Raises ValueError for an
+    index that is no position, OverflowError for a length beyond 64 bits (292 years). The work goes in blocks of one
+    class that fit the cache; a block of which a time or a threshold is so large that sums could leave 64 bits is judged
     request by request.
     """
     out = Judged.empty(len(requests))

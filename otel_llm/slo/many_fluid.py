@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.slo.fluid import fluid_tbt_ns, targets
-from otel_llm.slo.fluid_search import MOST_NS, TargetSearch
+from otel_llm.slo.fluid_search import MOST, TargetSearch
 from otel_llm.slo.judged import Masked
 from otel_llm.slo.ragged import block_of, by_class
 
@@ -29,6 +29,7 @@ def fluid_tbt_many(
     """Return every request's smallest TBT target in ns (R,), unknown below two tokens read.
 
     The same as `fluid_tbt_ns` for each, at its class's fluidity objective; `class_index` as for `judge_many`.
+    Raises OverflowError for a target beyond 64 bits.
     """
     found = FluidTargets(len(requests))
     for slo, which in by_class(requests, classes, class_index):
@@ -54,8 +55,9 @@ class FluidTargets:
             return
         span_ns = read.last.astype(np.float64) - read.first
         # Times are in order: where a span fits 64 bits, so does each gap in it.
-        longest = int(read.lengths.max()) * fluidity.denominator
-        if float(span_ns.sum()) >= MOST_NS or longest >= MOST_NS:
+        lines_ns = float((read.longest.astype(np.float64) * read.lengths).max())
+        counts = int(read.lengths.max()) * fluidity.denominator
+        if max(float(span_ns.sum()), lines_ns, counts) >= MOST:
             ends = read.starts + read.lengths
             tokens = (read.times[start:end].tolist() for start, end in zip(read.starts, ends, strict=True))
             self._found.values[at] = [fluid_tbt_ns(times, fluidity) or 0 for times in tokens]

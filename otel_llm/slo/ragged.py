@@ -101,17 +101,20 @@ def by_class(
     requests: Recorded,
     classes: Sequence[SloClass],
     class_index: NDArray[np.integer] | None,
-    block_tokens: int = BLOCK_TOKENS,
+    block_tokens: int | None = None,
 ) -> Iterator[tuple[SloClass, Ints]]:
     """Yield every request once, as (class, positions of some requests of it), about `block_tokens` tokens at a time.
 
-    `class_index` (R,): positions in `classes`, the first for all where None; raises ValueError where it is none.
+    `block_tokens`: BLOCK_TOKENS where None. `class_index` (R,): positions in `classes`, the first for all where None;
+    raises ValueError where it is none.
     """
     if class_index is None:
         class_index = np.zeros(len(requests), np.intp)
     in_range = not len(class_index) or 0 <= class_index.min() <= class_index.max() < len(classes)
     if len(class_index) != len(requests) or not in_range:
         raise ValueError(f"class_index must be {len(requests)} positions in {len(classes)} classes")
+    if block_tokens is None:
+        block_tokens = BLOCK_TOKENS
     lengths = np.diff(requests.offsets)
     for code, slo in enumerate(classes):
         chosen = np.flatnonzero(class_index == code)
@@ -135,7 +138,10 @@ def block_of(requests: Recorded, which: Ints) -> Block:
     lengths, commit = lengths[some], requests.commit_ns[which][some]
     starts = np.cumsum(lengths) - lengths
     gaps = _gaps(times, starts)
-    backward = np.flatnonzero(gaps < 0)
+    falls = np.zeros(len(times), np.bool_)  # by the times: a gap that leaves 64 bits changes its sign
+    np.less(times[1:], times[:-1], out=falls[1:])
+    falls[starts] = False
+    backward = np.flatnonzero(falls)
     least = np.minimum.reduceat(times, starts) if len(backward) else times[starts]
     early = np.flatnonzero(least < commit)
     if not len(backward) and not len(early):

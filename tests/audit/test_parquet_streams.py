@@ -111,6 +111,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "model": ({"t_seconds": [[1.0]], "model": [3]}, "column model: int64; expected string"),
     "commit": ({"t_seconds": [[1.0]], "commit_ns": [1.5]}, "column commit_ns: double; expected int64"),
     "kinds": ({"t_seconds": [[1.0]], "kinds": [b"\x00\x00"]}, "column kinds"),
+    "kinds beside none": (
+        {"t_seconds": [[1.0], [1.0]], "kinds": pa.array([None, b"\x09"], pa.binary())},
+        "column kinds",
+    ),
     "kind": ({"t_seconds": [[1.0]], "kinds": [b"\x09"]}, "column kinds"),
     "null": ({"t_seconds": [[1.0]], "measured_at": pa.array([None], pa.string())}, "column measured_at: null"),
     "known": ({"t_seconds": [[1.0]], "known_tokens": [5]}, "column known_tokens"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from support.vectors import document
 
 from otel_llm.slo.classes import CONTENT, REASONING, TOOL, Objective, SloClass
 from otel_llm.slo.fluid import DEFAULT_FLUIDITY, DEFAULT_SHARE, fluid_tbt_ns, fluid_token_rate, targets
+from otel_llm.slo.fluid_search import TargetSearch
 from otel_llm.slo.many_fluid import fluid_tbt_many
 from otel_llm.slo.ragged import LONG
 from otel_llm.slo.recorded import Recorded
@@ -96,6 +98,32 @@ def test_times_far_apart_are_judged_too() -> None:
         Recorded.of(far, [-(2**62), 0], [0, 0], ["completed"] * 2), [SloClass(objective=Objective(Fraction(1)))]
     )
     assert many.values.tolist() == [fluid_tbt_ns(one, Fraction(1)) for one in far]
+
+
+@pytest.mark.parametrize(("length", "gap_ns"), [(200, 2**58), (1000, 2**56), (10_000, 2**52)])
+def test_gaps_that_leave_64_bits_when_every_token_is_given_one_are_judged_too(length: int, gap_ns: int) -> None:
+    gaps = np.zeros(length, dtype=np.int64)
+    gaps[[2, length // 2, -1]] = gap_ns, gap_ns // 2, gap_ns - 1000
+    times = np.cumsum(gaps).tolist()
+    for fluidity in (Fraction(length - 1, length), Fraction(length - 2, length), Fraction(99, 100), Fraction(9, 10)):
+        many = fluid_tbt_many(recorded([times]), [SloClass(objective=Objective(fluidity))])
+        assert many.values.tolist() == [fluid_tbt_ns(times, fluidity)]
+
+
+@pytest.mark.parametrize("length", [1_000, 30_000])
+def test_few_targets_are_tried_where_the_slow_tokens_come_first(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    step = TargetSearch._step
+
+    def counted(*arguments: Any) -> Any:
+        tried.append(arguments)
+        return step(*arguments)
+
+    monkeypatch.setattr(TargetSearch, "_step", counted)
+    slow = length // 10 + 3
+    times = np.cumsum([0] + [20_000_000] * slow + [0] * (length - slow - 1)).tolist()
+    assert fluid_tbt_many(recorded([times]), [SloClass()]).values.tolist() == [20_000_000] == [fluid_tbt_ns(times)]
+    assert len(tried) <= 40  # a search by halves takes 25
 
 
 def test_an_objective_of_many_digits_is_kept_exactly() -> None:

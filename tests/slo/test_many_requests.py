@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -12,9 +13,11 @@ from support.patience import examples
 from support.requests import Request, requests, slo_classes
 
 from otel_llm.slo import ragged
-from otel_llm.slo.classes import CONTENT, OUTCOMES, TOOL, Deadline, Fluidity, SloClass
+from otel_llm.slo.classes import CONTENT, OUTCOMES, TOOL, Deadline, Fluidity, Objective, SloClass
+from otel_llm.slo.fluid import fluid_tbt_ns, targets
 from otel_llm.slo.judged import Judged
 from otel_llm.slo.many import judge_many
+from otel_llm.slo.many_fluid import FluidTargets, fluid_tbt_many
 from otel_llm.slo.recorded import Recorded
 from otel_llm.slo.request import judge
 from otel_llm.slo.verdict import Verdict
@@ -50,10 +53,45 @@ def test_blocks_of_any_size_give_the_same(classes: list[SloClass], found: list[R
         [request.kinds for request in found],
     )
     index = [number % 2 for number in range(len(found))]
+    fluid = FluidTargets(len(found))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ragged, "BLOCK_TOKENS", most)
-        many = judge_many(recorded, classes, np.array(index, np.intp))
+        many = judge_many(recorded, classes, np.array(index, np.intp), fluid)
+        alone = fluid_tbt_many(recorded, classes, np.array(index, np.intp))
     assert many.verdicts() == one_by_one(recorded, classes, index)
+    wanted = []
+    for request, code in zip(found, index, strict=True):
+        kinds = request.kinds or [CONTENT] * len(request.tokens_ns)
+        read = [
+            max(time, request.commit_ns)
+            for time, kind in zip(request.tokens_ns, kinds, strict=True)
+            if kind in classes[code].reads
+        ]
+        wanted.append(fluid_tbt_ns(sorted(read), targets(classes[code].objective)[0]))
+    for targets_found in (fluid.masked(), alone):
+        pairs = zip(targets_found.values.tolist(), targets_found.known.tolist(), strict=True)
+        assert [value if known else None for value, known in pairs] == wanted
+
+
+@pytest.mark.parametrize("block_tokens", [1, 1000])
+@pytest.mark.parametrize("fluidity", [Fraction(1), Fraction(9, 10), Fraction(2, 3)], ids=str)
+def test_spans_that_leave_64_bits_together_are_searched_apart(
+    monkeypatch: pytest.MonkeyPatch, block_tokens: int, fluidity: Fraction
+) -> None:
+    monkeypatch.setattr(ragged, "BLOCK_TOKENS", block_tokens)
+    generator = np.random.default_rng(3)
+    times = [np.cumsum(generator.integers(0, 2**55, 40) * generator.integers(0, 2, 40)).tolist() for _ in range(1500)]
+    recorded = Recorded.of(times, [0] * 1500, [0] * 1500, ["completed"] * 1500)
+    many = fluid_tbt_many(recorded, [SloClass(objective=Objective(fluidity))])
+    assert many.values.tolist() == [fluid_tbt_ns(one, fluidity) for one in times]
+
+
+@pytest.mark.parametrize("times", [[FAR + 5, -FAR - 5], [-FAR - 5, FAR + 5]])
+def test_tokens_out_of_order_are_seen_where_their_gap_leaves_64_bits(times: list[int]) -> None:
+    recorded = Recorded.of([times], [min(times)], [max(times)], ["completed"])
+    for many in (judge_many, fluid_tbt_many):
+        with pytest.raises(OverflowError):  # and not a wrong answer
+            many(recorded, [SloClass()])
 
 
 @pytest.mark.parametrize("count", ["deadlines", "tokens"])
