@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.collector.table import Block
+from otel_llm.collector.table import FRESH, Block
 from otel_llm.slo.classes import CONTENT
 
 if TYPE_CHECKING:
@@ -169,22 +169,54 @@ def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places
         if rows.size < len(number):
             begin, stop, number, kind = begin[rows], stop[rows], number[rows], kind[rows]
         block.last_ns[rows] = plain.times_ns[stop - 1]
-        _keep(table, plain.times_ns, slots[rows], begin, stop, kind)
+        times, offsets = _laid_out(plain.times_ns, begin, number)
+        _keep(table, block, slots, rows, times, offsets, kind)
         read = (block.running.reads[rows] >> kind) & 1 == 1
         if not read.all():
-            rows, begin, stop, number = rows[read], begin[read], stop[read], number[read]
+            rows, number = rows[read], number[read]
+            times, offsets = _laid_out(times, offsets[:-1][read], number)
     if rows.size:
-        offsets = np.concatenate(([0], np.cumsum(number)))
-        times = plain.times_ns
-        if offsets[-1] < len(times) or not (begin == offsets[:-1]).all():
-            times = times[np.repeat(begin - offsets[:-1], number) + np.arange(offsets[-1])]
         block.running.apply(rows, times, offsets)
         block.ahead[rows] = 1
     table.put(slots, block)
 
 
-def _keep(table: Table, times_ns: Ints, slots: Ints, begin: Ints, stop: Ints, kinds: Bytes) -> None:
-    """Append the tokens' times to those of their streams."""
+def _laid_out(times_ns: Ints, begin: Ints, number: Ints) -> tuple[Ints, Ints]:
+    """Return the times of these segments, one behind the other, and where each begins and the last ends."""
+    offsets = np.concatenate(([0], np.cumsum(number)))
+    if offsets[-1] == len(times_ns) and (begin == offsets[:-1]).all():
+        return times_ns, offsets
+    return times_ns[np.repeat(begin - offsets[:-1], number) + np.arange(offsets[-1])], offsets
+
+
+def _keep(table: Table, block: Block, slots: Ints, rows: Ints, times_ns: Ints, offsets: Ints, kinds: Bytes) -> None:
+    """Append the tokens of `rows`, which lie one behind the other, to those of their streams."""
+    number = np.diff(offsets)
+    fresh = block.fresh[rows]
+    held = (block.plain[rows] != 0) & (kinds == CONTENT)
+    full = fresh + number > FRESH
+    table.hand_over_all(slots[rows[(full | ~held) & (fresh > 0)]])
+    fresh[full] = 0
+    held &= number < FRESH
+    whole = held.all()
+    begin = offsets[:-1] if whole else offsets[:-1][held]
+    placed, filled = (number, fresh) if whole else (number[held], fresh[held])
+    times = times_ns if whole else _laid_out(times_ns, begin, placed)[0]
+    starts = np.cumsum(placed) - placed
+    room = table.fresh_ns.ravel()
+    into = slots[rows if whole else rows[held]] * FRESH + filled - starts
+    room[np.repeat(into, placed) + np.arange(len(times))] = times
+    if whole:
+        block.fresh[rows] = fresh + number
+        return
+    block.fresh[rows] = np.where(held, fresh + number, 0)
+    chosen = rows[~held]
+    _append(table, slots[chosen], times_ns, offsets[:-1][~held], offsets[1:][~held], kinds[~held])
+    block.plain[chosen] = table.plain[slots[chosen]]
+
+
+def _append(table: Table, slots: Ints, times_ns: Ints, begin: Ints, stop: Ints, kinds: Bytes) -> None:
+    """Hand tokens to their streams."""
     data = times_ns.tobytes()
     times, streams = table.times, table.streams
     starts, ends = (begin * _TIME_BYTES).tolist(), (stop * _TIME_BYTES).tolist()
@@ -196,4 +228,4 @@ def _keep(table: Table, times_ns: Ints, slots: Ints, begin: Ints, stop: Ints, ki
         stream = streams[slot]
         assert stream is not None  # noqa: S101  a slot that is found is taken
         stream.tokens_so_far.append(data[start:end], kind)
-        times[slot] = stream.tokens_so_far.plain_times
+        table.keep(slot, stream.tokens_so_far.plain_times)

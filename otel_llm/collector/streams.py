@@ -79,6 +79,7 @@ class LiveStream:
         """Return the arithmetic, of a stream whose commit is known."""
         if self._arithmetic is None:
             raise LookupError("the stream's commit is not known")
+        self.table.hand_over(self.slot)
         if self.table.ahead.item(self.slot):
             self.table.running.load(self.slot, self._arithmetic.running)
             self.table.ahead[self.slot] = False
@@ -88,6 +89,7 @@ class LiveStream:
     def tokens_so_far(self) -> Stream:
         """Return the arithmetic for its tokens alone: what was judged of them may stand in the columns only."""
         assert self._arithmetic is not None  # noqa: S101  asked of streams that have begun
+        self.table.hand_over(self.slot)
         return self._arithmetic
 
     @property
@@ -147,7 +149,7 @@ class LiveStream:
     def begin(self, resolved: Resolved) -> None:
         """Start the arithmetic, or start it anew with what it had: what it was begun with has changed."""
         assert resolved.commit_ns is not None  # noqa: S101
-        old = self._arithmetic
+        old = self.tokens_so_far if self.begun else None
         arithmetic = self._arithmetic = Stream(self.slo, resolved.commit_ns, resolved.input_tokens)
         if old is None:
             self.table.watermark_ns[self.slot] = resolved.commit_ns
@@ -208,7 +210,7 @@ class LiveStream:
         table.ahead[slot] = False
         table.last_ns[slot] = arithmetic.last_ns
         table.first_ns[slot] = arithmetic.times_ns[0] if arithmetic.times_ns else arithmetic.commit_ns
-        table.times[slot] = arithmetic.plain_times
+        table.keep(slot, arithmetic.plain_times)
 
     def end(self, ended_ns: int) -> None:
         """Note the end; nothing is applied by columns any more."""
@@ -220,7 +222,8 @@ class LiveStream:
         rest, rest_kinds = self.received.token_times()
         if self._arithmetic is None:
             return rest, rest_kinds
-        times, kinds = list(self._arithmetic.times_ns), self._arithmetic.kinds
+        arithmetic = self.tokens_so_far
+        times, kinds = list(arithmetic.times_ns), arithmetic.kinds
         if not rest:
             return times, kinds
         if kinds is None and rest_kinds is None:

@@ -25,10 +25,14 @@ Group = tuple[str, str, str, str]
 
 MOST_GROUPS: Final = 65_536
 """Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
+FRESH: Final = 64
+"""Token times of a stream that are held here: handed to its array one segment at a time, they cost as much as all else.
+"""
+_TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
-    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False}
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
@@ -54,6 +58,8 @@ class Block:
     ahead: Ints
     sieved: Ints
     known_tokens: Ints
+    plain: Ints
+    fresh: Ints
 
     def __init__(self, rows: Ints) -> None:
         self.rows = rows
@@ -73,16 +79,19 @@ class Table(Block):
     can be looked at by columns; `known_tokens`: how many there were when the engine last looked at them. `due_ns`: when
     its rules are to be looked at next, on the collector's axis; `found_ns`: when the first of its request was received;
     `charged_ns`: the end of the last window it was charged to early; `begun`: the commit is known and the end is not.
-    `times[slot]` is the array of a stream's tokens where all of them are read.
+    `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
+    in `fresh_ns[slot]` until somebody asks for them (`hand_over`) or there is no room.
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_free", "_group_at", "by_key", "classes", "groups", "size", "streams", "times",
+        *_SEARCHED, "_class_at", "_free", "_group_at", "by_key", "classes", "fresh_ns", "groups", "size", "streams",
+        "times",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
     charged_ns: Ints
     begun: Bools
+    fresh_ns: Ints
 
     def __init__(self) -> None:
         super().__init__(np.zeros((0, len(_COLUMNS) + WIDTH), dtype=np.int64))
@@ -95,6 +104,7 @@ class Table(Block):
         self._group_at: dict[Group, int] = {}
         self._class_at: dict[int, int] = {}
         self._free: list[int] = []
+        self.fresh_ns = np.empty((0, FRESH), dtype=np.int64)
         for name, empty in _SEARCHED.items():
             setattr(self, name, np.full(0, empty))
 
@@ -149,6 +159,32 @@ class Table(Block):
         """Return the slot of each key, -1 for none."""
         return np.fromiter(map(self.by_key.get, keys, repeat(-1)), dtype=np.int64, count=len(keys))
 
+    def keep(self, slot: int, times: array[int] | None) -> None:
+        """Append the tokens of a stream to this array from now on; None: they are kept elsewhere."""
+        self.times[slot] = times
+        self.plain[slot] = times is not None
+        self.fresh[slot] = 0
+
+    def hand_over(self, slot: int) -> None:
+        """Give a stream's array the tokens that it does not have yet."""
+        fresh = self.fresh.item(slot)
+        if fresh:
+            times = self.times[slot]
+            assert times is not None  # noqa: S101  only then are they held here
+            times.frombytes(self.fresh_ns[slot, :fresh].tobytes())
+            self.fresh[slot] = 0
+
+    def hand_over_all(self, slots: Ints) -> None:
+        """Do so for many streams."""
+        if slots.size:
+            data = self.fresh_ns[slots].tobytes()
+            at = range(0, len(data), FRESH * _TIME_BYTES)
+            for slot, start, fresh in zip(slots.tolist(), at, self.fresh[slots].tolist(), strict=True):
+                times = self.times[slot]
+                assert times is not None  # noqa: S101  as above
+                times.frombytes(data[start : start + fresh * _TIME_BYTES])
+            self.fresh[slots] = 0
+
     def gather(self, slots: Ints) -> Block:
         """Return a copy of these rows; `put` writes it back."""
         return Block(self.rows[slots])
@@ -179,6 +215,9 @@ class Table(Block):
             column = np.full(size, empty)
             column[: self.size] = getattr(self, name)
             setattr(self, name, column)
+        fresh_ns = np.empty((size, FRESH), dtype=np.int64)
+        fresh_ns[: self.size] = self.fresh_ns
+        self.fresh_ns = fresh_ns
         more = size - self.size
         self.streams += [None] * more
         self.times += [None] * more

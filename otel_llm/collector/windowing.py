@@ -85,8 +85,9 @@ class Windowing:
             last - MOST_WINDOWS * self.window_ns,
         )
         known_until_ns = stream.watermark_ns if verdict is None else end_ns
+        unbroken = stream.stream.running.unbroken
         for start in range(first, last, self.window_ns):
-            self._charge_through(stream, start, known_until_ns)
+            self._charge_through(stream, start, known_until_ns, unbroken=unbroken)
         totals = self._of(stream, end_ns)
         totals.charge(ledger.close(verdict))
         totals.ended(resolved.outcome, verdict)
@@ -141,7 +142,8 @@ class Windowing:
             for slot in np.flatnonzero(table.charged_ns < start + self.window_ns).tolist():
                 stream = table.streams[slot]
                 if stream is not None and stream.begun:
-                    self._charge_through(stream, start, stream.known_until_ns)
+                    unbroken = stream.stream.running.unbroken
+                    self._charge_through(stream, start, stream.known_until_ns, unbroken=unbroken)
             totals = self._open.pop(start, {})
             self._closed_until_ns = start + self.window_ns
             self._swept = 0
@@ -153,20 +155,20 @@ class Windowing:
         part = np.arange(self._swept, table.size, PARTS)
         self._swept += 1
         part = part[table.begun[part] & (table.charged_ns[part] < until)]
-        for slot in part.tolist():
+        for slot, unbroken in zip(part.tolist(), table.running.unbroken(part).tolist(), strict=True):
             stream = table.streams[slot]
             if stream is not None and stream.watermark_ns >= until + stream.shift_ns:
-                self._charge_through(stream, start, stream.watermark_ns)
+                self._charge_through(stream, start, stream.watermark_ns, unbroken=unbroken)
                 table.charged_ns[slot] = until
 
-    def _charge_through(self, stream: LiveStream, start: int, known_until_ns: int) -> None:
+    def _charge_through(self, stream: LiveStream, start: int, known_until_ns: int, *, unbroken: bool) -> None:
         if stream.windows is None:
             return
         arithmetic = stream.tokens_so_far
         until = start + self.window_ns + stream.shift_ns
         if arithmetic.commit_ns >= until:
             return
-        charge = stream.windows.advance(arithmetic.read_ns, until, known_until_ns)
+        charge = stream.windows.advance(arithmetic.read_ns, until, known_until_ns, unbroken=unbroken)
         if charge.terms or charge.tokens_read or charge.idle_ns:
             self._totals(start, stream.group).charge(charge)
 

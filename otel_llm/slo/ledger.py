@@ -58,22 +58,28 @@ class Ledger:
         self._count = 0  # tokens before _seen_to_ns
         self._dry_ns = commit_ns - 1  # as in Running
 
-    def advance(self, read_ns: Sequence[int], x_ns: int, known_until_ns: int) -> Charge:
+    def advance(self, read_ns: Sequence[int], x_ns: int, known_until_ns: int, *, unbroken: bool = False) -> Charge:
         """Charge what happened before x and was not charged yet.
 
         `read_ns`: the sorted arrivals of all tokens read so far, later ones included; `known_until_ns`: the end of
         what was reported without a gap. Waiting is charged up to there at most; a token that comes for a time already
-        charged is charged now, and waiting that it disproves is given back.
+        charged is charged now, and waiting that it disproves is given back. `unbroken`: it is known that their reader
+        never waited between the first and the last of them (`Running.unbroken`), so that none has to be looked at.
         """
         if self.closed:
             return NOTHING
         x = max(x_ns, self._seen_to_ns)
         count = self._count
-        if not _divides(read_ns, count, self._seen_to_ns):  # a token came for a time already seen
-            count, self._dry_ns = 0, self.commit_ns - 1
-        upto = bisect_left(read_ns, x, count)
-        if upto > count:
-            self._read_on(read_ns[count:upto])
+        if unbroken:
+            upto = bisect_left(read_ns, x)
+            if upto:
+                self._dry_ns = read_ns[0] + upto * self._slo.pace_ns
+        else:
+            if not _divides(read_ns, count, self._seen_to_ns):  # a token came for a time already seen
+                count, self._dry_ns = 0, self.commit_ns - 1
+            upto = bisect_left(read_ns, x, count)
+            if upto > count:
+                self._read_on(read_ns[count:upto])
         self._count, self._seen_to_ns = upto, x
         allowance = self.commit_ns + self._slo.start_ns + (upto + 1) * self._slo.pace_ns
         idle = max(0, max(self._dry_ns, min(x, known_until_ns)) - allowance)

@@ -64,6 +64,11 @@ class Running:
         self.last_ns = last
         self.allowance_ns += count * slo.pace_ns
 
+    @property
+    def unbroken(self) -> bool:
+        """Tell whether the reader has never waited since the first token read."""
+        return self.count > 0 and self.dry_ns == self.first_ns + self.count * self._slo.pace_ns
+
     def idle_ns(self, x_ns: int) -> int:
         """Return l at an instant not before the last token: max(M_n, x - d_{n+1})."""
         return max(0, max(self.dry_ns, x_ns) - self.allowance_ns)

@@ -140,6 +140,11 @@ class RunningMany:
         """Return l at instants not before each last token."""
         return np.maximum(0, np.maximum(self.dry_ns[rows], x_ns) - self.allowance_ns[rows])
 
+    def unbroken(self, rows: Ints) -> Bools:
+        """Tell of which streams the reader has never waited since the first token read."""
+        found: Bools = self.dry_ns[rows] == self.first_ns[rows] + self.count[rows] * self.pace_ns[rows]
+        return found & (self.count[rows] > 0)
+
     def runway_ns(self, rows: Ints, x_ns: Ints) -> Ints:
         """Return the text left to read at these instants, as a length of time; negative while the reader waits."""
         until: Ints = np.where(self.count[rows] > 0, self.dry_ns[rows], self.allowance_ns[rows])
