@@ -20,11 +20,12 @@ from otel_llm.collector.applying import Applied, apply_plain
 from otel_llm.collector.finished import Finished
 from otel_llm.collector.group_facts import Groups, groups_for
 from otel_llm.collector.metering import Meter, Metered
-from otel_llm.collector.streams import LiveStream
+from otel_llm.collector.opening import Openings
+from otel_llm.collector.streams import LiveStream, group_of
 from otel_llm.collector.table import Table
 from otel_llm.collector.together import apply_ahead, groups
 from otel_llm.collector.watching import Watching
-from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments
+from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments, shift_ns
 from otel_llm.readers.foreign import foreign_tokens
 from otel_llm.readers.plain_segments import TRACE_BYTES, joined
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
@@ -109,6 +110,7 @@ class Evaluator:
     """Who looks at rules of scopes instance and class; None where there are none, and nothing is done for them."""
     by_columns: bool = True
     """Whether rules are looked at by columns where that is certain to find the same; else one by one."""
+    _openings: Openings = field(init=False)
     _parts: dict[RequestKey, Parts] = field(default_factory=dict)
     _flying: Counter[RequestKey] = field(default_factory=Counter)
     _orphans: dict[RequestKey, int] = field(default_factory=dict)
@@ -124,6 +126,7 @@ class Evaluator:
     _now_ns: int = 0
 
     def __post_init__(self) -> None:
+        self._openings = Openings(self.classes)
         self.meter = Meter(self.table)
         self.watching = Watching(self.table, self.rules, by_columns=self.by_columns)
         self.groups = groups_for(self.table, self.meter, self.rules, self.classes, self.counts)
@@ -236,15 +239,23 @@ class Evaluator:
         """
         begun: dict[StreamKey, bool | None] = {}
         touched: dict[StreamKey, bool | None] = {}
+        opened: list[LiveStream] = []
         later: list[Segment] = []
         for segment in batch.segments:
             if segment.seq:
                 later.append(segment)
-            else:  # a commit first: what follows of the stream in this batch can then be applied with all others
+            # A commit first: what follows of the stream in this batch can then be applied with all others.
+            elif (stream := self._open(segment, now_ns)) is not None:
+                opened.append(stream)
+            else:
                 self._take(segment, now_ns, begun)
+        self.counts["segments"] += len(opened)
+        for stream in opened:  # not before: perhaps another choice of the request came, too
+            self.watching.begin(stream)
         for key in begun:
             if self._settle(self.live[key], now_ns)[1]:
                 self._judge(self.live[key])
+        begun.update((stream.key, True) for stream in opened)
         moved = None
         if segments is not None and slots is not None:
             if begun:
@@ -411,7 +422,7 @@ class Evaluator:
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
         """Judge by these classes and decide by these rules from an instant on, streams in flight too."""
         self.advance(now_ns)
-        self.classes = classes
+        self.classes, self._openings = classes, Openings(classes)
         engine = RuleEngine(rules)
         self._decide(engine.succeed(self.rules, now_ns, self.live))
         self.rules = engine
@@ -425,6 +436,33 @@ class Evaluator:
         self._decide(self.watching.advance(now_ns, self.live))
 
     # Segments and request spans.
+
+    def _open(self, segment: Segment, now_ns: int) -> LiveStream | None:
+        """Follow the stream of a commit if nothing else has come of its request; None: it is to be taken as others are.
+
+        So nearly every stream begins. What `_take` and `_settle` find out step by step is known here.
+        """
+        key = (segment.trace_id, segment.span_id)
+        plain = not (segment.choice or segment.first_token or segment.times_ns or semconv.OUTCOME in segment.attributes)
+        if not plain or not self.by_columns or key in self._parts or key in self._finished:
+            return None
+        parts = self._parts[key] = Parts(*key, streams={0: StreamParts.begun(segment)}, since_ns=self._now_ns)
+        opening = self._openings.of(parts)
+        offset_ns = segment.end_ns - now_ns
+        stream = LiveStream(self.table, parts, 0, opening.slo, shift_ns(offset_ns, self.patience.lateness_ns))
+        stream.take_slot(offset_ns=offset_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
+        stream.identify(opening.slo, opening.group, exact_resume=opening.exact_resume)
+        if opening.unknown:
+            self.counts["unknown_slo_class"] += 1
+        if stream.shift_ns:
+            self.counts["shifted_streams"] += 1
+        self.live[stream.key] = stream
+        self._flying[key] = 1
+        self._schedule(now_ns + self.patience.lost_after_ns, "lost", stream.key)
+        self._commit(stream, segment.start_ns, opening.input_tokens)
+        stream.begun_at(segment.end_ns)
+        self.windowing.started(stream)
+        return stream
 
     def _take_segment(self, segment: Segment, now_ns: int) -> LiveStream | None:
         key = (segment.trace_id, segment.span_id)
@@ -460,7 +498,7 @@ class Evaluator:
         self.counts["shifted_streams"] += shift_ns != 0
         stream = LiveStream(self.table, parts, segment.choice, slo, shift_ns)
         stream.take_slot(offset_ns=segment.end_ns - now_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
-        stream.identify(resolved, slo)
+        stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
         stream.known = resolved if segment.seq == 0 else None
         self._schedule(now_ns + self.patience.lost_after_ns, "lost", stream.key)
         return stream
@@ -538,13 +576,13 @@ class Evaluator:
         if resolved is None:
             resolved = stream.resolve()
             slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
-            stream.identify(resolved, slo)
-        self._commit(stream, resolved)
+            stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
+        assert resolved.commit_ns is not None  # noqa: S101  segment 0 or the request span is there
+        self._commit(stream, resolved.commit_ns, resolved.input_tokens)
         self.windowing.started(stream)
 
-    def _commit(self, stream: LiveStream, resolved: Resolved) -> None:
-        stream.begin(resolved)
-        commit_ns = stream.stream.commit_ns
+    def _commit(self, stream: LiveStream, commit_ns: int, input_tokens: int | None) -> None:
+        stream.begin(commit_ns, input_tokens)
         stream.windows = Ledger(stream.slo, commit_ns)
         self.table.begun[stream.slot] = stream.ended_ns is None
 
@@ -631,7 +669,7 @@ class Evaluator:
     def _learn(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
         """Take over what the request span or a late segment 0 changed since the stream was begun."""
         old, group = stream.stream if stream.begun else None, stream.group
-        stream_is = (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
+        stream_is = group_of(resolved, slo)
         same_class = old is None or old.slo is slo or old.slo == slo
         if old is not None and (stream_is != group or not same_class):
             # What was charged under another name goes back under that name, and is charged anew.
@@ -640,21 +678,23 @@ class Evaluator:
             self.sink.charged(self.meter.close(stream, None))
             if self.groups is not None:
                 self.groups.close(stream, None)
-            stream.identify(resolved, slo)
+            stream.identify(slo, stream_is, exact_resume=resolved.exact_resume)
             self.windowing.move_start(stream, group)
             stream.windows = Ledger(slo, old.commit_ns)
         elif stream.slo is not slo or stream_is != group or stream.exact_resume != resolved.exact_resume:
-            stream.identify(resolved, slo)
+            stream.identify(slo, stream_is, exact_resume=resolved.exact_resume)
         if resolved.commit_ns is None:
             return
         if old is None:
-            self._commit(stream, resolved)
+            self._commit(stream, resolved.commit_ns, resolved.input_tokens)
             stream.apply()
             self.windowing.started(stream)
         elif old.commit_ns != resolved.commit_ns:
             self._move_commit(stream, resolved)
         elif not same_class:
-            stream.begin(resolved)  # the ledgers know what was charged: their last charge balances it
+            stream.begin(
+                resolved.commit_ns, resolved.input_tokens
+            )  # the ledgers know what was charged: their last charge balances it
         elif resolved.input_tokens is not None:
             old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
 
@@ -666,7 +706,7 @@ class Evaluator:
             stream.windows = Ledger(stream.slo, resolved.commit_ns)
             self.table.charged_ns[stream.slot] = 0  # what was charged is to be charged again
         counted = self.windowing.take_back_start(stream)
-        stream.begin(resolved)
+        stream.begin(resolved.commit_ns, resolved.input_tokens)
         if counted:
             self.windowing.started(stream)
 
@@ -748,7 +788,7 @@ class Evaluator:
         stream = LiveStream(self.table, parts, 0, slo, resolved.shift_ns(self.patience.lateness_ns))
         stream.take_slot(offset_ns=0, watermark_ns=resolved.commit_ns or 0, receipt_ns=self._now_ns)
         stream.ended_ns = resolved.end_ns
-        stream.identify(resolved, slo)
+        stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
         self.live[stream.key] = stream
         self._flying[parts.trace_id, parts.span_id] += 1
         self._judge(stream, None if tokens is None else resolved, tokens)

@@ -32,10 +32,6 @@ class LiveStream:
     """(trace id, span id, choice)."""
     group: Group = ("", "", "", "")
     """What windows and counters tell streams by; unknown names are empty."""
-    slo_class: str = ""
-    model: str = ""
-    instance: str = ""
-    measured_at: str = ""
     exact_resume: bool = False
     slot: int = -1
     windows: Ledger | None = None
@@ -63,6 +59,26 @@ class LiveStream:
         self.table.receipt_ns[self.slot] = receipt_ns
         since_ns = self.parts.since_ns
         self.table.found_ns[self.slot] = receipt_ns if since_ns is None else min(since_ns, receipt_ns)
+
+    @property
+    def slo_class(self) -> str:
+        """Name the SLO class."""
+        return self.group[0]
+
+    @property
+    def model(self) -> str:
+        """Name the model; here and below "" where unknown."""
+        return self.group[1]
+
+    @property
+    def instance(self) -> str:
+        """Name the replica that serves it."""
+        return self.group[2]
+
+    @property
+    def measured_at(self) -> str:
+        """Say where it is measured: client, relay or server."""
+        return self.group[3]
 
     @property
     def table_key(self) -> bytes | None:
@@ -146,13 +162,12 @@ class LiveStream:
             table.offset_ns[slot] = end_ns - now_ns
         table.receipt_ns[slot] = now_ns
 
-    def begin(self, resolved: Resolved) -> None:
+    def begin(self, commit_ns: int, input_tokens: int | None) -> None:
         """Start the arithmetic, or start it anew with what it had: what it was begun with has changed."""
-        assert resolved.commit_ns is not None  # noqa: S101
         old = self.tokens_so_far if self.begun else None
-        arithmetic = self._arithmetic = Stream(self.slo, resolved.commit_ns, resolved.input_tokens)
+        arithmetic = self._arithmetic = Stream(self.slo, commit_ns, input_tokens)
         if old is None:
-            self.table.watermark_ns[self.slot] = resolved.commit_ns
+            self.table.watermark_ns[self.slot] = commit_ns
         else:
             times, kinds = old.times_ns[old.skewed :], old.kinds
             early = [time for time, _ in self.early]
@@ -162,6 +177,12 @@ class LiveStream:
                 later = bytes(len(times)) if kinds is None else kinds[old.skewed :]
                 arithmetic.extend([*early, *times], bytes(kind for _, kind in self.early) + later)
         self._enter()
+
+    def begun_at(self, end_ns: int) -> None:
+        """Note that the commit, without tokens, was all that came: the next segment can be applied by columns."""
+        table, slot = self.table, self.slot
+        table.watermark_ns[slot] = end_ns
+        table.segments[slot] = table.ready[slot] = 1
 
     def apply(self) -> None:
         """Hand every token that continues the unbroken run to the arithmetic, by number of segment."""
@@ -230,13 +251,12 @@ class LiveStream:
             return times + rest, None
         return times + rest, (kinds or bytes(len(times))) + (rest_kinds or bytes(len(rest)))
 
-    def identify(self, resolved: Resolved, slo: SloClass) -> None:
+    def identify(self, slo: SloClass, group: Group, *, exact_resume: bool) -> None:
         """Take over what is known of the stream now."""
-        self.slo = slo
-        self.slo_class = slo.name
-        self.model = resolved.model or ""
-        self.instance = resolved.instance or ""
-        self.measured_at = resolved.measured_at
-        self.group = (slo.name, self.model, self.instance, self.measured_at)
-        self.exact_resume = resolved.exact_resume
-        self.table.name(self.slot, self.group, slo)
+        self.slo, self.group, self.exact_resume = slo, group, exact_resume
+        self.table.name(self.slot, group, slo)
+
+
+def group_of(resolved: Resolved, slo: SloClass) -> Group:
+    """Return what a stream of a class is told by where streams are added up."""
+    return (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)

@@ -82,6 +82,15 @@ class StreamParts:
     """The highest number of a segment that says how the stream ended."""
     prefix: Prefix = field(default_factory=Prefix)
 
+    @classmethod
+    def begun(cls, commit: Segment) -> StreamParts:
+        """Return what `add` and `fold` leave of a segment 0 that has no tokens and is the first to come."""
+        prefix = Prefix(1, 0, commit.start_ns, commit.end_ns, commit.attributes)
+        if commit.receipt_ns is None:
+            return cls(prefix=prefix)
+        came = (commit.receipt_ns, 0)
+        return cls(offset_ns=commit.end_ns - commit.receipt_ns, first=came, prefix=prefix)
+
     def add(self, segment: Segment) -> bool:
         """Keep `segment` unless its number was there already; return whether it was new."""
         if self.has(segment.seq):
@@ -228,14 +237,8 @@ class Resolved:
         return (self.trace_id, self.span_id, self.choice or 0)
 
     def shift_ns(self, lateness_ns: int) -> int:
-        """Return what to subtract from the stream's times to place them in windows.
-
-        A sender whose clock is off by more than the lateness would otherwise report into windows long closed, or
-        far in the future.
-        """
-        if self.offset_ns is None or abs(self.offset_ns) <= lateness_ns:
-            return 0
-        return self.offset_ns
+        """Return what to subtract from the stream's times to place them in windows."""
+        return shift_ns(self.offset_ns, lateness_ns)
 
 
 @dataclass(slots=True)
@@ -476,6 +479,15 @@ def _offset(span: RequestSpan | None) -> int | None:
 def missing_segments(stream: StreamParts) -> int:
     """Return how many numbers below the highest were not received."""
     return max(stream.held, default=stream.prefix.segments - 1) + 1 - stream.count()
+
+
+def shift_ns(offset_ns: int | None, lateness_ns: int) -> int:
+    """Return what to subtract from times of which the first was received so much before it was.
+
+    A sender whose clock is off by more than the lateness would otherwise report into windows long closed, or far in the
+    future.
+    """
+    return 0 if offset_ns is None or abs(offset_ns) <= lateness_ns else offset_ns
 
 
 def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:

@@ -1,0 +1,50 @@
+"""What a commit says of its stream, remembered by its attributes: most say what others have said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.collector.streams import group_of
+
+if TYPE_CHECKING:
+    from otel_llm.collector.table import Group
+    from otel_llm.readers.assemble import Parts
+    from otel_llm.readers.records import Attributes
+    from otel_llm.slo.classes import SloClass, SloClasses
+
+_REMEMBERED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known of a stream by the attributes of its commit alone; `unknown`: they name a class that is not."""
+
+    slo: SloClass
+    unknown: bool
+    group: Group
+    exact_resume: bool
+    input_tokens: int | None
+
+
+class Openings:
+    """Say what commits mean; `classes`: those that streams are judged by."""
+
+    def __init__(self, classes: SloClasses) -> None:
+        self._classes = classes
+        self._known: dict[int, tuple[Attributes, Opening]] = {}
+
+    def of(self, parts: Parts) -> Opening:
+        """Return what is known of a request of which there is nothing but the commit of choice 0."""
+        attributes = parts.streams[0].prefix.attributes
+        known = self._known.get(id(attributes))  # the reader gives those that are written alike as one object
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[id(attributes)] = attributes, self._read(parts)  # kept, so that no other gets its id
+        return known[1]
+
+    def _read(self, parts: Parts) -> Opening:
+        resolved = parts.resolve(0)
+        slo, unknown = self._classes.choose(resolved.declared_class, resolved.attributes)
+        return Opening(slo, unknown, group_of(resolved, slo), resolved.exact_resume, resolved.input_tokens)
