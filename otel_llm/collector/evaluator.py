@@ -215,7 +215,8 @@ class Evaluator:
         """Let time pass until an export request is received; return the slots of its plain `segments`, -1 for none."""
         slots = self._find(segments)
         self.windowing.begin(now_ns)
-        self.watching.before(self._slots_of(batch, segments, slots), now_ns - 1)
+        if self.watching.is_due(now_ns - 1):
+            self.watching.before(self._slots_of(batch, segments, slots), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         if self.groups is not None:
             self.groups.wake(now_ns)
@@ -324,7 +325,8 @@ class Evaluator:
 
         `slots`: of its plain `segments`, -1 for none: those begin a stream, and perhaps beside others of their request.
         """
-        requests = {(one.trace_id, one.span_id) for one in batch.segments} | {span.key for span in batch.requests}
+        requests = {(one.trace_id, one.span_id) for one in batch.segments}
+        requests.update(span.key for span in batch.requests)
         if segments is not None and slots is not None:
             for place in np.flatnonzero(slots < 0).tolist():
                 key = segments.keys[place]
@@ -466,13 +468,16 @@ class Evaluator:
 
     def _take_segment(self, segment: Segment, now_ns: int) -> LiveStream | None:
         key = (segment.trace_id, segment.span_id)
-        if self._finished.has(key, segment.choice):
-            self.counts["late_or_duplicate_segments"] += 1
-            return None
-        parts = self._parts_of(key)
         stream_key = (*key, segment.choice)
         stream = self.live.get(stream_key)
-        received = parts.stream(segment.choice) if stream is None else stream.received
+        if stream is not None:
+            parts, received = stream.parts, stream.received
+        elif self._finished.has(key, segment.choice):
+            self.counts["late_or_duplicate_segments"] += 1
+            return None
+        else:
+            parts = self._parts_of(key)
+            received = parts.stream(segment.choice)
         if not received.add(segment):
             self.counts["duplicate_segments"] += 1
             return None
@@ -504,10 +509,11 @@ class Evaluator:
         return stream
 
     def _take_request(self, span: RequestSpan, now_ns: int) -> list[StreamKey]:
-        if span.key in self._finished and span.key not in self._parts:
+        key = span.key
+        if key not in self._parts and key in self._finished:
             self.counts["late_request_spans"] += 1
             return []
-        parts = self._parts_of(span.key)
+        parts = self._parts_of(key)
         if not parts.add_request(span):
             self.counts["duplicate_request_spans"] += 1
             return []
@@ -515,12 +521,12 @@ class Evaluator:
         if not parts.streams:  # its segments may be on the way; others' spans wait the same time
             # One with token times is judged before the first window closes that they are in.
             at_ns = span.start_ns if span.events_ns else span.end_ns
-            self._orphans[span.key] = at_ns - parts.resolve(0).shift_ns(self.patience.lateness_ns)
-            self._schedule(now_ns + self.patience.lateness_ns, "orphan", (*span.key, 0))
+            self._orphans[key] = at_ns - parts.resolve(0).shift_ns(self.patience.lateness_ns)
+            self._schedule(now_ns + self.patience.lateness_ns, "orphan", (*key, 0))
             self._waiting_times += len(span.events_ns)
             while self._waiting_times > WAITING_TIMES:
                 self._judge_orphan(next(iter(self._orphans)))
-        return [key for choice in parts.streams if (key := (*span.key, choice)) in self.live]
+        return [stream for choice in parts.streams if (stream := (*key, choice)) in self.live]
 
     def _parts_of(self, key: RequestKey) -> Parts:
         parts = self._parts.get(key)

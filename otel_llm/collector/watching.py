@@ -119,6 +119,10 @@ class Watching:
         """Return the next instant at which a stream is to be looked at by columns."""
         return None if self._due_ns == NEVER else self._due_ns
 
+    def is_due(self, now_ns: int) -> bool:
+        """Tell whether a stream may be due to be looked at by columns up to now."""
+        return self._due_ns <= now_ns
+
     def wake(self, now_ns: int) -> None:
         """Look at what fell due up to now by columns, each stream at its own instant; hand over what may happen."""
         while self._due_ns <= now_ns:
@@ -130,8 +134,6 @@ class Watching:
 
         The others can wait: until something is decided it makes no difference when a stream is found calm.
         """
-        if self._due_ns > now_ns:
-            return
         due = self._table.due_ns
         while (slots := slots[due[slots] <= now_ns]).size:
             self._rouse(np.unique(slots))

@@ -286,6 +286,7 @@ class Parts:
 
         attributes: Attributes = dict(span_attributes)
         stream.tell(attributes)
+        get = attributes.get
 
         outcome = _text(ending.get(semconv.OUTCOME)) or _text(ending_span.get(semconv.OUTCOME)) or "lost"
         commit_ns = stream.commit_ns()
@@ -315,12 +316,11 @@ class Parts:
             trace_id=self.trace_id,
             span_id=self.span_id,
             choice=choice,
-            declared_class=_text(attributes.get(semconv.SLO_CLASS)),
+            declared_class=_text(get(semconv.SLO_CLASS)),
             attributes=attributes,
-            model=_text(attributes.get(semconv.GEN_AI_REQUEST_MODEL))
-            or _text(attributes.get(semconv.GEN_AI_RESPONSE_MODEL)),
-            instance=_text(attributes.get(semconv.INSTANCE)),
-            measured_at=_text(attributes.get(semconv.MEASURED_AT)) or _by_kind(span),
+            model=_text(get(semconv.GEN_AI_REQUEST_MODEL)) or _text(get(semconv.GEN_AI_RESPONSE_MODEL)),
+            instance=_text(get(semconv.INSTANCE)),
+            measured_at=_text(get(semconv.MEASURED_AT)) or _by_kind(span),
             outcome=outcome,
             token_basis=_text(ending.get(semconv.TOKEN_BASIS)) or _text(ending_span.get(semconv.TOKEN_BASIS)),
             commit_ns=commit_ns,
@@ -329,10 +329,10 @@ class Parts:
             complete=whole and commit_ns is not None,
             known_tokens=known_tokens,
             known_until_ns=known_until_ns,
-            input_tokens=_count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
-            exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
+            input_tokens=_count(get(semconv.GEN_AI_USAGE_INPUT_TOKENS)),
+            exact_resume=get(semconv.EXACT_RESUME) is True,
             offset_ns=_offset(span) if stream.offset_ns is None else stream.offset_ns,
-            queue_s=_seconds(attributes.get(semconv.GEN_AI_LATENCY_QUEUE)),
+            queue_s=_seconds(get(semconv.GEN_AI_LATENCY_QUEUE)),
         )
 
     def resolve_foreign(self) -> Resolved | None:

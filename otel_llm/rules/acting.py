@@ -163,6 +163,8 @@ class Acting:
         return "done" if action.verb == "alert" else "unconfirmed"
 
     def _new(self, decisions: list[Decision]) -> list[Decision]:
+        if not self._decided:
+            return decisions
         new = []
         for decision in decisions:
             if decision.key not in self._decided:

@@ -121,7 +121,7 @@ class Ledger:
         return Charge(
             tokens_read=tokens,
             idle_ns=waited,
-            terms=tuple(term for term in (float(tokens), before, -after, -abort_penalty) if term),
+            terms=tuple(filter(None, (float(tokens), before, -after, -abort_penalty))),
             penalty_tokens=max(0.0, after - before) + max(0, -tokens) + abort_penalty,
             refunded_tokens=max(0.0, before - after),
         )
