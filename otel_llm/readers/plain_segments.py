@@ -222,6 +222,9 @@ _HEAD: Final = _form(
 _SEQ_FORM: Final = _form(_SEQ, (1, 1), (len(_SEQ) - 2, 1))
 _FIRST_FORM: Final = _form(_FIRST, (1, 1), (len(_FIRST) - 2, 1))
 _TAIL_FORM: Final = _form(_TAIL)
+_NAME: Final = _form(_NAME_FIELD)
+_SHORTEST_FROM_NAME: Final = _NAME.size + len(_TIMES) + _SEQ_FORM.size + _FIRST_FORM.size + 2 + _TAIL_BYTES
+"""The shortest segment, from its name to its end."""
 
 
 def _event_form(kind: int) -> _Form:
@@ -282,11 +285,15 @@ def take(raws: Sequence[bytes], few: int = FEW, limits: AttributeLimits = DEFAUL
 
 
 def _names(raw: bytes) -> Ints:
-    """Return where the name of a segment stands; cutting a message to pieces is quicker than a search with matches."""
-    pieces = raw.split(_NAME_FIELD)
-    names = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))[:-1]
-    names += len(_NAME_FIELD)
-    return np.cumsum(names) - len(_NAME_FIELD)
+    """Return where the name of a segment stands, but for the last bytes, where nothing of one would follow."""
+    first = np.frombuffer(raw, dtype=np.uint8)[: 1 - _SHORTEST_FROM_NAME] == _NAME_FIELD[0]
+    if np.count_nonzero(first) * _SHORTEST_FROM_NAME > len(raw):  # more than there can be names: made to cost memory
+        pieces = raw.split(_NAME_FIELD)
+        names = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))[:-1]
+        names += len(_NAME_FIELD)
+        return np.cumsum(names) - len(_NAME_FIELD)
+    found = np.flatnonzero(first)
+    return found[_NAME.matches(_words(raw), found)] if found.size else found
 
 
 @dataclass(slots=True)
@@ -339,7 +346,7 @@ def _candidates(raw: bytes, names: Ints, limits: AttributeLimits) -> _Candidates
     words = _words(raw)
     head = names - len(_IDS)
     # Room for the shortest: everything below is read within the message.
-    shortest = _HEAD.size + _SEQ_FORM.size + _FIRST_FORM.size + 2 + _TAIL_BYTES
+    shortest = len(_IDS) + _SHORTEST_FROM_NAME
     head = head[(head >= 4) & (head + shortest <= len(raw))]
     if not head.size:
         return None
