@@ -29,6 +29,7 @@ from otel_llm.collector.front_wire import (
     write_all,
 )
 from otel_llm.collector.grpc_server import GrpcCertificates, GrpcReceiver
+from otel_llm.collector.one_core import MOVE_S, OneCore
 from otel_llm.collector.tokens import KnownTokens
 from otel_llm.shared.errors import StartError
 
@@ -185,9 +186,14 @@ def main(up: int, down: int, told: int, fd: int) -> None:
     """Do what is told over `told`; `up`, `down`: the pipes of the exports; `fd`: the shared numbers."""
     for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # it ends with the process that answers for it
         signal.signal(ignored, signal.SIG_IGN)
+    core = OneCore()
+    core.move()
     door, orders = _Door(up, down, fd), Connection(told)
     try:
         while True:
+            if not orders.poll(MOVE_S):
+                core.move()
+                continue
             name, arguments = orders.recv()
             try:
                 orders.send((getattr(door, name)(*arguments), None))
