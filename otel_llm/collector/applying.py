@@ -195,7 +195,7 @@ def _keep(table: Table, block: Block, slots: Ints, rows: Ints, times_ns: Ints, o
     fresh = block.fresh[rows]
     held = (block.plain[rows] != 0) & (kinds == CONTENT)
     full = fresh + number > FRESH
-    table.hand_over_all(slots[rows[(full | ~held) & (fresh > 0)]])
+    table.hand_over_all(slots[rows[full & (fresh > 0)]])
     fresh[full] = 0
     held &= number < FRESH
     whole = held.all()

@@ -96,6 +96,15 @@ def test_nothing_is_taken_of_no_bytes() -> None:
     assert take([b"", b""], few=1) == [(None, (), b""), (None, (), b"")]
 
 
+@pytest.mark.parametrize("stars", [100, 20_000])
+def test_a_message_full_of_what_names_begin_with_is_read_the_same(stars: int) -> None:
+    segments = [sent_segment(seq, seq, ticks(3), end_ns=END_NS) for seq in range(1, 7)]
+    segments[2] = sent_segment(0, 0, attributes={"note": "*" * stars})
+    around = [*segments, segment_span(9, 9, attributes={"other": "*" * stars})]
+    plain = agree(export(*around))
+    assert count(plain) == 5
+
+
 def test_only_keeps_those_that_are_chosen() -> None:
     raw = export(*[sent_segment(seq, seq, ticks(seq), end_ns=END_NS) for seq in range(1, 7)]).SerializeToString()
     ((plain, _, _),) = take([raw], few=1)

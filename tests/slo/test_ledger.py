@@ -47,6 +47,11 @@ def judged(slo: SloClass, request: Request) -> Judged:
     return Judged(slo, request, verdict, list(stream.read_ns))
 
 
+def never_waited(slo: SloClass, read_ns: list[int]) -> bool:
+    """Tell by the oracle whether the reader of these tokens had text from the first to the last."""
+    return bool(read_ns) and oracle.waited([time - read_ns[0] for time in read_ns], 0, slo.pace_ns) == 0
+
+
 def assert_adds_up(charges: list[Charge], verdict: Verdict) -> None:
     terms = [term for charge in charges for term in charge.terms]
     assert sum(charge.tokens_read for charge in charges) == verdict.tokens_read
@@ -106,6 +111,7 @@ def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
     window_ns = size * slo.pace_ns
     ledger = Ledger(slo, request.commit_ns)
     live: list[tuple[int, Charge]] = []
+    told = Ledger(slo, request.commit_ns)
     last = window_start(one.end_ns, window_ns)
     starts = range(window_start(request.commit_ns, window_ns), last, window_ns)
     for index, start in enumerate(starts):
@@ -113,7 +119,11 @@ def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
         reported = start + window_ns * (1 + ahead[index % len(ahead)])
         seen = [time for time in one.read_ns if time < reported]
         live.append((start, ledger.advance(seen, start + window_ns, min(reported, one.end_ns))))
+        # Who is told that the reader never waited looks at no token, and charges the same.
+        unbroken = told.advance(seen, start + window_ns, min(reported, one.end_ns), unbroken=never_waited(slo, seen))
+        assert unbroken == live[-1][1]
     live.append((last, ledger.close(one.verdict)))
+    assert told.close(one.verdict) == live[-1][1]
     assert [(start, charge) for start, charge in live if charge is not NOTHING] == one.charges(window_ns)
 
 
@@ -126,7 +136,7 @@ def test_whatever_comes_late_the_charges_add_up(
     one = judged(slo, request)
     stream = Stream(slo, request.commit_ns, request.input_tokens)
     kinds = [0] * len(request.tokens_ns) if request.kinds is None else request.kinds
-    ledger = Ledger(slo, request.commit_ns)
+    ledger, told = Ledger(slo, request.commit_ns), Ledger(slo, request.commit_ns)
     charges = []
     taken, upto = 0, request.commit_ns
     for x, known, tokens in steps:
@@ -134,6 +144,9 @@ def test_whatever_comes_late_the_charges_add_up(
         taken = min(len(request.tokens_ns), taken + tokens)
         x_ns, known_ns = (request.commit_ns + step * slo.pace_ns // 2 for step in (x, known))
         charges.append(ledger.advance(stream.read_ns, x_ns, known_ns))
+        unbroken = stream.running.unbroken
+        assert unbroken == never_waited(slo, list(stream.read_ns))
+        assert told.advance(stream.read_ns, x_ns, known_ns, unbroken=unbroken) == charges[-1]
         # What is charged is what all tokens that are there by now say about the time up to the latest x.
         upto = max(upto, x_ns)
         arrivals = [time - request.commit_ns for time in stream.read_ns if time < upto]

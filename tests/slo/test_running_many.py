@@ -53,5 +53,6 @@ def test_a_batch_moves_every_stream_as_one_alone(data: st.DataObject) -> None:
         many.load(row, back)
         assert state(back) == state(running)
         assert (many.due_ns[row] == UNKNOWN) == (running.due_ns is None)
+        assert many.unbroken(np.array([row]))[0] == running.unbroken
         x = last[row] + chance.randrange(3_000 * MS)
         assert many.idle_ns(np.array([row]), np.array([x]))[0] == running.idle_ns(x)

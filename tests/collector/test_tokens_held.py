@@ -1,0 +1,93 @@
+"""The last token times of a stream stand in the table until somebody asks for them: nobody can tell."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+from support.core_cases import at, commit, piece, seen, take
+from support.core_fleets import KIND_WORDS, Seen
+from support.core_spans import TIMES_USUAL
+
+from otel_llm.collector.streams import LiveStream
+from otel_llm.collector.table import FRESH
+from otel_llm.slo.classes import KINDS
+
+SEEDS = round(int(os.environ.get("OTEL_LLM_FLEETS", "30")) * TIMES_USUAL)
+
+
+class Sent:
+    """One stream as it was sent: its tokens so far, and the number of its next segment."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seq = 1
+        self.tokens: list[tuple[int, int]] = []
+        """When each came (unix ns), and its kind."""
+
+    def agree(self, stream: LiveStream) -> None:
+        """Check what the stream has of it."""
+        known = stream.tokens_so_far
+        kinds = bytes(kind for _, kind in self.tokens)
+        assert list(known.times_ns) == [time for time, _ in self.tokens]
+        assert (known.kinds or bytes(len(kinds))) == kinds
+        assert list(known.read_ns) == [time for time, kind in self.tokens if kind in stream.slo.reads]
+        assert stream.stream.running.count == len(known.read_ns)
+
+
+def of(one: Seen, number: int) -> LiveStream:
+    return next(stream for key, stream in one.evaluator.live.items() if int.from_bytes(key[0], "big") == number)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whoever_asks_and_when_finds_every_token(seed: int) -> None:
+    random = Random(seed)
+    one = seen()
+    sent = [Sent(number) for number in range(1, 1 + random.randint(1, 6))]
+    take(one, 0, *(commit(request=stream.number) for stream in sent))
+    ms = 0.0
+    for _ in range(random.randint(1, 12)):
+        ms += 250.0
+        pieces = []
+        for stream in random.sample(sent, random.randint(1, len(sent))):
+            count = random.choice((0, 1, 8, 8, FRESH - 1, FRESH, FRESH + 1, 2 * FRESH))
+            word = random.choice(KIND_WORDS) if random.random() < 0.1 else None
+            times = [ms - 240.0 + i for i in range(count)]
+            pieces.append(piece(stream.seq, len(stream.tokens), times, ms, request=stream.number, kind=word))
+            stream.tokens += [(at(time), 0 if word is None else KINDS.index(word)) for time in times]
+            stream.seq += 1
+        take(one, ms, *pieces)
+        for stream in random.sample(sent, random.randint(0, len(sent))):
+            stream.agree(of(one, stream.number))
+    for stream in sent:
+        stream.agree(of(one, stream.number))
+
+
+def test_what_is_held_stays_with_its_stream_when_the_table_grows() -> None:
+    one = seen()
+    first = Sent(1)
+    take(one, 0, commit(request=1))
+    take(one, 250, piece(1, 0, [100, 200], 250))
+    first.tokens = [(at(100), 0), (at(200), 0)]
+    size = one.evaluator.table.size
+    take(one, 300, *(commit(300, request=number) for number in range(2, 2 + size)))
+    assert one.evaluator.table.size > size
+    assert one.evaluator.table.fresh.item(of(one, 1).slot) == 2
+    first.agree(of(one, 1))
+
+
+def test_a_stream_that_gets_the_place_of_another_has_none_of_its_tokens() -> None:
+    one = seen()
+    take(one, 0, commit(request=1))
+    take(one, 250, piece(1, 0, [100, 200], 250))
+    slot = of(one, 1).slot
+    one.evaluator.advance(at(200_000))  # lost
+    assert not one.evaluator.live
+    take(one, 200_001, commit(200_001, request=2))
+    assert of(one, 2).slot == slot
+    Sent(2).agree(of(one, 2))
+    take(one, 200_250, piece(1, 0, [200_100], 200_250, request=2))
+    second = Sent(2)
+    second.tokens = [(at(200_100), 0)]
+    second.agree(of(one, 2))
