@@ -271,7 +271,8 @@ class Evaluator:
         for span in batch.requests:
             for key in self._take_request(span, now_ns):
                 touched.setdefault(key, None)
-        self.counts["ignored_spans"] += batch.ignored
+        if batch.ignored:
+            self.counts["ignored_spans"] += batch.ignored
         for reason, number in batch.refused.items():
             self.counts[f"refused.{reason}"] += number
         for name, number in batch.anomalies.items():
@@ -291,7 +292,8 @@ class Evaluator:
         if stream is None:
             return
         late = now_ns + stream.offset_ns - segment.end_ns > self.patience.lateness_ns
-        self.counts["late_segments"] += late
+        if late:
+            self.counts["late_segments"] += 1
         touched[stream.key] = bool(touched.get(stream.key)) or not late
 
     def _look_at(
@@ -656,8 +658,10 @@ class Evaluator:
         row: Callable[[], Row]
         if resolved.complete and stream.begun and resolved.end_ns is not None:
             verdict = stream.stream.finish(resolved.end_ns, resolved.outcome)
-            self.counts["skewed_tokens"] += verdict.skewed
-            self.counts["missing_empty_segments"] += missing_segments(stream.received)
+            if verdict.skewed:
+                self.counts["skewed_tokens"] += verdict.skewed
+            if missing := missing_segments(stream.received):
+                self.counts["missing_empty_segments"] += missing
             row = partial(_judged, resolved, slo.name, verdict)
         else:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
@@ -667,7 +671,8 @@ class Evaluator:
         if self.groups is not None:
             self.groups.ended(stream, resolved.outcome, verdict, self._now_ns)
         self.counts["judged"] += 1
-        self.counts["lost"] += resolved.outcome == "lost"
+        if resolved.outcome == "lost":
+            self.counts["lost"] += 1
         stream.parts.streams[stream.choice] = StreamParts()  # seen, judged: no more than that is remembered
         self.sink.charged(self.meter.close(stream, verdict))
         self.sink.stream_judged(stream, row, verdict)

@@ -93,19 +93,22 @@ class LiveStream:
     @property
     def stream(self) -> Stream:
         """Return the arithmetic, of a stream whose commit is known."""
-        if self._arithmetic is None:
+        arithmetic, table, slot = self._arithmetic, self.table, self.slot
+        if arithmetic is None:
             raise LookupError("the stream's commit is not known")
-        self.table.hand_over(self.slot)
-        if self.table.ahead.item(self.slot):
-            self.table.running.load(self.slot, self._arithmetic.running)
-            self.table.ahead[self.slot] = False
-        return self._arithmetic
+        if table.fresh.item(slot):
+            table.hand_over(slot)
+        if table.ahead.item(slot):
+            table.running.load(slot, arithmetic.running)
+            table.ahead[slot] = False
+        return arithmetic
 
     @property
     def tokens_so_far(self) -> Stream:
         """Return the arithmetic for its tokens alone: what was judged of them may stand in the columns only."""
         assert self._arithmetic is not None  # noqa: S101  asked of streams that have begun
-        self.table.hand_over(self.slot)
+        if self.table.fresh.item(self.slot):
+            self.table.hand_over(self.slot)
         return self._arithmetic
 
     @property

@@ -76,7 +76,7 @@ class Windowing:
         if ledger is None or not stream.begun:
             self._of(stream, end_ns).ended(resolved.outcome, None)
             return
-        arithmetic = stream.tokens_so_far
+        arithmetic = stream.stream
         end_ns = max(end_ns, arithmetic.last_ns)
         last = self._place(end_ns - stream.shift_ns)
         first = max(
@@ -85,7 +85,7 @@ class Windowing:
             last - MOST_WINDOWS * self.window_ns,
         )
         known_until_ns = stream.watermark_ns if verdict is None else end_ns
-        unbroken = stream.stream.running.unbroken
+        unbroken = arithmetic.running.unbroken
         for start in range(first, last, self.window_ns):
             self._charge_through(stream, start, known_until_ns, unbroken=unbroken)
         totals = self._of(stream, end_ns)

@@ -478,7 +478,10 @@ def _offset(span: RequestSpan | None) -> int | None:
 
 def missing_segments(stream: StreamParts) -> int:
     """Return how many numbers below the highest were not received."""
-    return max(stream.held, default=stream.prefix.segments - 1) + 1 - stream.count()
+    held = len(stream.held)
+    if not held:
+        return 0
+    return max(stream.held) + 1 - stream.prefix.segments - held
 
 
 def shift_ns(offset_ns: int | None, lateness_ns: int) -> int:
