@@ -11,7 +11,7 @@ protobuf, span by span; nothing is read that protobuf would not have read the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from otel_llm.slo.classes import CONTENT, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     import numpy.typing as npt
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
     Bools = npt.NDArray[np.bool_]
+    _Origin: TypeAlias = "tuple[PlainSegments, int, int]"
 
 TRACE_BYTES: Final = 16
 KEY_BYTES: Final = 24
@@ -60,6 +62,8 @@ class PlainSegments:
     kind: Bytes
     offsets: Ints
     times_ns: Ints
+    origin: _Origin | None = field(default=None, repr=False, compare=False)
+    """Of which segments they are a part, from one place to another."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -78,6 +82,7 @@ class PlainSegments:
             self.kind[start:stop],
             self.offsets[start : stop + 1] - first,
             self.times_ns[first:last],
+            (self, start, stop),
         )
 
     def segment(self, place: int, receipt_ns: int | None = None) -> Segment:
@@ -132,6 +137,9 @@ def joined(parts: Sequence[PlainSegments]) -> PlainSegments:
     """Return the segments of several messages, in their order; `parts` must not be empty."""
     if len(parts) == 1:
         return parts[0]
+    whole = _rejoined(parts[0].origin, (part.origin for part in parts[1:]))
+    if whole is not None:
+        return whole
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return PlainSegments(
         keys=[key for part in parts for key in part.keys],
@@ -143,6 +151,18 @@ def joined(parts: Sequence[PlainSegments]) -> PlainSegments:
         offsets=np.concatenate(([0], np.cumsum(lengths))),
         times_ns=np.concatenate([part.times_ns for part in parts]),
     )
+
+
+def _rejoined(first: _Origin | None, others: Iterable[_Origin | None]) -> PlainSegments | None:
+    """Return as one what was read together and taken apart, None where it is not that."""
+    if first is None:
+        return None
+    whole, begin, upto = first
+    for origin in others:
+        if origin is None or origin[0] is not whole or origin[1] != upto:
+            return None
+        upto = origin[2]
+    return whole.part(begin, upto)
 
 
 _NAME_FIELD: Final = b"\x2a" + bytes((len(semconv.SEGMENT_SPAN),)) + semconv.SEGMENT_SPAN.encode()

@@ -38,7 +38,7 @@ from otel_llm.export.wire import export_request
 from otel_llm.readers import plain_segments
 from otel_llm.readers.attributes import AttributeLimits
 from otel_llm.readers.otlp import read_all
-from otel_llm.readers.plain_segments import PlainSegments, take
+from otel_llm.readers.plain_segments import PlainSegments, joined, take
 from otel_llm.readers.records import DecodeError
 from otel_llm.slo.classes import KINDS
 
@@ -94,6 +94,22 @@ def test_fewer_than_asked_for_are_left_to_protobuf() -> None:
 
 def test_nothing_is_taken_of_no_bytes() -> None:
     assert take([b"", b""], few=1) == [(None, (), b""), (None, (), b"")]
+
+
+def test_what_is_taken_apart_and_joined_again_is_as_before() -> None:
+    raws = [
+        export(*[sent_segment(seq, seq, ticks(seq), end_ns=END_NS, request=at) for seq in range(1, 1 + at)])
+        for at in range(1, 6)
+    ]
+    parts = [one.plain for one in take([raw.SerializeToString() for raw in raws], few=1) if one.plain is not None]
+    assert list(map(len, parts)) == [1, 2, 3, 4, 5]
+    for chosen in (parts, parts[1:4], parts[::-1], [parts[0], parts[2]], [parts[0], parts[1].part(1, 2)]):
+        whole = joined(chosen)
+        copied = joined([one.only(np.ones(len(one), dtype=bool)) for one in chosen])
+        assert whole.keys == copied.keys == [key for one in chosen for key in one.keys]
+        for name in ("seq", "first_token", "start_ns", "end_ns", "kind", "offsets", "times_ns"):
+            assert getattr(whole, name).tolist() == getattr(copied, name).tolist()
+    assert joined(parts[1:4]).seq.base is not None  # a view
 
 
 @pytest.mark.parametrize("stars", [100, 20_000])
