@@ -7,6 +7,7 @@ counted: it costs its own fact, not the tokens.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+    from otel_llm.readers.plain_requests import Placed
     from otel_llm.readers.plain_segments import Taken
 
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
@@ -36,6 +38,8 @@ MOST_PARTS: Final = 200_000
 """Resources, scopes and spans in one export request: an empty one is two bytes, and takes a thousand times that."""
 _MUCH_BYTES: Final = 256 * 1024
 """Smaller messages hold less than that."""
+_SHORT_BYTES: Final = 2048
+"""What is left of a message is remembered up to this length where no span is in it."""
 
 
 def parse(raw: bytes) -> ExportTraceServiceRequest:
@@ -70,8 +74,8 @@ def read_all(
 
 
 def _read(taken: Taken, limits: AttributeLimits) -> Batch | DecodeError:
-    rest = taken.rest
-    if len(rest) > _MUCH_BYTES and plain_segments.parts(rest, MOST_PARTS) > MOST_PARTS:
+    rest, requests = taken.rest, len(taken.requests)
+    if len(rest) + 2 * requests > _MUCH_BYTES and plain_segments.parts(rest, MOST_PARTS) + requests > MOST_PARTS:
         return DecodeError(f"more than {MOST_PARTS} spans, scopes and resources in one export request")
     try:
         return whole(taken, limits=limits)
@@ -85,12 +89,35 @@ def whole(taken: Taken, receipt_ns: int | None = None, limits: AttributeLimits =
     Raises:
         DecodeError: the rest of it is no such message.
     """
-    batch = decode(parse(taken.rest), receipt_ns, limits)
+    senders: tuple[str | None, ...] = ()
+    if taken.bare and len(taken.rest) <= _SHORT_BYTES:
+        senders, batch = _senders(taken.rest), Batch(requests=[request for request, _, _ in taken.requests])
+    else:
+        message = parse(taken.rest)
+        batch = _decoded(message, receipt_ns, limits, taken.requests)
+        if taken.requests:
+            senders = _senders_of(message)
+    for request, resource, _ in taken.requests:
+        request.receipt_ns, request.instance_id = receipt_ns, senders[resource]
     batch.plain = taken.plain
     for segment in taken.saying:
         segment.receipt_ns = receipt_ns
     batch.segments += taken.saying
     return batch
+
+
+def _senders_of(message: ExportTraceServiceRequest) -> tuple[str | None, ...]:
+    return tuple(_instance_id(resource_spans.resource.attributes) for resource_spans in message.resource_spans)
+
+
+@lru_cache(maxsize=256)
+def _senders(shell: bytes) -> tuple[str | None, ...]:
+    """Return who sent what stood in an export request of which no span is left; most senders send many.
+
+    Raises:
+        DecodeError: these bytes are no such message.
+    """
+    return _senders_of(parse(shell))
 
 
 def parse_cut(raw: bytes) -> tuple[ExportTraceServiceRequest, bool]:
@@ -129,12 +156,24 @@ def decode(
     message: ExportTraceServiceRequest, receipt_ns: int | None = None, limits: AttributeLimits = DEFAULT_LIMITS
 ) -> Batch:
     """Return the records of `message`; it raises nothing, what is unusable is counted in the batch."""
+    return _decoded(message, receipt_ns, limits, ())
+
+
+def _decoded(
+    message: ExportTraceServiceRequest, receipt_ns: int | None, limits: AttributeLimits, requests: Sequence[Placed]
+) -> Batch:
+    """Return the records of `message`, and between them, where they stood, request spans that were taken of it."""
     batch = Batch()
     budget = MAX_MESSAGE_TOKENS
+    waiting = [*reversed(requests)]
+    number = 0
     for resource_spans in message.resource_spans:
         instance_id = _instance_id(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
             for span in scope_spans.spans:
+                while waiting and waiting[-1][2] <= number:
+                    batch.requests.append(waiting.pop()[0])
+                number += 1
                 try:
                     allowed = min(budget, MAX_TOKENS)
                     if span.name == semconv.SEGMENT_SPAN:
@@ -148,6 +187,7 @@ def decode(
                         batch.ignored += 1
                 except (RefusedSpan, TokenEventError) as refusal:
                     batch.refused[str(refusal)] += 1
+    batch.requests += [request for request, _, _ in reversed(waiting)]
     return batch
 
 

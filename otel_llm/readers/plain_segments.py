@@ -20,8 +20,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
 from otel_llm.readers.attributes import DEFAULT_LIMITS
+from otel_llm.readers.plain_requests import SEGMENTS_KEY, plain_requests
 from otel_llm.readers.records import Segment
-from otel_llm.readers.saying import MOST_BYTES, said
+from otel_llm.readers.saying import MOST_BYTES, framed, said
 from otel_llm.readers.token_events import MAX_MESSAGE_TOKENS, MAX_TIME_NS
 from otel_llm.slo.classes import CONTENT, KINDS
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from otel_llm.readers.attributes import AttributeLimits
+    from otel_llm.readers.plain_requests import Placed, PlainRequests
     from otel_llm.readers.records import Attributes
 
     Ints = npt.NDArray[np.int64]
@@ -264,26 +266,35 @@ class Taken(NamedTuple):
     plain: PlainSegments | None
     saying: Sequence[Segment]
     rest: bytes
+    requests: Sequence[Placed] = ()
+    bare: bool = False
+    """No span is left, only resources and scopes."""
 
 
 def take(raws: Sequence[bytes], few: int = FEW, limits: AttributeLimits = DEFAULT_LIMITS) -> list[Taken]:
-    """Take of each export request the segments that have the form.
+    """Take of each export request the segments that have the form, and the request spans that have theirs.
 
-    They are searched in all requests at once, and only if those may hold `few` or more.
+    They are searched in all requests at once, and only if those may hold `few` or more of either.
     """
     nothing = [Taken(None, (), raw) for raw in raws]
     joint = raws[0] if len(raws) == 1 else b"".join(raws)
     names = _names(joint)
     found = _candidates(joint, names, limits) if len(names) >= few else None
-    if found is None:
+    if found is None and joint.count(SEGMENTS_KEY) < few:
         return nothing
-    walk = _Rest(joint, found.begin, found.end)
-    splits: list[tuple[Ints, bytes] | None] = []
+    walk = _Rest(joint, _NONE if found is None else found.begin, _NONE if found is None else found.end)
+    walk.requests = plain_requests(limits)
+    splits: list[_Split | None] = []
     start = 0
     for raw in raws:
         splits.append(walk.split(start, start + len(raw)))
         start += len(raw)
-    places = np.concatenate([np.zeros(0, dtype=np.int64), *(split[0] for split in splits if split)])
+    if found is None:
+        return [
+            Taken(None, (), split.rest, split.requests, split.bare) if split and split.requests else alone
+            for split, alone in zip(splits, nothing, strict=True)
+        ]
+    places = np.concatenate([_NONE, *(split.places for split in splits if split)])
     says = np.zeros(len(found.begin), dtype=bool)
     says[list(found.saying)] = True
     says = says[places]
@@ -292,12 +303,12 @@ def take(raws: Sequence[bytes], few: int = FEW, limits: AttributeLimits = DEFAUL
     taken = []
     start = plain_start = told_start = 0
     for split, alone in zip(splits, nothing, strict=True):
-        stop = start + (len(split[0]) if split else 0)
+        stop = start + (len(split.places) if split else 0)
         told_stop = told_start + int(says[start:stop].sum())
         plain_stop = stop - told_stop
-        if split and stop > start:
+        if split and (stop > start or split.requests):
             columns = plain.part(plain_start, plain_stop) if plain_stop > plain_start else None
-            taken.append(Taken(columns, told[told_start:told_stop], split[1]))
+            taken.append(Taken(columns, told[told_start:told_stop], split.rest, split.requests, split.bare))
         else:
             taken.append(alone)
         start, plain_start, told_start = stop, plain_stop, told_stop
@@ -516,25 +527,43 @@ def _last_not_after(times: Ints, offsets: Ints, end_ns: Ints) -> Bools:
     return fits
 
 
+_NONE: Final = np.zeros(0, dtype=np.int64)
+
+
+class _Split(NamedTuple):
+    """Which candidates are spans of a message, the rest of it, and the request spans that were read there."""
+
+    places: Ints
+    rest: bytes
+    requests: list[Placed]
+    bare: bool
+
+
 class _Rest:
-    """Walk a message, jump over candidates where a span may stand, and keep everything else."""
+    """Walk a message, jump over candidates where a span may stand, read request spans there, keep everything else."""
+
+    requests: PlainRequests | None = None
 
     def __init__(self, raw: bytes, begin: Ints, end: Ints) -> None:
         self._raw = raw
         self._end = end
         follows = np.zeros(len(begin), dtype=bool)
         follows[1:] = begin[1:] == end[:-1]
-        starts = np.flatnonzero(~follows).tolist()
-        self._runs = dict(zip(begin[starts].tolist(), starts, strict=True))
-        self._stops = dict(zip(starts, [*starts[1:], len(begin)][: len(starts)], strict=True))
-        self._taken: list[Ints] = []
+        starts = np.flatnonzero(~follows)
+        stops = np.append(starts[1:], len(begin))[: len(starts)]
+        runs = zip(starts.tolist(), stops.tolist(), end[stops - 1].tolist(), strict=True)
+        self._runs = dict(zip(begin[starts].tolist(), runs, strict=True))
+        self._taken: list[tuple[int, int]] = []
+        self._placed: list[Placed] = []
+        self._resources = self._left = 0
 
-    def split(self, begin: int, end: int) -> tuple[Ints, bytes] | None:
-        """Return which candidates are spans of the message between these places, and that message without them.
+    def split(self, begin: int, end: int) -> _Split | None:
+        """Return what is read of the message between these places, and that message without it.
 
         None where its fields do not add up.
         """
-        self._taken = []
+        self._taken, self._placed = [], []
+        self._resources = self._left = 0
         try:
             parts = b"".join(
                 self._resource(payload, stop) if tag == _RESOURCE_SPANS_TAG else self._raw[start:stop]
@@ -542,32 +571,46 @@ class _Rest:
             )
         except _MalformedError:
             return None
-        taken = np.concatenate(self._taken) if self._taken else np.zeros(0, dtype=np.int64)
-        return taken, parts
+        places = np.concatenate([_NONE, *(np.arange(first, last) for first, last in self._taken)])
+        return _Split(places, parts, self._placed, self._left == 0)
 
     def _resource(self, start: int, stop: int) -> bytes:
         parts = [
             self._scope(payload, end) if tag == _TAG else self._raw[begin:end]
             for tag, begin, payload, end in self.fields(start, stop)
         ]
-        return _framed(_RESOURCE_SPANS_TAG, parts)
+        self._resources += 1
+        return framed(_RESOURCE_SPANS_TAG, b"".join(parts))
 
     def _scope(self, start: int, stop: int) -> bytes:
         parts: list[bytes] = []
         position = start
+        requests = self.requests
         while position < stop:
             run = self._runs.get(position)
             if run is not None:
-                # The last of a run may belong to whatever stands behind this scope.
-                last = run + int(np.searchsorted(self._end[run : self._stops[run]], stop, side="right"))
-                if last > run:
-                    self._taken.append(np.arange(run, last))
-                    position = int(self._end[last - 1])
+                first, last, behind = run
+                if behind > stop:
+                    # The last of a run may belong to whatever stands behind this scope.
+                    last = first + int(np.searchsorted(self._end[first:last], stop, side="right"))
+                    behind = int(self._end[last - 1])
+                if last > first:
+                    if self._taken and self._taken[-1][1] == first:  # behind a span of another form
+                        first = self._taken.pop()[0]
+                    self._taken.append((first, last))
+                    position = behind
                     continue
-            _, _, following = self._field(position, stop)
+            if requests is not None and self._raw[position] == _TAG:
+                found = requests.read(self._raw, position, stop)
+                if found is not None:
+                    request, position = found
+                    self._placed.append((request, self._resources, self._left))
+                    continue
+            tag, _, following = self._field(position, stop)
+            self._left += tag == _TAG
             parts.append(self._raw[position:following])
             position = following
-        return _framed(_TAG, parts)
+        return framed(_TAG, b"".join(parts))
 
     def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield each field's tag, where it begins, where its payload does, and where it ends."""
@@ -637,13 +680,3 @@ def parts(raw: bytes, most: int) -> int:
 
 class _MalformedError(ValueError):
     """Say that fields do not add up: protobuf is to say what is wrong with them."""
-
-
-def _framed(tag: int, parts: Sequence[bytes]) -> bytes:
-    body = b"".join(parts)
-    length, size = len(body), bytearray((tag,))
-    while length > 127:
-        size.append(length & 127 | 128)
-        length >>= 7
-    size.append(length)
-    return bytes(size) + body

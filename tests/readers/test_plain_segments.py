@@ -27,6 +27,7 @@ from support.otlp import (
     attributes_of,
     event_of,
     export,
+    nested,
     request_span,
     segment_span,
     token,
@@ -38,7 +39,7 @@ from otel_llm.export.wire import export_request
 from otel_llm.readers import plain_segments
 from otel_llm.readers.attributes import AttributeLimits
 from otel_llm.readers.otlp import read_all
-from otel_llm.readers.plain_segments import PlainSegments, joined, take
+from otel_llm.readers.plain_segments import PlainSegments, Taken, joined, take
 from otel_llm.readers.records import DecodeError
 from otel_llm.slo.classes import KINDS
 
@@ -87,13 +88,13 @@ def test_what_our_encoder_sends_of_the_middle_of_a_stream_is_taken_whole() -> No
 
 def test_fewer_than_asked_for_are_left_to_protobuf() -> None:
     raw = export(*[sent_segment(seq, 0) for seq in (1, 2, 3)]).SerializeToString()
-    assert take([raw], few=4) == [(None, (), raw)]
+    assert take([raw], few=4) == [Taken(None, (), raw)]
     assert [count(one.plain) for one in take([raw], few=3)] == [3]
     assert [count(one.plain) for one in take([raw, raw], few=6)] == [3, 3]
 
 
 def test_nothing_is_taken_of_no_bytes() -> None:
-    assert take([b"", b""], few=1) == [(None, (), b""), (None, (), b"")]
+    assert take([b"", b""], few=1) == [Taken(None, (), b""), Taken(None, (), b"")]
 
 
 def test_what_is_taken_apart_and_joined_again_is_as_before() -> None:
@@ -123,7 +124,7 @@ def test_a_message_full_of_what_names_begin_with_is_read_the_same(stars: int) ->
 
 def test_only_keeps_those_that_are_chosen() -> None:
     raw = export(*[sent_segment(seq, seq, ticks(seq), end_ns=END_NS) for seq in range(1, 7)]).SerializeToString()
-    ((plain, _, _),) = take([raw], few=1)
+    ((plain, *_),) = take([raw], few=1)
     assert plain is not None
     even = plain.only(plain.seq % 2 == 0)
     assert even.seq.tolist() == [2, 4, 6]
@@ -426,7 +427,7 @@ def test_resources_scopes_and_schema_urls_stay_with_their_spans() -> None:
     raw = message.SerializeToString()
     plain = agree(raw)
     assert count(plain) == 12
-    ((_, _, rest),) = take([raw], few=1)
+    ((_, _, rest, *_),) = take([raw], few=1)
     kept = ExportTraceServiceRequest.FromString(rest)
     for resource_spans in message.resource_spans:
         for scope_spans in resource_spans.scope_spans:
@@ -437,7 +438,7 @@ def test_resources_scopes_and_schema_urls_stay_with_their_spans() -> None:
 def test_what_one_message_expands_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_segments, "MAX_MESSAGE_TOKENS", 5)
     raw = export(*[sent_segment(seq, 0, ticks(2), end_ns=END_NS) for seq in (1, 2, 3)]).SerializeToString()
-    assert take([raw], few=1) == [(None, (), raw)]
+    assert take([raw], few=1) == [Taken(None, (), raw)]
 
 
 # Those that say more.
@@ -468,7 +469,7 @@ def test_the_first_and_the_last_of_a_stream_are_read_with_all_others() -> None:
     ]
     raw = export(*sent).SerializeToString()
     assert count(agree(raw)) == 1
-    ((plain, saying, rest),) = take([raw], few=1)
+    ((plain, saying, rest, *_),) = take([raw], few=1)
     assert plain is not None
     assert [(one.seq, one.first_token, one.times_ns, one.attributes) for one in saying] == [
         (0, 0, [], dict(IDENTITY)),
@@ -481,7 +482,7 @@ def test_the_first_and_the_last_of_a_stream_are_read_with_all_others() -> None:
 
 def test_a_first_segment_that_says_nothing_is_left_to_protobuf() -> None:
     raw = export(sent_segment(0, 0)).SerializeToString()
-    assert take([raw], few=1) == [(None, (), raw)]
+    assert take([raw], few=1) == [Taken(None, (), raw)]
 
 
 @pytest.mark.parametrize("attributes", ODDLY_SAID)
@@ -489,6 +490,15 @@ def test_what_is_odd_is_left_to_protobuf(attributes: Mapping[str, Value]) -> Non
     raw = export(sent_segment(0, 0, attributes=attributes), sent_segment(1, 0)).SerializeToString()
     assert count(agree(raw)) == 1
     assert not take([raw], few=1)[0].saying
+
+
+@pytest.mark.parametrize("depth", range(40, 50))
+def test_values_nested_as_deep_as_protobuf_lets_them(depth: int) -> None:
+    span = sent_segment(0, 0, attributes=IDENTITY)
+    span.attributes.append(nested(depth))
+    raw = export(span, sent_segment(1, 0)).SerializeToString()
+    agree(raw)
+    assert both_ways(raw)[1] == "no message" or depth < 48
 
 
 def test_every_message_has_its_own_segments() -> None:

@@ -61,6 +61,14 @@ def attributes_of(values: Mapping[str, Value]) -> list[KeyValue]:
     return [KeyValue(key=key, value=any_value(value)) for key, value in values.items()]
 
 
+def nested(depth: int, key: str = "nested") -> KeyValue:
+    """Return an attribute whose value is a list in a list, so deep."""
+    value = AnyValue(int_value=1)
+    for _ in range(depth):
+        value = AnyValue(array_value=ArrayValue(values=[value]))
+    return KeyValue(key=key, value=value)
+
+
 def event_of(event: Event) -> Span.Event:
     if isinstance(event, int):
         return Span.Event(name=semconv.TOKEN_EVENT, time_unix_nano=event)
