@@ -251,8 +251,7 @@ class Evaluator:
             else:
                 self._take(segment, now_ns, begun)
         self.counts["segments"] += len(opened)
-        for stream in opened:  # not before: perhaps another choice of the request came, too
-            self.watching.begin(stream)
+        self.watching.begin_all(opened)  # not before: perhaps another choice of the request came, too
         for key in begun:
             if self._settle(self.live[key], now_ns)[1]:
                 self._judge(self.live[key])

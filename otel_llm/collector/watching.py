@@ -15,7 +15,7 @@ from otel_llm.rules.sieve import AT_WORK, CALM, Sieve, state_of
 from otel_llm.rules.sieve_facts import NEVER, Columns, Given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -66,10 +66,20 @@ class Watching:
     def begin(self, stream: LiveStream) -> None:
         """Take up a stream that has begun; it is looked at with what it came with."""
         slot = stream.slot
-        identity = (stream.slo_class, stream.model, stream.instance, stream.measured_at, stream.exact_resume)
-        self._table.identity[slot] = self._sieve.bits(identity)
+        self._table.identity[slot] = self._sieve.bits((*stream.group, stream.exact_resume))
         self._table.sieved[slot] = self._can_sieve(stream)
         self._room()[slot] = CALM
+
+    def begin_all(self, streams: Sequence[LiveStream]) -> None:
+        """Take up streams of which nothing but the commit has come."""
+        if not streams:
+            return
+        slots = [stream.slot for stream in streams]
+        bits = self._sieve.bits
+        self._table.identity[slots] = [bits((*stream.group, stream.exact_resume)) for stream in streams]
+        # As `_can_sieve` has it: nothing of them waits, and there are no tokens yet.
+        self._table.sieved[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
+        self._room()[slots] = CALM
 
     def moved(self, slots: Ints, heard: Bools, now_ns: int, *, later: bool = False) -> None:
         """Look at streams whose segments were applied; `heard`: those of which a segment was not late.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.slo.ledger import MOST_WINDOWS
+from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING
 from otel_llm.slo.windows import Charge, WindowTotals, window_start
 
 if TYPE_CHECKING:
@@ -162,14 +162,11 @@ class Windowing:
                 table.charged_ns[slot] = until
 
     def _charge_through(self, stream: LiveStream, start: int, known_until_ns: int, *, unbroken: bool) -> None:
-        if stream.windows is None:
+        ledger, until = stream.windows, start + self.window_ns + stream.shift_ns
+        if ledger is None or ledger.commit_ns >= until:
             return
-        arithmetic = stream.tokens_so_far
-        until = start + self.window_ns + stream.shift_ns
-        if arithmetic.commit_ns >= until:
-            return
-        charge = stream.windows.advance(arithmetic.read_ns, until, known_until_ns, unbroken=unbroken)
-        if charge.terms or charge.tokens_read or charge.idle_ns:
+        charge = ledger.advance(stream.tokens_so_far.read_ns, until, known_until_ns, unbroken=unbroken)
+        if charge is not NOTHING:
             self._totals(start, stream.group).charge(charge)
 
     def _of(self, stream: LiveStream, instant_ns: int) -> WindowTotals:
