@@ -27,7 +27,8 @@ RULE_SETS: dict[str, Path | None] = {"none": NO_RULES, "five": RULES, "shipped":
 LOG = "collect.log"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _QUIET_SHARE = 0.15
-_QUIET_LOOKS = 3
+_QUIET_LOOKS = 8
+"""Two seconds: what rules decide once the streams fall silent belongs to what is measured, every time."""
 _LOOK_S = 0.25
 
 
