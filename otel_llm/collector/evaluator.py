@@ -500,9 +500,8 @@ class Evaluator:
         resolved = parts.resolve(segment.choice)
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
-        shift_ns = resolved.shift_ns(self.patience.lateness_ns)
-        self.counts["shifted_streams"] += shift_ns != 0
-        stream = LiveStream(self.table, parts, segment.choice, slo, shift_ns)
+        stream = LiveStream(self.table, parts, segment.choice, slo, resolved.shift_ns(self.patience.lateness_ns))
+        self.counts["shifted_streams"] += stream.shift_ns != 0
         stream.take_slot(offset_ns=segment.end_ns - now_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
         stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
         stream.known = resolved if segment.seq == 0 else None
@@ -702,9 +701,8 @@ class Evaluator:
         elif old.commit_ns != resolved.commit_ns:
             self._move_commit(stream, resolved)
         elif not same_class:
-            stream.begin(
-                resolved.commit_ns, resolved.input_tokens
-            )  # the ledgers know what was charged: their last charge balances it
+            # The ledgers know what was charged: their last charge balances it.
+            stream.begin(resolved.commit_ns, resolved.input_tokens)
         elif resolved.input_tokens is not None:
             old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
 
