@@ -26,8 +26,7 @@ Group = tuple[str, str, str, str]
 MOST_GROUPS: Final = 65_536
 """Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
 FRESH: Final = 64
-"""Token times of a stream that are held here: handed to its array one segment at a time, they cost as much as all else.
-"""
+"""Token times of a stream that are held here: to hand each segment's to its array took a twelfth of all evaluation."""
 _TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
@@ -166,13 +165,11 @@ class Table(Block):
         self.fresh[slot] = 0
 
     def hand_over(self, slot: int) -> None:
-        """Give a stream's array the tokens that it does not have yet."""
-        fresh = self.fresh.item(slot)
-        if fresh:
-            times = self.times[slot]
-            assert times is not None  # noqa: S101  only then are they held here
-            times.frombytes(self.fresh_ns[slot, :fresh].tobytes())
-            self.fresh[slot] = 0
+        """Give a stream's array the tokens that it does not have yet; there are `fresh`."""
+        times = self.times[slot]
+        assert times is not None  # noqa: S101  only then are they held here
+        times.frombytes(self.fresh_ns[slot, : self.fresh.item(slot)].tobytes())
+        self.fresh[slot] = 0
 
     def hand_over_all(self, slots: Ints) -> None:
         """Do so for many streams."""

@@ -155,12 +155,8 @@ class StreamParts:
 
     def tell(self, attributes: Attributes) -> None:
         """Write what the segments say of the stream over `attributes`; of several the earliest."""
-        held = self.held
-        if len(held) == 1:
-            attributes.update(next(iter(held.values())).segment.attributes)
-        elif held:
-            for one in reversed(self.in_order()):
-                attributes.update(one.segment.attributes)
+        for held in reversed(self.in_order()):
+            attributes.update(held.segment.attributes)
         attributes.update(self.prefix.attributes)
 
     def extent(self) -> Extent:
