@@ -12,7 +12,7 @@ protobuf, span by span; nothing is read that protobuf would not have read the sa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -187,40 +187,60 @@ _TAIL: Final = b"\x7a\x00\x85\x01"
 """A status that is not set, and the tag of the flags, 4 bytes more."""
 _TAIL_BYTES: Final = len(_TAIL) + 4
 _EVENT_TIME_AT: Final = 3
+_ROWS: Final = 256
+"""So many rows are compared at a stretch."""
+_EVENTS: Final = 8192
+"""So many events are copied together at a time: what they take stays in the nearest caches."""
 _MOST_VARINT_BYTES: Final = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Form:
-    """Bytes of which some must stand as they are: `looks` are (offset, mask, value) of words of eight bytes."""
+    """Bytes of fixed length of which some must stand as they are: `template`, but for what is `free`, (start, length).
 
-    size: int
-    looks: tuple[tuple[int, np.int64, np.int64], ...]
+    Where it may stand is copied together and compared in one go.
+    """
 
-    def matches(self, words: Ints, starts: Ints) -> Bools:
-        """Tell at which of `starts` it stands; a word read there may reach up to seven bytes beyond it."""
-        fits = np.ones(len(starts), dtype=bool)
-        for at, mask, value in self.looks:
-            fits &= (words[starts + at] & mask) == value
+    __slots__ = ("_dtype", "_masks", "_values", "size")
+
+    def __init__(self, template: bytes, *free: tuple[int, int]) -> None:
+        mask = bytearray(b"\xff" * len(template))
+        for start, length in free:
+            mask[start : start + length] = bytes(length)
+        self.size = len(template)
+        self._dtype = np.dtype(f"V{self.size}")
+        self._masks = np.frombuffer(bytes(mask) * _ROWS, dtype=np.uint8)
+        self._values = np.frombuffer(template * _ROWS, dtype=np.uint8) & self._masks
+
+    def rows(self, raw: bytes, starts: Ints) -> Bytes:
+        """Return the bytes from each of `starts` on, (S, size); all of them are within `raw`."""
+        everywhere = np.ndarray((max(0, len(raw) - self.size + 1),), self._dtype, raw, strides=(1,))
+        return everywhere[starts].view(np.uint8).reshape(len(starts), self.size)
+
+    def matches(self, rows: Bytes) -> Bools:
+        """Tell which of these rows have the form."""
+        fits = np.ones(len(rows), dtype=bool)
+        whole = len(rows) // _ROWS * _ROWS
+        for start, stop, stretches in ((0, whole, whole // _ROWS), (whole, len(rows), 1)):
+            if start == stop:
+                continue
+            found = rows[start:stop].reshape(stretches, -1)
+            length = found.shape[1]
+            apart = (found & self._masks[:length]) != self._values[:length]
+            for stretch in np.flatnonzero(apart.any(axis=1)).tolist():  # few, nearly always
+                first = start + stretch * _ROWS
+                fits[first : first + _ROWS] = ~apart[stretch].reshape(-1, self.size).any(axis=1)
         return fits
 
+    def stands(self, raw: bytes, starts: Ints) -> Bools:
+        """Tell at which of `starts` it stands."""
+        return self.matches(self.rows(raw, starts))
 
-def _form(template: bytes, *free: tuple[int, int]) -> _Form:
-    """Return the form of a template in which these (start, length) may be anything."""
-    fixed = bytearray(b"\xff" * len(template))
-    for start, length in free:
-        fixed[start : start + length] = bytes(length)
-    looks = []
-    at = 0
-    while at < len(template):
-        if fixed[at]:
-            mask = np.frombuffer(bytes(fixed[at : at + 8]).ljust(8, b"\0"), dtype="<i8")[0]
-            value = np.frombuffer(template[at : at + 8].ljust(8, b"\0"), dtype="<i8")[0]
-            looks.append((at, mask, value & mask))
-            at += 8
-        else:
-            at += 1
-    return _Form(len(template), tuple(looks))
+
+def _integers(rows: Bytes, at: int) -> Ints:
+    """Return the little-endian 64-bit integer at this place of each row, (S,)."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
+    return np.ndarray((len(rows),), "<i8", rows, at, (rows.shape[1],)).astype(np.int64)
 
 
 def _int_attribute(key: str) -> bytes:
@@ -232,7 +252,7 @@ def _int_attribute(key: str) -> bytes:
 _SEQ: Final = _int_attribute(semconv.SEGMENT_SEQ)
 _FIRST: Final = _int_attribute(semconv.SEGMENT_FIRST_TOKEN)
 _HEAD_TEMPLATE: Final = _IDS + _NAME_FIELD + _TIMES
-_HEAD: Final = _form(
+_HEAD: Final = _Form(
     _HEAD_TEMPLATE,
     (_TRACE_AT, 16),
     (_SPAN_AT, 8),
@@ -241,10 +261,10 @@ _HEAD: Final = _form(
     (_START_AT, 8),
     (_END_AT, 8),
 )
-_SEQ_FORM: Final = _form(_SEQ, (1, 1), (len(_SEQ) - 2, 1))
-_FIRST_FORM: Final = _form(_FIRST, (1, 1), (len(_FIRST) - 2, 1))
-_TAIL_FORM: Final = _form(_TAIL)
-_NAME: Final = _form(_NAME_FIELD)
+_SEQ_FORM: Final = _Form(_SEQ, (1, 1), (len(_SEQ) - 2, 1))
+_FIRST_FORM: Final = _Form(_FIRST, (1, 1), (len(_FIRST) - 2, 1))
+_TAIL_FORM: Final = _Form(_TAIL)
+_NAME: Final = _Form(_NAME_FIELD)
 _SHORTEST_FROM_NAME: Final = _NAME.size + len(_TIMES) + _SEQ_FORM.size + _FIRST_FORM.size + 2 + _TAIL_BYTES
 """The shortest segment, from its name to its end."""
 
@@ -254,7 +274,7 @@ def _event_form(kind: int) -> _Form:
     if kind != CONTENT:
         event.attributes.append(KeyValue(key=semconv.TOKEN_KIND, value=AnyValue(string_value=KINDS[kind])))
     body = event.SerializeToString()
-    return _form(bytes((_EVENTS_TAG, len(body))) + body, (_EVENT_TIME_AT, 8))
+    return _Form(bytes((_EVENTS_TAG, len(body))) + body, (_EVENT_TIME_AT, 8))
 
 
 _EVENT_FORMS: Final = tuple(_event_form(kind) for kind in range(len(KINDS)))
@@ -317,24 +337,28 @@ def take(raws: Sequence[bytes], few: int = FEW, limits: AttributeLimits = DEFAUL
 
 def _names(raw: bytes) -> Ints:
     """Return where the name of a segment stands, but for the last bytes, where nothing of one would follow."""
-    first = np.frombuffer(raw, dtype=np.uint8)[: 1 - _SHORTEST_FROM_NAME] == _NAME_FIELD[0]
+    data = np.frombuffer(raw, dtype=np.uint8)
+    first = data[: 1 - _SHORTEST_FROM_NAME] == _NAME_FIELD[0]
     if np.count_nonzero(first) * _SHORTEST_FROM_NAME > len(raw):  # more than there can be names: made to cost memory
         pieces = raw.split(_NAME_FIELD)
         names = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))[:-1]
         names += len(_NAME_FIELD)
         return np.cumsum(names) - len(_NAME_FIELD)
     found = np.flatnonzero(first)
-    return found[_NAME.matches(_words(raw), found)] if found.size else found
+    found = found[data[found + 1] == _NAME_FIELD[1]]  # few others are left by then
+    return found[_NAME.stands(raw, found)] if found.size else found
 
 
 @dataclass(slots=True)
 class _Candidates:
     """Spans that have the form, wherever they stand (it may be inside a string); `begin:end` from tag to last byte."""
 
-    raw: bytes
     begin: Ints
     end: Ints
-    head: Ints
+    ids: Ints
+    """(S, 3): the two halves of the trace id, and the id of the request span."""
+    start_ns: Ints
+    end_ns: Ints
     seq: Ints
     first_token: Ints
     kind: Bytes
@@ -345,61 +369,55 @@ class _Candidates:
 
     def segments(self, taken: Ints) -> PlainSegments:
         """Return those at these places, in their order."""
-        words = _words(self.raw)
-        head = self.head[taken]
-        ids = np.empty((len(taken), 3), dtype=np.int64)
-        for column, at in enumerate((_TRACE_AT, _TRACE_AT + 8, _PARENT_AT)):
-            ids[:, column] = words[head + at]
         offsets, times = self.offsets, self.times_ns
         if len(taken) < len(self.begin):
             lengths = np.diff(offsets)[taken]
             inside = np.repeat(offsets[taken] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
             offsets, times = np.concatenate(([0], np.cumsum(lengths))), times[inside]
         return PlainSegments(
-            keys=ids.view(f"V{KEY_BYTES}").ravel().tolist(),
+            keys=self.ids[taken].view(f"V{KEY_BYTES}").ravel().tolist(),
             seq=self.seq[taken],
             first_token=self.first_token[taken],
-            start_ns=words[head + _START_AT],
-            end_ns=words[head + _END_AT],
+            start_ns=self.start_ns[taken],
+            end_ns=self.end_ns[taken],
             kind=self.kind[taken],
             offsets=offsets,
             times_ns=times,
         )
 
 
-def _words(raw: bytes) -> Ints:
-    """Return the little-endian 64-bit integer that begins at every byte."""
-    return np.ndarray((len(raw) - 7,), dtype="<i8", buffer=raw, strides=(1,))
-
-
 def _candidates(raw: bytes, names: Ints, limits: AttributeLimits) -> _Candidates | None:
     data = np.frombuffer(raw, dtype=np.uint8)
-    words = _words(raw)
     head = names - len(_IDS)
     # Room for the shortest: everything below is read within the message.
     shortest = len(_IDS) + _SHORTEST_FROM_NAME
     head = head[(head >= 4) & (head + shortest <= len(raw))]
     if not head.size:
         return None
-    (head,) = _kept(_HEAD.matches(words, head), head)
+    rows = _HEAD.rows(raw, head)
+    head, rows = _kept(_HEAD.matches(rows), head, rows)
     begin, end = _extent(data, head)
-    head, begin, end = _kept((begin >= 0) & (end <= len(raw)) & (end - head >= shortest), head, begin, end)
+    fits = (begin >= 0) & (end <= len(raw)) & (end - head >= shortest)
+    head, rows, begin, end = _kept(fits, head, rows, begin, end)
     at = head + _HEAD.size
-    head, begin, end, at = _kept(_SEQ_FORM.matches(words, at), head, begin, end, at)
+    head, rows, begin, end, at = _kept(_SEQ_FORM.stands(raw, at), head, rows, begin, end, at)
     seq, at, fits = _int_value(data, at, end, _SEQ_FORM.size)
-    head, begin, end, at, seq = _kept(fits, head, begin, end, at, seq)
+    head, rows, begin, end, at, seq = _kept(fits, head, rows, begin, end, at, seq)
     fits = at + _FIRST_FORM.size + 1 + _TAIL_BYTES <= end
-    head, begin, end, at, seq = _kept(fits, head, begin, end, at, seq)
-    head, begin, end, at, seq = _kept(_FIRST_FORM.matches(words, at), head, begin, end, at, seq)
+    head, rows, begin, end, at, seq = _kept(fits, head, rows, begin, end, at, seq)
+    head, rows, begin, end, at, seq = _kept(_FIRST_FORM.stands(raw, at), head, rows, begin, end, at, seq)
     first, at, fits = _int_value(data, at, end, _FIRST_FORM.size)
 
-    start_ns, end_ns = words[head + _START_AT], words[head + _END_AT]
+    start_ns, end_ns = _integers(rows, _START_AT), _integers(rows, _END_AT)
     fits &= (start_ns > 0) & (end_ns >= start_ns) & (end_ns <= MAX_TIME_NS)
-    fits &= (words[head + _TRACE_AT] | words[head + _TRACE_AT + 8]) != 0
-    fits &= words[head + _PARENT_AT] != 0
+    ids = np.empty((len(head), 3), dtype=np.int64)
+    for column, place in enumerate((_TRACE_AT, _TRACE_AT + 8, _PARENT_AT)):
+        ids[:, column] = _integers(rows, place)
+    fits &= (ids[:, 0] | ids[:, 1]) != 0
+    fits &= ids[:, 2] != 0
     tail = end - _TAIL_BYTES
     fits &= at <= tail
-    fits[fits] &= _TAIL_FORM.matches(words, tail[fits])
+    fits[fits] &= _TAIL_FORM.stands(raw, tail[fits])
     more = np.flatnonzero(fits & (data[np.minimum(at, len(raw) - 1)] == _ATTRIBUTE_TAG))
     saying: dict[int, Attributes] = {}
     for place, start, stop in zip(more.tolist(), at[more].tolist(), tail[more].tolist(), strict=True):
@@ -424,21 +442,21 @@ def _candidates(raw: bytes, names: Ints, limits: AttributeLimits) -> _Candidates
     if saying and not fits.all():
         saying = {at: saying[place] for at, place in enumerate(np.flatnonzero(fits).tolist()) if place in saying}
     head, begin, end, at, seq, first = _kept(fits, head, begin, end, at, seq, first)
-    end_ns, count = _kept(fits, end_ns, count)
+    ids, start_ns, end_ns, count = _kept(fits, ids, start_ns, end_ns, count)
     kind = kind[fits]
     offsets = np.concatenate(([0], np.cumsum(count)))
     if offsets[-1] > MAX_MESSAGE_TOKENS:
         return None
-    times, whole = _tokens(words, at, kind, count, offsets)
+    times, whole = _tokens(raw, at, kind, count, offsets)
     whole &= _last_not_after(times, offsets, end_ns)
     if not whole.all():
         # Once more without those whose tokens do not fit: it is rare, and simpler than to carry them along.
         left = head[whole] + len(_IDS)
         return _candidates(raw, left, limits) if left.size else None
-    return _Candidates(raw, begin, end, head, seq, first, kind, offsets, times, saying)
+    return _Candidates(begin, end, ids, start_ns, end_ns, seq, first, kind, offsets, times, saying)
 
 
-def _kept(fits: Bools, *columns: Ints) -> tuple[Ints, ...]:
+def _kept(fits: Bools, *columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
     """Return columns without the rows that do not fit; nearly always there are none."""
     return columns if fits.all() else tuple(column[fits] for column in columns)
 
@@ -491,7 +509,7 @@ def _int_value(data: Bytes, at: Ints, end: Ints, size: int) -> tuple[Ints, Ints,
     return value, start + length, fits
 
 
-def _tokens(words: Ints, at: Ints, kind: Bytes, count: Ints, offsets: Ints) -> tuple[Ints, Bools]:
+def _tokens(raw: bytes, at: Ints, kind: Bytes, count: Ints, offsets: Ints) -> tuple[Ints, Bools]:
     """Return the times of all tokens, and of which segments every event has the form and a time."""
     whole = np.ones(len(at), dtype=bool)
     times: Ints | None = None
@@ -504,8 +522,11 @@ def _tokens(words: Ints, at: Ints, kind: Bytes, count: Ints, offsets: Ints) -> t
         index = np.arange(number.sum())
         place = np.repeat(at[own] - before * form.size, number)
         place += index * form.size
-        found = words[place + _EVENT_TIME_AT]
-        fits = form.matches(words, place)
+        found, fits = np.empty(len(place), dtype=np.int64), np.empty(len(place), dtype=bool)
+        for start in range(0, len(place), _EVENTS):
+            some = slice(start, start + _EVENTS)
+            rows = form.rows(raw, place[some])
+            found[some], fits[some] = _integers(rows, _EVENT_TIME_AT), form.matches(rows)
         fits &= found > 0
         fits &= found <= MAX_TIME_NS
         if len(found) == offsets[-1]:
