@@ -79,20 +79,20 @@ def apply_plain(table: Table, plain: PlainSegments, slots: Ints, now_ns: int, la
 
 def applied_first(
     table: Table, plain: PlainSegments, slots: Ints, places: Ints, receipt_ns: Ints, lateness_ns: int
-) -> Ints:
-    """Apply those of the segments at `places`, one a stream, that come next and in time; return their places.
+) -> tuple[Ints, Block]:
+    """Apply those of the segments at `places`, one a stream, that come next and in time.
 
-    `slots`, `receipt_ns`: (S,) each segment's.
+    `slots`, `receipt_ns`: (S,) each segment's. Return their places, and the rows of their streams as they are now.
     """
+    block = table.gather(slots[places])
     if places.size:
-        block = table.gather(slots[places])
         fits = _fit(block, plain, places) & _sorted_within(plain)[places]
         fits &= receipt_ns[places] + block.offset_ns - plain.end_ns[places] <= lateness_ns
         if not fits.all():
             places, block = places[fits], Block(block.rows[fits])
     if places.size:
         _apply(table, block, plain, slots[places], places, receipt_ns[places])
-    return places
+    return places, block
 
 
 def _once(moved: list[Ints], heard: list[Bools]) -> tuple[Ints, Bools]:

@@ -189,10 +189,10 @@ class Evaluator:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
         others = np.concatenate([self._slots_of(batch, None, None) for batch, _ in part])
         plain = joined([batch.plain for batch, _ in part if batch.plain is not None])
-        slots = self.table.find(plain.keys)
+        slots = self.table.find(plain.ids)
         self.watching.wake_others(np.concatenate((others, slots[slots >= 0])), part[-1][1] - 1)
         engine_ns = self.watching.engine.next_timer()
-        found = apply_ahead(
+        found, block = apply_ahead(
             self.table,
             part,
             plain,
@@ -205,11 +205,11 @@ class Evaluator:
         )
         slots = np.concatenate([one.slots for one in found])
         now_ns = np.repeat(np.array([now_ns for _, now_ns in part]), [one.segments for one in found])
-        self.watching.moved_ahead(slots, now_ns)
+        self.watching.moved_ahead(slots, now_ns, block)
         return found
 
     def _find(self, segments: PlainSegments | None) -> Ints | None:
-        return None if segments is None else self.table.find(segments.keys)
+        return None if segments is None else self.table.find(segments.ids)
 
     def _arrive(self, batch: Batch, segments: PlainSegments | None, now_ns: int) -> Ints | None:
         """Let time pass until an export request is received; return the slots of its plain `segments`, -1 for none."""
@@ -259,7 +259,7 @@ class Evaluator:
         moved = None
         if segments is not None and slots is not None:
             if begun:
-                slots = self.table.find(segments.keys)
+                slots = self.table.find(segments.ids)
             moved = apply_plain(self.table, segments, slots, now_ns, self.patience.lateness_ns)
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
@@ -330,7 +330,7 @@ class Evaluator:
         requests.update(span.key for span in batch.requests)
         if segments is not None and slots is not None:
             for place in np.flatnonzero(slots < 0).tolist():
-                key = segments.keys[place]
+                key = segments.ids[place].tobytes()
                 requests.add((key[:TRACE_BYTES], key[TRACE_BYTES:]))
         found = [
             stream.slot

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
+from otel_llm.readers.plain_segments import keys_of
+from otel_llm.slo.column_views import ColumnViews
 from otel_llm.slo.running_many import NEVER, WIDTH, RunningMany
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ FRESH: Final = 64
 """Token times of a stream that are held here: to hand each segment's to its array took a twelfth of all evaluation."""
 _TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
+_FEW: Final = 32
+"""Fewer keys than this are found quicker one by one."""
+_PLACES: Final = 12
+"""Places a slot where a key may be remembered: of the keys found together few have one in common."""
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
@@ -37,10 +44,11 @@ _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "be
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
 
 
-class Block:
+class Block(ColumnViews):
     """Some rows of the table: views of a matrix, the table's own columns first, those of the judgement behind."""
 
-    __slots__ = (*_COLUMNS, "rows", "running")
+    __slots__ = (*_COLUMNS, "running")
+    PLACES: ClassVar = {name: at for at, name in enumerate(_COLUMNS)}
     offset_ns: Ints
     watermark_ns: Ints
     receipt_ns: Ints
@@ -61,9 +69,7 @@ class Block:
     fresh: Ints
 
     def __init__(self, rows: Ints) -> None:
-        self.rows = rows
-        for at, name in enumerate(_COLUMNS):
-            setattr(self, name, rows[:, at])
+        super().__init__(rows)
         self.running = RunningMany(rows[:, len(_COLUMNS) :])
 
 
@@ -83,14 +89,17 @@ class Table(Block):
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_free", "_group_at", "by_key", "classes", "fresh_ns", "groups", "size", "streams",
-        "times",
+        *_SEARCHED, "_class_at", "_free", "_group_at", "_ids", "_near", "_shift", "by_key", "classes", "fresh_ns",
+        "groups", "size", "streams", "times",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
     charged_ns: Ints
     begun: Bools
     fresh_ns: Ints
+    _ids: Ints
+    _near: npt.NDArray[np.int32]
+    _shift: np.uint64
 
     def __init__(self) -> None:
         super().__init__(np.zeros((0, len(_COLUMNS) + WIDTH), dtype=np.int64))
@@ -104,6 +113,7 @@ class Table(Block):
         self._class_at: dict[int, int] = {}
         self._free: list[int] = []
         self.fresh_ns = np.empty((0, FRESH), dtype=np.int64)
+        self._remember()
         for name, empty in _SEARCHED.items():
             setattr(self, name, np.full(0, empty))
 
@@ -119,6 +129,8 @@ class Table(Block):
         self.charged_ns[slot] = 0
         self.streams[slot] = stream
         if key is not None:
+            if (before := self.by_key.get(key)) is not None:
+                self._ids[before] = 0
             self.by_key[key] = slot
         return slot
 
@@ -128,6 +140,7 @@ class Table(Block):
         self.begun[slot] = False
         self.ready[slot] = self.sieved[slot] = 0
         self.due_ns[slot] = self.found_ns[slot] = self.charged_ns[slot] = NEVER
+        self._ids[slot] = 0  # no key is that
         self._free.append(slot)
         if key is not None and self.by_key.get(key) == slot:
             del self.by_key[key]
@@ -154,8 +167,28 @@ class Table(Block):
         self._group_at = {group: at for at, group in enumerate(self.groups)}
         self.group[:] = member
 
-    def find(self, keys: list[bytes]) -> Ints:
-        """Return the slot of each key, -1 for none."""
+    def find(self, ids: Ints) -> Ints:
+        """Return the slot of each key, -1 for none; `ids`: (S, 3) as `PlainSegments` has them.
+
+        Where a key was found last is remembered, so that of many nearly all are found at once.
+        """
+        if len(ids) < _FEW or not self.size:
+            return self._find(keys_of(ids))
+        places = scattered(ids) >> self._shift
+        found = self._near[places].astype(np.int64)
+        there = self._ids[found]
+        hit = (there[:, 0] == ids[:, 0]) & (there[:, 1] == ids[:, 1]) & (there[:, 2] == ids[:, 2])
+        others = np.flatnonzero(~hit)
+        if others.size:
+            own = ids[others]
+            slots = found[others] = self._find(keys_of(own))
+            taken = slots >= 0
+            slots = slots[taken]
+            self._ids[slots] = own[taken]
+            self._near[places[others[taken]]] = slots
+        return found
+
+    def _find(self, keys: list[bytes]) -> Ints:
         return np.fromiter(map(self.by_key.get, keys, repeat(-1)), dtype=np.int64, count=len(keys))
 
     def keep(self, slot: int, times: array[int] | None) -> None:
@@ -208,6 +241,8 @@ class Table(Block):
         rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
         rows[: self.size] = self.rows
         Block.__init__(self, rows)
+        for name, at in self.PLACES.items():
+            setattr(self, name, rows[:, at])
         for name, empty in _SEARCHED.items():
             column = np.full(size, empty)
             column[: self.size] = getattr(self, name)
@@ -220,3 +255,18 @@ class Table(Block):
         self.times += [None] * more
         self._free += range(size - 1, self.size - 1, -1)
         self.size = size
+        self._remember()
+
+    def _remember(self) -> None:
+        """Begin anew to remember where keys are: `_near` has the slot by what a key is scattered to, `_ids` the key."""
+        self._ids = np.zeros((self.size, 3), dtype=np.int64)
+        bits = (_PLACES * self.size).bit_length()
+        self._near = np.zeros(1 << bits, dtype=np.int32)
+        self._shift = np.uint64(64 - bits)
+
+
+def scattered(ids: Ints) -> npt.NDArray[np.uint64]:
+    """Return a number for each key, (S, 3); two keys that differ have the same one very rarely."""
+    words = ids.view(np.uint64)
+    found: npt.NDArray[np.uint64] = ((words[:, 0] * _ODD + words[:, 1]) * _ODD + words[:, 2]) * _ODD
+    return found

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.collector.applying import applied_first
+from otel_llm.collector.table import scattered
+from otel_llm.readers.plain_segments import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.collector.table import Table
+    from otel_llm.collector.table import Block, Table
     from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch
 
@@ -46,6 +48,9 @@ class Ahead:
 
 def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Received]]:
     """Cut exports, in order of receipt, into groups of which no two speak of one stream; each within `shortest_ns`."""
+    if received and _are_one(received, shortest_ns):
+        yield list(received)
+        return
     group: list[Received] = []
     seen: set[bytes] = set()
     for one in received:
@@ -60,6 +65,17 @@ def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Rece
         yield group
 
 
+def _are_one(received: Sequence[Received], shortest_ns: int) -> bool:
+    """Tell, quicker than key by key, whether these are one group; nearly always they are."""
+    if len(received) > MOST or received[-1][1] - received[0][1] >= shortest_ns:
+        return False
+    plains = [batch.plain for batch, _ in received if batch.plain is not None]
+    if not plains:
+        return True
+    numbers = np.sort(scattered(joined(plains).ids))
+    return bool((numbers[1:] != numbers[:-1]).all())
+
+
 def apply_ahead(
     table: Table,
     group: Sequence[Received],
@@ -71,12 +87,12 @@ def apply_ahead(
     lateness_ns: int,
     lost_after_ns: int,
     engine_rests: bool,
-) -> list[Ahead]:
-    """Apply what may go first; `others`: slots of which the group says something else as well.
+) -> tuple[list[Ahead], Block]:
+    """Apply what may go first; return it for each export, and the rows of all its streams, in that order.
 
-    `plain`, `slots`: the plain segments of all exports and whose they are, -1 for none. `look_before`: look at what is
-    due of these slots before these instants. `engine_rests`: the rule engine looks at nothing up to the last receipt,
-    so that streams it follows may go first.
+    `plain`, `slots`: the plain segments of all exports and whose they are, -1 for none. `others`: slots of which the
+    group says something else as well. `look_before`: look at what is due of these slots before these instants.
+    `engine_rests`: the rule engine looks at nothing up to the last receipt, so that streams it follows may go first.
     """
     plains = [batch.plain for batch, _ in group]
     lengths = [0 if one is None else len(one) for one in plains]
@@ -87,7 +103,7 @@ def apply_ahead(
     may[may] = table.due_ns[slots[may]] >= receipt_ns[may]
     if not engine_rests:
         may[may] = table.sieved[slots[may]] != 0
-    places = applied_first(table, plain, slots, np.flatnonzero(may), receipt_ns, lateness_ns)
+    places, block = applied_first(table, plain, slots, np.flatnonzero(may), receipt_ns, lateness_ns)
     chosen = np.zeros(len(plain), dtype=bool)
     chosen[places] = True
     tokens = np.concatenate(([0], np.cumsum(np.where(chosen, np.diff(plain.offsets), 0))))
@@ -105,7 +121,7 @@ def apply_ahead(
             )
         )
         start = stop
-    return found
+    return found, block
 
 
 def _alone(table: Table, slots: Ints, receipt_ns: Ints, others: Ints, lost_after_ns: int) -> Bools:

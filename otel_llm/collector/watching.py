@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_llm.collector.table import Block
 from otel_llm.rules.condition import LOOK_EVERY_NS
 from otel_llm.rules.sieve import AT_WORK, CALM, Sieve, state_of
 from otel_llm.rules.sieve_facts import NEVER, Columns, Given
@@ -97,15 +98,16 @@ class Watching:
         for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
 
-    def moved_ahead(self, slots: Ints, now_ns: Ints) -> None:
-        """Look at streams whose next segment was applied before its turn, each at its own instant.
+    def moved_ahead(self, slots: Ints, now_ns: Ints, block: Block) -> None:
+        """Look at streams whose next segment was applied before its turn, each at its own instant; `block`: their rows.
 
         Of those that are not calm nothing more is looked at until `in_turn`.
         """
-        sieved = self._table.sieved[slots] != 0
-        slots, now_ns = slots[sieved], now_ns[sieved]
+        sieved = block.sieved != 0
+        if not sieved.all():
+            slots, now_ns, block = slots[sieved], now_ns[sieved], Block(block.rows[sieved])
         if slots.size:
-            calm = self._sift(slots, now_ns)[0]
+            calm = self._sift(slots, now_ns, block)[0]
             self._table.sieved[slots[~calm]] = 0
 
     def in_turn(self, slots: Ints, now_ns: int) -> None:
@@ -256,13 +258,13 @@ class Watching:
             else:
                 self.engine.drop(stream.key)
 
-    def _sift(self, slots: Ints, at_ns: Ints) -> tuple[Bools, Bools, Ints]:
-        """Look at streams by columns at these instants, and note when to look again.
+    def _sift(self, slots: Ints, at_ns: Ints, block: Block | None = None) -> tuple[Bools, Bools, Ints]:
+        """Look at streams by columns at these instants, and note when to look again; `block`: their rows, if at hand.
 
         Return which are calm, (S,), which rules may have something to do, and when the others may next, (rules, S).
         """
         table = self._table
-        columns = self._columns(slots, at_ns)
+        columns = _columns(table.gather(slots) if block is None else block, at_ns)
         stirred, opens_ns = self._sieve.look(columns, self._room()[slots])
         due_ns = np.minimum.reduce(opens_ns, axis=0, initial=NEVER)
         calm: Bools = ~np.logical_or.reduce(stirred, axis=0)
@@ -271,37 +273,37 @@ class Watching:
         self._due_ns = min(self._due_ns, int(due_ns.min()))
         return calm, stirred, opens_ns
 
-    def _columns(self, slots: Ints, at_ns: Ints) -> Columns:
-        block = self._table.gather(slots)
-        running = block.running
-        return Columns(
-            Given(
-                x_ns=np.maximum(at_ns + block.offset_ns, block.last_ns),
-                offset_ns=block.offset_ns,
-                watermark_ns=block.watermark_ns,
-                commit_ns=running.commit_ns,
-                tokens=block.tokens,
-                first_token_ns=block.first_ns,
-                last_token_ns=block.last_ns,
-                tokens_read=running.count,
-                first_read_ns=running.first_ns,
-                last_read_ns=running.last_ns,
-                allowance_ns=running.allowance_ns,
-                dry_ns=running.dry_ns,
-                pace_ns=running.pace_ns,
-                due_ns=running.due_ns,
-                tbt_ns=running.tbt_ns,
-                late=running.late,
-                missed=running.missed,
-                one_a_token=running.one_a_token,
-                identity=block.identity,
-                known_tokens=block.known_tokens,
-            )
-        )
-
     def _room(self) -> npt.NDArray[np.int8]:
         if len(self._states) < self._table.size:
             states = np.zeros((self._table.size, self._sieve.count), dtype=np.int8)
             states[: len(self._states)] = self._states
             self._states = states
         return self._states
+
+
+def _columns(block: Block, at_ns: Ints) -> Columns:
+    running = block.running
+    return Columns(
+        Given(
+            x_ns=np.maximum(at_ns + block.offset_ns, block.last_ns),
+            offset_ns=block.offset_ns,
+            watermark_ns=block.watermark_ns,
+            commit_ns=running.commit_ns,
+            tokens=block.tokens,
+            first_token_ns=block.first_ns,
+            last_token_ns=block.last_ns,
+            tokens_read=running.count,
+            first_read_ns=running.first_ns,
+            last_read_ns=running.last_ns,
+            allowance_ns=running.allowance_ns,
+            dry_ns=running.dry_ns,
+            pace_ns=running.pace_ns,
+            due_ns=running.due_ns,
+            tbt_ns=running.tbt_ns,
+            late=running.late,
+            missed=running.missed,
+            one_a_token=running.one_a_token,
+            identity=block.identity,
+            known_tokens=block.known_tokens,
+        )
+    )

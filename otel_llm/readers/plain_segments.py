@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     _Origin: TypeAlias = "tuple[PlainSegments, int, int]"
 
 TRACE_BYTES: Final = 16
-KEY_BYTES: Final = 24
+_KEY: Final = np.dtype("V24")
 """A stream's key here: trace id and request span id, one after the other."""
 
 
@@ -50,13 +50,13 @@ KEY_BYTES: Final = 24
 class PlainSegments:
     """Segments as columns, in the order in which they stand in the message.
 
-    `keys`: 24 bytes each (trace id, request span id); `seq`, `first_token`, `start_ns`, `end_ns`, `kind`: (S,);
-    `times_ns`: (N,) all tokens, those of segment i at `offsets[i]:offsets[i + 1]`, as received; `kind` is the code of
-    all tokens of a segment. The choice is 0, and nothing else is
-    said of the stream.
+    `ids`: (S, 3), the halves of the trace id and the id of the request span, each eight bytes as an integer; `seq`,
+    `first_token`, `start_ns`, `end_ns`, `kind`: (S,); `times_ns`: (N,) all tokens, those of segment i at
+    `offsets[i]:offsets[i + 1]`, as received; `kind` is the code of all tokens of a segment. The choice is 0, and
+    nothing else is said of the stream.
     """
 
-    keys: list[bytes]
+    ids: Ints
     seq: Ints
     first_token: Ints
     start_ns: Ints
@@ -68,7 +68,12 @@ class PlainSegments:
     """Of which segments they are a part, from one place to another."""
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.seq)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Return the key of each, 24 bytes: trace id and request span id."""
+        return keys_of(self.ids)
 
     def part(self, start: int, stop: int) -> PlainSegments:
         """Return those from one place to another, as views."""
@@ -76,7 +81,7 @@ class PlainSegments:
             return self
         first, last = self.offsets[start], self.offsets[stop]
         return PlainSegments(
-            self.keys[start:stop],
+            self.ids[start:stop],
             self.seq[start:stop],
             self.first_token[start:stop],
             self.start_ns[start:stop],
@@ -124,7 +129,7 @@ class PlainSegments:
         """Return those that are chosen, (S,)."""
         lengths = np.diff(self.offsets)
         return PlainSegments(
-            keys=[key for key, keep in zip(self.keys, chosen.tolist(), strict=True) if keep],
+            ids=self.ids[chosen],
             seq=self.seq[chosen],
             first_token=self.first_token[chosen],
             start_ns=self.start_ns[chosen],
@@ -133,6 +138,12 @@ class PlainSegments:
             offsets=np.concatenate(([0], np.cumsum(lengths[chosen]))),
             times_ns=self.times_ns[np.repeat(chosen, lengths)],
         )
+
+
+def keys_of(ids: Ints) -> list[bytes]:
+    """Return rows of three integers as the 24 bytes that they were read from."""
+    keys: list[bytes] = ids.view(_KEY).ravel().tolist()
+    return keys
 
 
 def joined(parts: Sequence[PlainSegments]) -> PlainSegments:
@@ -144,7 +155,7 @@ def joined(parts: Sequence[PlainSegments]) -> PlainSegments:
         return whole
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return PlainSegments(
-        keys=[key for part in parts for key in part.keys],
+        ids=np.concatenate([part.ids for part in parts]),
         seq=np.concatenate([part.seq for part in parts]),
         first_token=np.concatenate([part.first_token for part in parts]),
         start_ns=np.concatenate([part.start_ns for part in parts]),
@@ -356,7 +367,6 @@ class _Candidates:
     begin: Ints
     end: Ints
     ids: Ints
-    """(S, 3): the two halves of the trace id, and the id of the request span."""
     start_ns: Ints
     end_ns: Ints
     seq: Ints
@@ -375,7 +385,7 @@ class _Candidates:
             inside = np.repeat(offsets[taken] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
             offsets, times = np.concatenate(([0], np.cumsum(lengths))), times[inside]
         return PlainSegments(
-            keys=self.ids[taken].view(f"V{KEY_BYTES}").ravel().tolist(),
+            ids=self.ids[taken],
             seq=self.seq[taken],
             first_token=self.first_token[taken],
             start_ns=self.start_ns[taken],
@@ -433,9 +443,11 @@ def _candidates(raw: bytes, names: Ints, limits: AttributeLimits) -> _Candidates
     lead = data[np.minimum(at + 1, len(raw) - 1)]
     shaped = length == 0
     for code, form in enumerate(_EVENT_FORMS):
-        own = (length > 0) & (lead == form.size - 2) & (length % form.size == 0)
-        kind[own], count[own] = code, length[own] // form.size
-        shaped |= own
+        own = np.flatnonzero(lead == form.size - 2)  # nearly always they all are of one kind
+        own = own[(length[own] > 0) & (length[own] % form.size == 0)] if own.size else own
+        if own.size:
+            kind[own], count[own] = code, length[own] // form.size
+            shaped[own] = True
     fits &= shaped
     if not fits.any():
         return None

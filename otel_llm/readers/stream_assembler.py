@@ -179,9 +179,10 @@ class StreamAssembler:
         slots = self._slots
         blocks: list[Rows] = []
         for plain, receipt_ns, order in plains:
-            found = [-1 if (slot := slots.get(key)) is None else slot for key in plain.keys]
+            keys = plain.keys
+            found = [-1 if (slot := slots.get(key)) is None else slot for key in keys]
             if -1 in found:
-                found = [slot if slot >= 0 else self._new(key) for slot, key in zip(found, plain.keys, strict=True)]
+                found = [slot if slot >= 0 else self._new(key) for slot, key in zip(found, keys, strict=True)]
             rows = Rows(
                 slot=np.array(found, np.int64),
                 seq=plain.seq,
@@ -195,7 +196,7 @@ class StreamAssembler:
             )
             if (late := rows.slot < 0).any():
                 for place in np.flatnonzero(late).tolist():
-                    self._late(int(rows.seq[place]), self._done[plain.keys[place]])
+                    self._late(int(rows.seq[place]), self._done[keys[place]])
                 rows = rows.only(~late)
             blocks.append(rows)
         block = joined(blocks)

@@ -10,9 +10,11 @@ restart from it.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
+
+from otel_llm.slo.column_views import ColumnViews
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +40,7 @@ _COLUMNS: Final = ("due_ns", *_MOVING, *_FIXED)
 WIDTH: Final = len(_COLUMNS)
 
 
-class RunningMany:
+class RunningMany(ColumnViews):
     """Hold what the tokens read so far decide, of many streams; (R,) columns, instants in ns on each stream's axis.
 
     The columns are those of `Running`; `due_ns` is UNKNOWN where its is None. Of the stream's class: `pace_ns` and
@@ -49,7 +51,8 @@ class RunningMany:
     in one copy each.
     """
 
-    __slots__ = (*_COLUMNS, "_classes", "_rows")
+    __slots__ = (*_COLUMNS, "_classes")
+    PLACES: ClassVar = {name: at for at, name in enumerate(_COLUMNS)}
     due_ns: Ints
     count: Ints
     first_ns: Ints
@@ -72,17 +75,15 @@ class RunningMany:
     reads: Ints
 
     def __init__(self, rows: Ints) -> None:
-        self._rows = rows
+        super().__init__(rows)
         self._classes: dict[int, tuple[SloClass, tuple[int, ...]]] = {}
-        for at, name in enumerate(_COLUMNS):
-            setattr(self, name, rows[:, at])
 
     def store(self, row: int, running: Running, slo: SloClass) -> None:
         """Take over the state of a stream of a class."""
         due_ns = UNKNOWN if running.due_ns is None else running.due_ns
         first_ns, *fixed = self._of(slo)
         fixed[_JUDGED_AT] = running.commit_ns + first_ns
-        self._rows[row] = (due_ns, *_moving(running), running.commit_ns, *fixed)
+        self.rows[row] = (due_ns, *_moving(running), running.commit_ns, *fixed)
 
     def _of(self, slo: SloClass) -> tuple[int, ...]:
         known = self._classes.get(id(slo))  # by identity: a class is looked up for every stream, and hashing it is slow
@@ -95,7 +96,7 @@ class RunningMany:
         (
             due_ns, running.count, running.first_ns, running.last_ns, running.allowance_ns, running.dry_ns,
             running.stalls, stalled, running.late, running.missed, passed,
-        ) = self._rows[row, : 1 + len(_MOVING)].tolist()  # fmt: skip
+        ) = self.rows[row, : 1 + len(_MOVING)].tolist()  # fmt: skip
         running.due_ns = None if due_ns == UNKNOWN else due_ns
         running.stalled, running.passed = bool(stalled), bool(passed)
 

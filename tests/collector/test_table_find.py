@@ -1,0 +1,64 @@
+"""Streams are found by their keys as a dict would find them, whatever was remembered of earlier finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_llm.collector import table as module
+from otel_llm.collector.table import Table
+
+if TYPE_CHECKING:
+    from otel_llm.collector.streams import LiveStream
+
+NOBODY = cast("LiveStream", object())
+STEPS = st.lists(st.tuples(st.sampled_from(["take", "release", "find"]), st.integers(0, 60)), max_size=60)
+
+
+def ids_of(numbers: list[int]) -> np.ndarray:  # type: ignore[type-arg]
+    """Return a key for each number, in which every word tells it from some others."""
+    words = [(1 + number % 3, 1 + number // 3 % 4, 1 + number // 12) for number in numbers]
+    return np.array(words, dtype=np.int64).reshape(-1, 3)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@given(steps=STEPS)
+def test_they_are_found_as_in_a_dict(alike: bool, steps: list[tuple[str, int]]) -> None:
+    """Also where all keys are scattered to one place, and where a slot or a key is another stream's by now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_FEW", 2)
+        patch.setattr(module, "_FIRST_SLOTS", 4)
+        if alike:
+            patch.setattr(module, "scattered", lambda ids: np.zeros(len(ids), dtype=np.uint64))
+        table, known = Table(), dict[int, int]()
+        for step, number in steps:
+            key = ids_of([number]).tobytes()
+            if step == "take" and number not in known:
+                known[number] = table.take(NOBODY, key)
+            elif step == "release" and number in known:
+                table.release(known.pop(number), key)
+            asked = list(range(60)) if step == "find" else [number, 3, 59]
+            assert table.find(ids_of(asked)).tolist() == [known.get(one, -1) for one in asked]
+
+
+def test_the_last_that_took_a_key_has_it() -> None:
+    table, ids = Table(), ids_of([*range(48)])
+    slots = [table.take(NOBODY, key.tobytes()) for key in ids]
+    assert table.find(ids).tolist() == slots
+    slots[7] = table.take(NOBODY, ids[7].tobytes())
+    assert table.find(ids).tolist() == slots
+
+
+def test_nearly_all_are_found_where_they_were() -> None:
+    """Who asks again for many is answered without the dict, but for those that share a place."""
+    table = Table()
+    ids = np.random.default_rng(5).integers(1, 2**62, (2000, 3))
+    slots = [table.take(NOBODY, key.tobytes()) for key in ids]
+    assert table.find(ids).tolist() == slots
+    for key in ids[::20]:
+        del table.by_key[key.tobytes()]
+    assert (table.find(ids) == slots).mean() > 0.99
