@@ -20,11 +20,11 @@ from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import BusyError, RefusalError, UnavailableError
 from otel_llm.collector.front_wire import (
     DOWN,
-    NUMBERS,
+    HERE,
     OLDEST,
     UP,
     WAITING,
-    SharedNumbers,
+    Shared,
     refusal_of,
     write_all,
 )
@@ -55,12 +55,13 @@ class _Call:
 class _Way:
     """The way of the exports up to the evaluator, and of the answers down."""
 
-    def __init__(self, up: int, down: BinaryIO, opening: Opening, numbers: SharedNumbers, refused: Refused) -> None:
+    def __init__(self, up: int, down: BinaryIO, opening: Opening, shared: Shared, refused: Refused) -> None:
         self._up = up
         self._down = down
         self._most = opening.limits.queued_exports
         self._most_bytes = opening.queued_bytes
-        self._cells = numbers.cells
+        self._cells = shared.cells
+        self._ring = shared.ring
         self._refused = refused
         self._numbers = count(1)
         self._calls: dict[int, _Call] = {}
@@ -85,7 +86,11 @@ class _Way:
             self._tell()
         try:
             with self._writing:
-                write_all(self._up, (UP.pack(len(raw), number, call.received_ns), raw))
+                place = self._ring.put(raw)
+                if place is None:
+                    write_all(self._up, (UP.pack(len(raw), number, call.received_ns, HERE), raw))
+                else:
+                    write_all(self._up, (UP.pack(len(raw), number, call.received_ns, place),))
         except OSError:
             self._close()
         call.answered.acquire()
@@ -137,15 +142,15 @@ class _Door:
     def __init__(self, up: int, down: int, fd: int) -> None:
         self._up = up
         self._down = os.fdopen(down, "rb")
-        self._numbers = SharedNumbers(fd, NUMBERS)
+        self._shared = Shared(fd)
         self._receiver: GrpcReceiver | None = None
         self._tokens: KnownTokens | None = None
         self._certificates: GrpcCertificates | None = None
 
     def bind(self, opening: Opening) -> int:
         """Take the port, and return which it is; raises StartError."""
-        refused = Refused(self._numbers.cells[:WAITING])
-        way = _Way(self._up, self._down, opening, self._numbers, refused)
+        refused = Refused(self._shared.cells[:WAITING])
+        way = _Way(self._up, self._down, opening, self._shared, refused)
         if opening.known is not None:
             self._tokens = KnownTokens()
             self._tokens.take(opening.known)
@@ -183,7 +188,7 @@ class _Door:
 
 
 def main(up: int, down: int, told: int, fd: int) -> None:
-    """Do what is told over `told`; `up`, `down`: the pipes of the exports; `fd`: the shared numbers."""
+    """Do what is told over `told`; `up`, `down`: the pipes of the exports; `fd`: the shared memory."""
     for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # it ends with the process that answers for it
         signal.signal(ignored, signal.SIG_IGN)
     core = OneCore()

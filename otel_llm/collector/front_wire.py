@@ -1,4 +1,4 @@
-"""What the process of the gRPC door and the evaluator's say to each other: frames on pipes, and numbers in memory.
+"""What the process of the gRPC door and the evaluator's say to each other: frames on pipes, and in memory.
 
 Up goes each export as it came, with the instant of its receipt; down goes the answer, or which refusal it is. Both ends
 are this program: nothing here is a format for others.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.doors_refused import REASONS
 from otel_llm.collector.errors import ANSWERS, RefusalError
+from otel_llm.collector.front_ring import RING_BYTES, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     Known: TypeAlias = tuple[bytes, tuple[bytes, ...]]
     """A key, and the digests of tokens under it."""
 
-UP: Final = struct.Struct("<IQq")
-"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike)."""
+UP: Final = struct.Struct("<IQqq")
+"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike), its
+place in the ring, or `HERE`."""
+HERE: Final = -1
+"""Its bytes follow."""
 DOWN: Final = struct.Struct("<IQB")
 """Before an answer: its length, the number of its export, 0 or the refusal's place in `ANSWERS` counted from 1."""
 WAITING: Final = len(REASONS)
@@ -36,7 +40,10 @@ WAITING: Final = len(REASONS)
 first."""
 OLDEST: Final = WAITING + 1
 """Where it stands when the first of them was received (monotonic ns); 0: there is none."""
-NUMBERS: Final = OLDEST + 1
+TAKEN: Final = OLDEST + 1
+"""Where it stands how far the ring was taken out: the one number that the evaluator's process writes."""
+NUMBERS: Final = TAKEN + 1
+_NUMBER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +78,25 @@ def refusal_of(place: int, words: bytes) -> RefusalError:
     return refusal
 
 
-class SharedNumbers:
-    """64-bit integers that both processes see, each written by one of them only."""
+class Shared:
+    """Memory that both processes see: 64-bit integers, each written by one of them only, and a ring."""
 
-    def __init__(self, fd: int, count: int) -> None:
-        self._map = mmap.mmap(fd, count * 8)
-        self.cells = memoryview(self._map).cast("q")
+    def __init__(self, fd: int) -> None:
+        numbers = NUMBERS * _NUMBER_BYTES
+        self._memory = memoryview(mmap.mmap(fd, numbers + RING_BYTES))
+        self.cells = self._memory[:numbers].cast("q")
+        self.ring = Ring(self._memory[numbers:], self.cells[TAKEN:])
 
     @classmethod
-    def made(cls, count: int) -> tuple[SharedNumbers, int]:
-        """Return `count` of them, all 0, and a descriptor by which another process finds them."""
+    def made(cls) -> tuple[Shared, int]:
+        """Return such memory, all 0, and a descriptor by which another process finds it."""
         if hasattr(os, "memfd_create"):  # where a service may not write a file
             fd = os.memfd_create("otel-llm", os.MFD_CLOEXEC)
         else:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, count * 8)
-        return cls(fd, count), fd
+        os.ftruncate(fd, NUMBERS * _NUMBER_BYTES + RING_BYTES)
+        return cls(fd), fd
 
 
 def write_all(fd: int, parts: Sequence[bytes]) -> None:

@@ -175,7 +175,7 @@ class Table(Block):
         if len(ids) < _FEW or not self.size:
             return self._find(keys_of(ids))
         places = scattered(ids) >> self._shift
-        found = self._near[places].astype(np.int64)
+        found: Ints = self._near[places].astype(np.int64)
         there = self._ids[found]
         hit = (there[:, 0] == ids[:, 0]) & (there[:, 1] == ids[:, 1]) & (there[:, 2] == ids[:, 2])
         others = np.flatnonzero(~hit)

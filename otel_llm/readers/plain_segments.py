@@ -355,7 +355,7 @@ def _names(raw: bytes) -> Ints:
         names = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))[:-1]
         names += len(_NAME_FIELD)
         return np.cumsum(names) - len(_NAME_FIELD)
-    found = np.flatnonzero(first)
+    found: Ints = np.flatnonzero(first)
     found = found[data[found + 1] == _NAME_FIELD[1]]  # few others are left by then
     return found[_NAME.stands(raw, found)] if found.size else found
 

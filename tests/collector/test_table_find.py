@@ -13,13 +13,15 @@ from otel_llm.collector import table as module
 from otel_llm.collector.table import Table
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from otel_llm.collector.streams import LiveStream
 
 NOBODY = cast("LiveStream", object())
 STEPS = st.lists(st.tuples(st.sampled_from(["take", "release", "find"]), st.integers(0, 60)), max_size=60)
 
 
-def ids_of(numbers: list[int]) -> np.ndarray:  # type: ignore[type-arg]
+def ids_of(numbers: list[int]) -> npt.NDArray[np.int64]:
     """Return a key for each number, in which every word tells it from some others."""
     words = [(1 + number % 3, 1 + number // 3 % 4, 1 + number // 12) for number in numbers]
     return np.array(words, dtype=np.int64).reshape(-1, 3)
