@@ -21,23 +21,28 @@ class Ring:
         taken: one 64-bit integer that both see, 0 at first: up to which place everything was taken out.
     """
 
-    __slots__ = ("_memory", "_put", "_size", "_taken", "_took")
+    __slots__ = ("_memory", "_put", "_size", "_skipped", "_taken", "_took")
 
     def __init__(self, memory: memoryview, taken: memoryview) -> None:
         self._memory = memory
         self._size = len(memory)
         self._taken = taken
         self._put = 0
+        self._skipped = 0
+        """Up to here there is nothing to be taken out, whatever `taken` says."""
         self._took = 0
 
     def put(self, raw: bytes) -> int | None:
         """Put bytes in, and return their place; None where there is no room for them."""
-        length, size, taken = len(raw), self._size, self._taken[0]
-        start = self._put
-        if taken == start or start % size + length > size:
-            # From the beginning: behind what does not fit, or, if all is taken, where the memory is still in a cache.
+        length, size, start = len(raw), self._size, self._put
+        if length > MOST_BYTES:
+            return None
+        taken = max(self._taken[0], self._skipped)
+        if taken == start:  # all of it: from the beginning again, where the memory is still in a cache
+            start = taken = self._skipped = start + -start % size
+        elif start % size + length > size:
             start += -start % size
-        if length > MOST_BYTES or start + length - taken > size:
+        if start + length - taken > size:
             return None
         self._memory[start % size : start % size + length] = raw
         self._put = start + length
