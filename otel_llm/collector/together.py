@@ -67,6 +67,8 @@ def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Rece
 
 def _are_one(received: Sequence[Received], shortest_ns: int) -> bool:
     """Tell, quicker than key by key, whether these are one group; nearly always they are."""
+    if len(received) == 1:
+        return True
     if len(received) > MOST or received[-1][1] - received[0][1] >= shortest_ns:
         return False
     plains = [batch.plain for batch, _ in received if batch.plain is not None]
