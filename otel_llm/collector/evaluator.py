@@ -27,7 +27,7 @@ from otel_llm.collector.together import apply_ahead, groups
 from otel_llm.collector.watching import Watching
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments, shift_ns
 from otel_llm.readers.foreign import foreign_tokens
-from otel_llm.readers.plain_segments import TRACE_BYTES, joined
+from otel_llm.readers.plain_segments import TRACE_BYTES, joined, keys_of
 from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.stream import sort_gaps
@@ -329,9 +329,7 @@ class Evaluator:
         requests = {(one.trace_id, one.span_id) for one in batch.segments}
         requests.update(span.key for span in batch.requests)
         if segments is not None and slots is not None:
-            for place in np.flatnonzero(slots < 0).tolist():
-                key = segments.ids[place].tobytes()
-                requests.add((key[:TRACE_BYTES], key[TRACE_BYTES:]))
+            requests.update((key[:TRACE_BYTES], key[TRACE_BYTES:]) for key in keys_of(segments.ids[slots < 0]))
         found = [
             stream.slot
             for key in requests

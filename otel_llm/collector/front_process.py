@@ -87,10 +87,8 @@ class _Way:
         try:
             with self._writing:
                 place = self._ring.put(raw)
-                if place is None:
-                    write_all(self._up, (UP.pack(len(raw), number, call.received_ns, HERE), raw))
-                else:
-                    write_all(self._up, (UP.pack(len(raw), number, call.received_ns, place),))
+                head = UP.pack(len(raw), number, call.received_ns, HERE if place is None else place)
+                write_all(self._up, (head, raw) if place is None else (head,))
         except OSError:
             self._close()
         call.answered.acquire()

@@ -1,4 +1,4 @@
-"""What the process of the gRPC door and the evaluator's say to each other: frames on pipes, and in memory.
+"""What the gRPC door's process and the evaluator's say to each other: frames on pipes, numbers and bytes in memory.
 
 Up goes each export as it came, with the instant of its receipt; down goes the answer, or which refusal it is. Both ends
 are this program: nothing here is a format for others.

@@ -241,7 +241,7 @@ class Table(Block):
         rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
         rows[: self.size] = self.rows
         Block.__init__(self, rows)
-        for name, at in self.PLACES.items():
+        for name, at in self.PLACES.items():  # those of before are views of the old matrix
             setattr(self, name, rows[:, at])
         for name, empty in _SEARCHED.items():
             column = np.full(size, empty)

@@ -14,7 +14,6 @@ import numpy as np
 
 from otel_llm.collector.applying import applied_first
 from otel_llm.collector.table import scattered
-from otel_llm.readers.plain_segments import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -71,10 +70,10 @@ def _are_one(received: Sequence[Received], shortest_ns: int) -> bool:
         return True
     if len(received) > MOST or received[-1][1] - received[0][1] >= shortest_ns:
         return False
-    plains = [batch.plain for batch, _ in received if batch.plain is not None]
-    if not plains:
+    ids = [batch.plain.ids for batch, _ in received if batch.plain is not None]
+    if not ids:
         return True
-    numbers = np.sort(scattered(joined(plains).ids))
+    numbers = np.sort(scattered(np.concatenate(ids)))
     return bool((numbers[1:] != numbers[:-1]).all())
 
 
