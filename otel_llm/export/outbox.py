@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
+from otel_llm.export import threads
 from otel_llm.export.records import Segment
 
 if TYPE_CHECKING:
@@ -44,13 +44,16 @@ class Outbox:
 
     def _reset(self) -> None:
         self._queue: deque[Record] = deque()
-        self._changed = threading.Condition(threading.Lock())
-        self._hurry = threading.Event()
-        self._urgent = threading.Event()
+        self._lock = threads.lock()
+        self._wake = threads.Wake()
+        self._started = False
+        self._idle = False  # the thread waits for a record
+        self._urgent = False
+        self._hurry = False
         self._closing = False
         self._taken = 0
         self._settled = 0
-        self._thread: threading.Thread | None = None
+        self._failures = 0  # attempts that failed and are to be made again
         self._last_s = -SPACING_S
         self._warned = False
         self.dropped = 0
@@ -60,37 +63,41 @@ class Outbox:
         if not records:
             return
         lost: list[Record] = []
-        with self._changed:
+        with self._lock:
             self._queue.extend(records)
             self._taken += len(records)
             while len(self._queue) > self._capacity:
                 lost.append(self._queue.popleft())
             self._settled += len(lost)
             self._count(lost, len(lost))
-            if self._thread is None and not self._closing:
-                self._thread = threading.Thread(target=self._run, name="otel-llm-export", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-            if urgent or len(self._queue) >= BATCH:
-                self._urgent.set()
+            starts = not self._started and not self._closing
+            self._started |= starts
+            self._urgent |= urgent or len(self._queue) >= BATCH
+            wakes = self._idle or self._urgent
+        if starts:
+            threads.start(self._run)
+        elif wakes:
+            self._wake.set()
         if lost:
             self._warn(f"the queue of {self._capacity} is full: the endpoint is slow or away")
 
-    def flush(self, timeout_s: float) -> bool:
-        """Send what is queued without waiting for company or back-off; return whether all was settled in time."""
-        with self._changed:
-            goal = self._taken
-            self._hurry.set()
-            self._urgent.set()
-            return self._changed.wait_for(lambda: self._settled >= goal, timeout_s)
+    def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
+        """Send what is queued without waiting for company or back-off; return whether all was settled in time.
+
+        Not `patient`: give the wait up as soon as an attempt fails; the records stay queued.
+        """
+        goal, failures = self._taken, self._failures
+        self._hurry = True
+        self._wake.set()
+        threads.wait_until(
+            lambda: self._settled >= goal or not (patient or self._failures == failures),
+            timeout_s,
+        )
+        return self._settled >= goal
 
     def close(self, timeout_s: float) -> bool:
         """Send what is queued, each batch once, and stop; return whether all was settled in time."""
-        with self._changed:
-            self._closing = True
-            self._hurry.set()
-            self._urgent.set()
-            self._changed.notify_all()
+        self._closing = True
         settled = self.flush(timeout_s)
         if settled:
             self._delivery.close()
@@ -113,31 +120,38 @@ class Outbox:
         batch = self._next_batch()
         dropped, reason = self._deliver(batch) if batch else (0, "")
         if dropped:
-            with self._changed:
+            with self._lock:
                 self._count(batch, dropped)
             self._warn(reason)
-        with self._changed:
+        with self._lock:
             self._settled += len(batch)
-            self._changed.notify_all()
         return bool(batch)
 
     def _next_batch(self) -> list[Record]:
-        with self._changed:
-            while not self._queue:
-                self._hurry.clear()
-                self._urgent.clear()
-                if self._closing:
-                    return []
-                self._changed.wait()
-        self._urgent.wait(self._left_s(SPACING_S))
-        self._hurry.wait(self._left_s(URGENT_SPACING_S))
-        self._urgent.clear()
+        while not self._queue:
+            with self._lock:
+                self._idle = not self._queue
+                if self._idle:
+                    self._hurry = self._urgent = False
+            if self._closing:
+                return []
+            if self._idle:
+                self._wake.wait()
+        self._idle = False
+        while (left_s := self._left_s()) > 0:
+            self._wake.wait(left_s)
         self._last_s = time.monotonic()
-        with self._changed:
-            return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+        with self._lock:
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            self._urgent = len(self._queue) >= BATCH
+        return batch
 
-    def _left_s(self, spacing_s: float) -> float:
-        return max(self._last_s + spacing_s - time.monotonic(), 0.0)
+    def _left_s(self) -> float:
+        """Return the seconds until the next request may begin."""
+        if self._hurry:
+            return 0.0
+        spacing_s = URGENT_SPACING_S if self._urgent else SPACING_S
+        return self._last_s + spacing_s - time.monotonic()
 
     def _deliver(self, batch: list[Record]) -> tuple[int, str]:
         try:
@@ -146,8 +160,12 @@ class Outbox:
             return len(batch), f"{type(error).__name__}: {error}"
 
     def _pause(self, seconds: float) -> bool:
-        if self._hurry.wait(seconds) and not self._closing:
-            self._hurry.clear()
+        self._failures += 1
+        until_s = time.monotonic() + seconds
+        while not (self._closing or self._hurry) and (left_s := until_s - time.monotonic()) > 0:
+            self._wake.wait(left_s)
+        if not self._closing:
+            self._hurry = False
         return not self._closing
 
     def _count(self, records: Sequence[Record], dropped: int) -> None:

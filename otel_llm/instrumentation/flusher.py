@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from otel_llm.export import threads
 from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, MS
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ LINGER_NS: Final = 2_000 * MS
 
 _log: Final = logging.getLogger("otel_llm")
 
+Item = TypeVar("Item")
+
 
 def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
     """Return when to look again at streams of which the first to be silent must say so at `due_ns`.
@@ -34,11 +37,20 @@ def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
     return look_ns if look_ns < flush_ns - COALESCE_NS else flush_ns
 
 
+@dataclass(slots=True)
+class _Settling:
+    """A request to look at all streams; `leaving`: and to end them all. `done` once that was done."""
+
+    leaving: bool
+    done: bool = False
+
+
 class Flusher:
     """Keeps the streams in flight and decides when to look at them; `step` does one look and can be driven by a test.
 
     The thread is started by the first stream, sleeps without a time limit while none is in flight, and is a daemon: the
-    process's end is the runtime's affair. `after` is called after each look, for what can wait until then.
+    process's end is the runtime's affair. It alone looks at streams and ends those that were left, so no lock is held
+    while a span processor of the application runs. `after` is called after each look, for what can wait until then.
     """
 
     def __init__(self, clock_ns: Callable[[], int], after: Callable[[], None] | None = None) -> None:
@@ -50,10 +62,11 @@ class Flusher:
         self._active: list[Recording] = []
         self._new: deque[Recording] = deque()
         self._urgent: deque[Recording] = deque()
-        self._wake = threading.Event()
-        self._stepping = threading.Lock()
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._settling: deque[_Settling] = deque()
+        self._wake = threads.Wake()
+        self._lock = threads.lock()
+        self._started = False
+        self._running = False
         self._idle = False
         self._stopped = False
         self._next_flush_ns = 0
@@ -66,7 +79,7 @@ class Flusher:
     def add(self, recording: Recording) -> None:
         """Look at a recording from now on, until it is done."""
         self._new.append(recording)
-        if self._thread is None:
+        if not self._started:
             self._start()
         if self._idle:
             self._wake.set()
@@ -75,6 +88,18 @@ class Flusher:
         """Look at a recording at once."""
         self._urgent.append(recording)
         self._wake.set()
+
+    def settle(self, timeout_s: float, *, leaving: bool = False) -> bool:
+        """Have all streams looked at, and those ended that were left; return whether it was done in time.
+
+        `leaving`: end every stream, the process ends.
+        """
+        if not self._running:
+            return True
+        asked = _Settling(leaving)
+        self._settling.append(asked)
+        self._wake.set()
+        return threads.wait_until(lambda: asked.done, timeout_s)
 
     def step(self, now_ns: int, *, settle: bool = False, leaving: bool = False) -> int | None:
         """Look at whoever is due at `now_ns` (monotonic); return when to look again, None while nothing is in flight.
@@ -88,33 +113,29 @@ class Flusher:
                 self._after()
 
     def _look(self, now_ns: int, *, settle: bool, leaving: bool) -> int | None:
-        with self._stepping:
-            urgent = _drained(self._urgent)
-            self._active += _drained(self._new)
-            flush = settle or leaving or now_ns >= self._next_flush_ns
-            if flush:
-                self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
-            for recording in urgent:
-                recording.tick(now_ns, urgent=True)
-            for recording in self._active if flush else self._silent(now_ns):
-                recording.tick(now_ns, settle=settle, leaving=leaving)
-            self._active = [recording for recording in self._active if not recording.done]
-            if not self._active:
-                return None
-            dues = [due for recording in self._active if (due := recording.due_ns) is not None]
-            return next_look(now_ns, self._next_flush_ns, min(dues, default=None))
+        urgent = _drained(self._urgent)
+        self._active += _drained(self._new)
+        flush = settle or leaving or now_ns >= self._next_flush_ns
+        if flush:
+            self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
+        for recording in urgent:
+            recording.tick(now_ns, urgent=True)
+        for recording in self._active if flush else self._silent(now_ns):
+            recording.tick(now_ns, settle=settle, leaving=leaving)
+        self._active = [recording for recording in self._active if not recording.done]
+        if not self._active:
+            return None
+        dues = [due for recording in self._active if (due := recording.due_ns) is not None]
+        return next_look(now_ns, self._next_flush_ns, min(dues, default=None))
 
     def _silent(self, now_ns: int) -> list[Recording]:
         return [recording for recording in self._active if (due := recording.due_ns) is not None and due <= now_ns]
 
-    def stop(self) -> None:
-        """Let the thread end, and forget the streams without ending them."""
+    def stop(self, timeout_s: float) -> None:
+        """Let the thread end, and have the streams forgotten without ending them; wait for that at most `timeout_s`."""
         self._stopped = True
         self._wake.set()
-        with self._stepping:
-            for recording in [*self._active, *_drained(self._new)]:
-                recording.give_up()
-            self._active = []
+        threads.wait_until(lambda: not self._running, timeout_s)
 
     def after_fork(self) -> None:
         """Start clean in a forked child: the parent goes on with its streams, the child's copies are not recorded."""
@@ -123,18 +144,21 @@ class Flusher:
         self._reset()
 
     def _start(self) -> None:
-        with self._starting:
-            if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="otel-llm-flush", daemon=True)
-                self._thread.start()
+        with self._lock:
+            starts = not self._started and not self._stopped
+            self._started |= starts
+            self._running |= starts
+        if starts:
+            threads.start(self._run)
 
     def _run(self) -> None:
         busy_ns = self._clock_ns()
         while not self._stopped:
             now_ns = self._clock_ns()
             next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
+            settling = _drained(self._settling)
             try:
-                next_ns = self.step(now_ns)
+                next_ns = self.step(now_ns, settle=bool(settling), leaving=any(asked.leaving for asked in settling))
                 if next_ns is not None:
                     busy_ns = now_ns
                 elif now_ns - busy_ns < LINGER_NS:
@@ -142,15 +166,20 @@ class Flusher:
             except Exception:  # noqa: BLE001  a recording guards itself; whatever is left must not end the thread
                 with contextlib.suppress(Exception):
                     _log.debug("otel_llm could not look at its streams", exc_info=True)
+            for asked in settling:
+                asked.done = True
             self._idle = next_ns is None
             if self._idle and (self._new or self._urgent):  # came before the line above took effect
                 continue
             self._wake.wait(None if next_ns is None else max(next_ns - self._clock_ns(), 0) / 1e9)
-            self._wake.clear()
             self._idle = False
+        for recording in [*self._active, *_drained(self._new)]:
+            recording.give_up()
+        self._active = []
+        self._running = False
 
 
-def _drained(queue: deque[Recording]) -> list[Recording]:
+def _drained(queue: deque[Item]) -> list[Item]:
     items = []
     with contextlib.suppress(IndexError):
         while True:

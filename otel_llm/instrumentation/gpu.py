@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm import semconv
+from otel_llm.export import threads
 
 if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue
@@ -47,35 +47,37 @@ class Sampler:
     """Asks NVML once a second while requests come; the thread is a daemon, and ends by itself."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._wanted = 0
         self.newest: Sample | None = None
-        self.thread: threading.Thread | None = None
+        self.running = False
         self.hopeless = False
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._wake = threads.Wake()
 
     def want(self) -> Sample | None:
         """Return the newest sample; see to it that there will be newer ones."""
         self._wanted = LINGER
-        if self.thread is None and not self.hopeless:
-            with self._lock:
-                if self.thread is None and not self.hopeless:
-                    self._start()
+        if not self.running and not self.hopeless:
+            self._start()
         return self.newest
 
     def stop(self) -> None:
         """Let the thread end, and wait for it."""
-        self._stopping.set()
-        if (thread := self.thread) is not None:
-            thread.join(2 * PERIOD_S)
+        self._stopping = True
+        self._wake.set()
+        threads.wait_until(lambda: not self.running, 2 * PERIOD_S)
 
     def _start(self) -> None:
         if find_spec("pynvml") is None:
             self.hopeless = True
             return
-        self._stopping.clear()
-        self.thread = threading.Thread(target=self._run, name="otel-llm-gpu", daemon=True)
-        self.thread.start()
+        with self._lock:
+            starts = not self.running
+            self.running = True
+        if starts:
+            self._stopping = False
+            threads.start(self._run)
 
     def _run(self) -> None:
         # Any failure, of the driver or of its bindings, means that there is nothing to tell.
@@ -84,7 +86,7 @@ class Sampler:
             nvml.nvmlInit()
         except Exception:  # noqa: BLE001
             self.hopeless = True
-            self.thread = None
+            self.running = False
             return
         try:
             devices = _visible(nvml)
@@ -92,7 +94,8 @@ class Sampler:
             while devices and self._wanted > 0:
                 self._wanted -= 1
                 self.newest = _look(nvml, devices, name, self.newest)
-                if self._stopping.wait(PERIOD_S):
+                self._wake.wait(PERIOD_S)
+                if self._stopping:
                     break
             self.hopeless = not devices
         except Exception:  # noqa: BLE001
@@ -100,7 +103,7 @@ class Sampler:
         finally:
             with contextlib.suppress(Exception):
                 nvml.nvmlShutdown()
-            self.thread = None
+            self.running = False
 
 
 def _visible(nvml: Any) -> list[Any]:

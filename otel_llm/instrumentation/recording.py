@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from opentelemetry.trace import TraceFlags
 
 from otel_llm import semconv
+from otel_llm.export import threads
 from otel_llm.export.records import Origin
 from otel_llm.instrumentation import gpu, request_span
 from otel_llm.instrumentation.choices import Choices
@@ -61,7 +61,7 @@ class Recording:
         self._request = request
         self._buffer: list[Item] = []
         self.append: Callable[[Item], None] = self._buffer.append
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._choices: Choices | None = None
         self._span: RequestSpan | None = None
         self._done = False
@@ -269,7 +269,7 @@ class Recording:
                 at_ns = self._presence.opened_ns
             if choices is not None:
                 segments += choices.last(at_ns + offset_ns, outcome, self._closing_attributes())
-        self._host.send(segments)
+        self._host.send(segments, urgent=True)
         if choices is not None:
             self._put_gaps(choices.take_gaps())
         self._end_span(outcome, at_ns + offset_ns, error)

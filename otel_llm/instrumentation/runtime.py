@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import sys
-import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Final, Literal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from opentelemetry import trace
 
 from otel_llm import semconv
+from otel_llm.export import threads
 from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.settings import from_environment
@@ -147,20 +147,21 @@ class Runtime:
 
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""
-        self.flusher.step(self.clock_ns(), settle=True)
-        return self.outbox.flush(timeout_s)
+        until_s = time.monotonic() + timeout_s
+        settled = self.flusher.settle(timeout_s)
+        return self.outbox.flush(max(until_s - time.monotonic(), 0.0)) and settled
 
     def stop(self, timeout_s: float) -> bool:
         """Stop recording: send what was recorded, forget the streams that go on."""
-        self.flusher.step(self.clock_ns(), settle=True)
-        self.flusher.stop()
+        self.flusher.settle(timeout_s)
+        self.flusher.stop(timeout_s)
         atexit.unregister(self.leave)
         return self.outbox.close(timeout_s)
 
     def leave(self) -> None:
         """Send what was recorded, and end the streams that are still open: the process ends."""
         with contextlib.suppress(Exception):
-            self.flusher.step(self.clock_ns(), leaving=True)
+            self.flusher.settle(EXIT_S, leaving=True)
             self.outbox.close(EXIT_S)
 
     def after_fork(self) -> None:
@@ -187,7 +188,7 @@ class Runtime:
             util.Finalize(None, self.leave, exitpriority=100)
 
 
-_lock: Final = threading.Lock()
+_lock: Final = threads.lock()
 _running: list[Runtime] = []
 _users: Final[set[str]] = set()
 
@@ -249,9 +250,12 @@ def running() -> Runtime | None:
 
 def start(runtime: Callable[[], Runtime]) -> Runtime:
     """Return the runtime that runs, or make it."""
+    if (there := running()) is not None:
+        return there
+    made = runtime()  # without the lock: looking for the resource may take seconds, and runs code of the application
     with _lock:
         if not _running:
-            _running.append(runtime())
+            _running.append(made)
             _register_fork()
         return _running[0]
 

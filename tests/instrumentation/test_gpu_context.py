@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -77,7 +76,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(gpu.VISIBLE, raising=False)
     yield
     gpu.stop()
-    assert threads() == []
+    assert not sampling()
 
 
 @pytest.fixture
@@ -87,8 +86,8 @@ def nvml(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Nvml:
     return module
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "otel-llm-gpu"]
+def sampling() -> bool:
+    return gpu._sampler[0].running
 
 
 def eventually(reached: Callable[[], bool]) -> None:
@@ -175,7 +174,7 @@ def test_a_device_without_utilisation_still_has_its_memory(nvml: Nvml) -> None:
 def test_the_thread_ends_when_no_request_comes(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "LINGER", 3)
     gpu.mark()
-    eventually(lambda: newest() is not None and not threads())
+    eventually(lambda: newest() is not None and not sampling())
     looks = nvml.looks
     assert looks == 6
     assert nvml.open == 0
@@ -187,7 +186,7 @@ def test_a_client_asks_nothing(nvml: Nvml, recorder: Recorded) -> None:
     for _ in otel_llm.track(iter("abc"), model="m"):
         pass
     assert recorder.stream().outcome == "completed"
-    assert (threads(), newest()) == ([], None)
+    assert (sampling(), newest()) == (False, None)
 
 
 def test_without_nvml_there_is_nothing(fresh: None, recorder: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +201,7 @@ def test_without_nvml_there_is_nothing(fresh: None, recorder: Recorded, monkeypa
     generation.finished(running.clock_ns())
     [request] = recorder.requests()
     assert not [name for name in request.attributes or {} if "gpu" in name]
-    assert (threads(), started, gpu.mark()) == ([], [], None)
+    assert (sampling(), started, gpu.mark()) == (False, [], None)
     assert "pynvml" not in sys.modules
 
 
@@ -215,6 +214,6 @@ def test_where_nvml_fails_it_is_asked_once(nvml: Nvml, monkeypatch: pytest.Monke
     else:
         monkeypatch.setattr(Nvml, "nvmlDeviceGetCount", lambda self: 1 / 0)
     gpu.mark()
-    eventually(lambda: not threads())
-    assert (gpu.mark(), threads(), nvml.open) == (None, [], 0)
+    eventually(lambda: not sampling())
+    assert (gpu.mark(), sampling(), nvml.open) == (None, False, 0)
     assert gpu.attributes(gpu.Mark()) == {}
