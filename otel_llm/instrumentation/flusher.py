@@ -70,6 +70,7 @@ class Flusher:
         self._idle = False
         self._stopped = False
         self._next_flush_ns = 0
+        self._leave_ns: int | None = None
 
     @property
     def in_flight(self) -> int:
@@ -100,6 +101,10 @@ class Flusher:
         self._settling.append(asked)
         self._wake.set()
         return threads.wait_until(lambda: asked.done, timeout_s)
+
+    def leave_at(self, at_ns: int) -> None:
+        """End at `at_ns` (monotonic), at the next look after it, every stream that is still open."""
+        self._leave_ns = at_ns
 
     def step(self, now_ns: int, *, settle: bool = False, leaving: bool = False) -> int | None:
         """Look at whoever is due at `now_ns` (monotonic); return when to look again, None while nothing is in flight.
@@ -157,8 +162,10 @@ class Flusher:
             now_ns = self._clock_ns()
             next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
             settling = _drained(self._settling)
+            leaving = any(asked.leaving for asked in settling)
+            leaving |= self._leave_ns is not None and now_ns >= self._leave_ns
             try:
-                next_ns = self.step(now_ns, settle=bool(settling), leaving=any(asked.leaving for asked in settling))
+                next_ns = self.step(now_ns, settle=bool(settling), leaving=leaving)
                 if next_ns is not None:
                     busy_ns = now_ns
                 elif now_ns - busy_ns < LINGER_NS:

@@ -22,6 +22,7 @@ from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.flusher import Flusher
 from otel_llm.instrumentation.metrics import Metrics
 from otel_llm.instrumentation.names import NAMES, named
+from otel_llm.instrumentation.server.stops import Stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -158,6 +159,22 @@ class Runtime:
         atexit.unregister(self.leave)
         return self.outbox.close(timeout_s)
 
+    def settle(self, *, leaving: bool = False) -> None:
+        """Send what was recorded before a server stops; wait `EXIT_S` at most, and for no endpoint that fails.
+
+        `leaving`: end the streams that are still open.
+        """
+        with contextlib.suppress(Exception):
+            self.flusher.settle(EXIT_S, leaving=leaving)
+            self.outbox.flush(EXIT_S, patient=False)
+
+    def leave_in(self, seconds: float) -> None:
+        """End in so many seconds the streams that are still open then: the process is killed soon after.
+
+        It takes no lock, so a signal handler may call it.
+        """
+        self.flusher.leave_at(self.clock_ns() + int(seconds * 1e9))
+
     def leave(self) -> None:
         """Send what was recorded, and end the streams that are still open: the process ends."""
         with contextlib.suppress(Exception):
@@ -256,7 +273,7 @@ def start(runtime: Callable[[], Runtime]) -> Runtime:
     with _lock:
         if not _running:
             _running.append(made)
-            _register_fork()
+            _register_hooks()
         return _running[0]
 
 
@@ -288,13 +305,15 @@ def _after_fork() -> None:
             runtime.after_fork()
 
 
-_registered: list[bool] = []
+_registered: list[Stops] = []
 
 
-def _register_fork() -> None:
-    if not _registered and hasattr(os, "register_at_fork"):  # there is no taking it back: once a process
+def _register_hooks() -> None:
+    if _registered:  # there is no taking them back: once a process
+        return
+    _registered.append(Stops(running))
+    if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
-        _registered.append(True)
 
 
 def warn(bug: BaseException) -> None:

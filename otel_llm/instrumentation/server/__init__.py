@@ -1,0 +1,1 @@
+"""What the recorder does inside of a serving process."""
