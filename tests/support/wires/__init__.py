@@ -1,0 +1,1 @@
+"""One fake server of the wires of model APIs: faithful bytes, one token in each chunk."""

@@ -1,0 +1,95 @@
+"""What the modules of all wires share: what was asked for, the frames of a reply, and the two common framings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from support.wires.reply import Reply, Token
+
+Json = dict[str, Any]
+PROMPT_TOKENS = 7
+"""What every fake reply says of its prompt."""
+EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request for a reply.
+
+    `groups` are the named groups of the wire's path, `query` the query string's last values.
+    """
+
+    path: str
+    body: Json
+    groups: Mapping[str, str]
+    query: Mapping[str, str]
+    reply: Reply = field(default_factory=Reply)
+
+    @property
+    def model(self) -> str:
+        """Return the model's name, from the path or the body."""
+        return str(self.groups.get("model") or self.body.get("model") or self.body.get("model_id") or "")
+
+    @property
+    def tokens(self) -> Sequence[Token]:
+        """Return the tokens of the reply."""
+        return self.reply.tokens
+
+    def count(self, *kinds: str) -> int:
+        """Return how many tokens there are, of these kinds or of all."""
+        return sum(not kinds or token.kind in kinds for token in self.tokens)
+
+    def tool(self) -> str:
+        """Return the name of the tool that a tool call names: the first that the request offers."""
+        for tool in self.body.get("tools") or ():
+            for offered in (tool, tool.get("function"), *(tool.get("functionDeclarations") or ())):
+                if isinstance(offered, dict) and isinstance(offered.get("name"), str):
+                    return str(offered["name"])
+        return "tool"
+
+
+class Frame(NamedTuple):
+    """Bytes that are sent at once; `tokens` is how many tokens of a choice they carry: 0 is framing."""
+
+    data: bytes
+    tokens: int = 0
+
+
+class Wire(NamedTuple):
+    """One streaming API.
+
+    `path` is matched against the whole request path. `frames` gives a streamed reply, `whole` the reply to a request
+    that wants no stream, `error` the frame that tells of an error in mid-stream, `refused` the body of an HTTP status.
+    """
+
+    name: str
+    path: re.Pattern[str]
+    frames: Callable[[Asked], Iterator[Frame]]
+    whole: Callable[[Asked], Any]
+    error: Callable[[Asked], bytes]
+    refused: Callable[[int], Any]
+    streams: Callable[[Asked], bool]
+    content_type: Callable[[Asked], str] = lambda _: EVENT_STREAM
+
+
+def wants_stream(asked: Asked) -> bool:
+    """Return whether the body says `stream: true`."""
+    return asked.body.get("stream") is True
+
+
+def compact(data: Any) -> str:
+    """Return JSON without spaces, as most servers write it."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def event(data: Any, name: str | None = None, end: str = "\n\n") -> bytes:
+    """Return one server-sent event of JSON."""
+    line = end[: len(end) // 2]
+    return f"{'' if name is None else f'event: {name}{line}'}data: {compact(data)}{end}".encode()
+
+
+DONE = Frame(b"data: [DONE]\n\n")
