@@ -126,7 +126,7 @@ class SpanExporterDelivery:
 
 
 def otlp_delivery(settings: OtlpSettings) -> OtlpDelivery:
-    """Return the delivery for one OTLP endpoint; nothing is opened yet."""
+    """Return the delivery for one OTLP endpoint; nothing is opened or imported for its transport yet."""
     if settings.protocol == "grpc":
         from otel_llm.export.grpc import GrpcSender
 

@@ -21,15 +21,9 @@ RETRYABLE_CODES: Final = frozenset(
 
 
 class GrpcSender:
-    """Sends payloads over one channel; nothing is opened before the first.
-
-    Raises ImportError where grpcio is not installed. grpc is imported here, and not with the first payload: loading it
-    holds the interpreter's lock for 0.1 s, in which the first streams of the process would stand still.
-    """
+    """Sends payloads over one channel; nothing is opened or imported before the first."""
 
     def __init__(self, settings: OtlpSettings) -> None:
-        import grpc  # noqa: F401
-
         self._settings = settings
         self._channel: Any = None
         self._call: Any = None

@@ -21,14 +21,11 @@ RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
 class HttpSender:
     """Sends payloads to one URL with the TLS, proxy and connection handling of `requests`.
 
-    Nothing is opened before the first payload, but `requests` is imported: that costs more than a first stream should
-    wait for. The request is prepared once, since preparing it anew costs
+    Nothing is opened or imported before the first payload. The request is prepared once, since preparing it anew costs
     as much as sending it (270 us of 590 here).
     """
 
     def __init__(self, settings: OtlpSettings) -> None:
-        import requests  # noqa: F401
-
         self._settings = settings
         self._session: requests.Session | None = None
 
