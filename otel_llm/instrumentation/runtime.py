@@ -82,6 +82,7 @@ class Runtime:
         self.getrandbits = self._random.getrandbits
         self._tracer_provider = tracer_provider
         self._resource: tuple[object, Resource] | None = None
+        self._detected: Resource | None = None
         self._instance_id = str(uuid.uuid4())
         self._leaves_after: tuple[object, ...] = (self, self)
         self._warned = False
@@ -105,7 +106,11 @@ class Runtime:
 
         theirs = getattr(self.provider(), "resource", None)
         if self._resource is None or self._resource[0] is not theirs:
-            resource = theirs if isinstance(theirs, Resource) else Resource.create()
+            if isinstance(theirs, Resource):
+                resource = theirs
+            else:
+                # Once a process and its forks: it runs detectors in a thread pool, whose locks eventlet breaks.
+                resource = self._detected = self._detected or Resource.create()
             if not resource.attributes.get(semconv.SERVICE_INSTANCE_ID):
                 resource = resource.merge(Resource({semconv.SERVICE_INSTANCE_ID: self._instance_id}))
             self._resource = (theirs, resource)
