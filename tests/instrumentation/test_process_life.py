@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.hosts.told import streams, told
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
@@ -43,32 +43,6 @@ def python(code: str, *arguments: str, environment: Mapping[str, str], command: 
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
-
-
-def streams(spans: list[Span]) -> dict[tuple[bytes, bytes], list[dict[str, Any]]]:
-    """Return the attributes of the segments of each stream; a repeated segment is a failure."""
-    found: dict[tuple[bytes, bytes], list[dict[str, Any]]] = {}
-    for span in spans:
-        if span.name == semconv.SEGMENT_SPAN:
-            attributes = {p.key: getattr(p.value, p.value.WhichOneof("value") or "") for p in span.attributes}
-            attributes["events"] = len(span.events)
-            found.setdefault((span.trace_id, span.parent_span_id), []).append(attributes)
-    for segments in found.values():
-        segments.sort(key=lambda attributes: int(attributes[semconv.SEGMENT_SEQ]))
-        assert [a[semconv.SEGMENT_SEQ] for a in segments] == list(range(len(segments)))
-    return found
-
-
-def told(spans: list[Span]) -> list[tuple[str, str | None, int]]:
-    """Return model, outcome and tokens of each stream, sorted."""
-    return sorted(
-        (
-            segments[0][semconv.GEN_AI_REQUEST_MODEL],
-            segments[-1].get(semconv.OUTCOME),
-            sum(s["events"] for s in segments),
-        )
-        for segments in streams(spans).values()
-    )
 
 
 def receivers(protocol: str) -> GrpcReceiver | HttpReceiver:

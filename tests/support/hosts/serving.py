@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +43,64 @@ def host_command(server: str, port: int, *, python: str = PYTHON, options: Seque
     return [python, *commands[server]]
 
 
+def eventually(reached: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    deadline_s = time.monotonic() + READ_S
+    while not reached():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 @dataclass(frozen=True)
 class Read:
-    """One stream as its client saw it: the bytes, seconds to the first piece, and the longest time between two."""
+    """One stream as its client saw it: the bytes, seconds to the first piece, and the longest time between two.
+
+    `whole`: the body ended as HTTP has it.
+    """
 
     body: bytes
     first_s: float
     gap_s: float
+    whole: bool
+
+
+class Stream:
+    """One stream that is being read."""
+
+    def __init__(self, port: int, model: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READ_S)
+        self._began_s = time.monotonic()
+        self._connection.request("GET", f"/?{model}")
+        self._response = self._connection.getresponse()
+        self._times_s: list[float] = []
+        self.body = b""
+
+    def read(self, length: int) -> None:
+        """Read on until so many bytes came, or the body ended."""
+        while len(self.body) < length and self._next():
+            pass
+
+    def rest(self) -> Read:
+        """Read to the end, close, and return what came."""
+        whole = True
+        try:
+            while self._next():
+                pass
+        except (http.client.IncompleteRead, ConnectionError):
+            whole = False
+        finally:
+            self._connection.close()
+        times_s = self._times_s
+        gaps_s = [after - before for before, after in itertools.pairwise(times_s)]
+        first_s = times_s[0] - self._began_s if times_s else 0.0
+        return Read(self.body, first_s, max(gaps_s, default=0.0), whole)
+
+    def _next(self) -> bool:
+        piece = self._response.read1(65536)
+        if piece:
+            self._times_s.append(time.monotonic())
+            self.body += piece
+        return bool(piece)
 
 
 class HostProcess:
@@ -72,7 +123,8 @@ class HostProcess:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        self._said.extend(self._process.stdout)
+        with self._process.stdout as lines:
+            self._said.extend(lines)
 
     @property
     def said(self) -> str:
@@ -109,26 +161,18 @@ class HostProcess:
         self._process.wait(STOP_S)
         self._listener.join(STOP_S)
 
+    def open(self, model: str) -> Stream:
+        """Ask for a stream; it is read by the caller."""
+        return Stream(self.port, model)
+
     def read(self, model: str) -> Read:
         """Read one stream to its end."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=READ_S)
-        began_s = time.monotonic()
-        try:
-            connection.request("GET", f"/?{model}")
-            response = connection.getresponse()
-            pieces, times_s = [], []
-            while piece := response.read1(65536):
-                times_s.append(time.monotonic())
-                pieces.append(piece)
-        finally:
-            connection.close()
-        gaps_s = [after - before for before, after in itertools.pairwise(times_s)]
-        return Read(b"".join(pieces), times_s[0] - began_s if times_s else 0.0, max(gaps_s, default=0.0))
+        return self.open(model).rest()
 
     def read_all(self, model: str, streams: int) -> list[Read]:
         """Read several streams at once."""
         with ThreadPoolExecutor(streams) as pool:
-            return list(pool.map(lambda _: self.read(model), range(streams)))
+            return list(pool.map(self.read, [model] * streams))
 
 
 @contextlib.contextmanager
@@ -161,9 +205,9 @@ class SilentEndpoint:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
-    @property
-    def connections(self) -> int:
-        return len(self._accepted)
+    def wait_for_connection(self) -> None:
+        """Wait until a sender has connected."""
+        eventually(lambda: bool(self._accepted))
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
