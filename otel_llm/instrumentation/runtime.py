@@ -109,8 +109,7 @@ class Runtime:
             if isinstance(theirs, Resource):
                 resource = theirs
             else:
-                # Once a process and its forks: it runs detectors in a thread pool, whose locks eventlet breaks.
-                resource = self._detected = self._detected or Resource.create()
+                resource = self._detected = self._detected or _detected()
             if not resource.attributes.get(semconv.SERVICE_INSTANCE_ID):
                 resource = resource.merge(Resource({semconv.SERVICE_INSTANCE_ID: self._instance_id}))
             self._resource = (theirs, resource)
@@ -258,6 +257,24 @@ def configured(
     )
     runtime.resource()  # detecting it and importing the SDK takes longer than a first request should
     return runtime
+
+
+def _detected() -> Resource:
+    """Return the resource of this process and its forks: what they share.
+
+    It is detected once for all of them, since the SDK runs its detectors in a thread pool, which stands still in a
+    worker that eventlet has patched. An instance id that the SDK made up is left out: each fork has its own.
+    """
+    from opentelemetry.sdk import resources
+
+    resource = resources.Resource.create()
+    made_up = getattr(resources, "ServiceInstanceIdResourceDetector", None)  # not in every version
+    attributes = dict(resource.attributes)
+    if made_up is not None:
+        made = made_up().detect().attributes.get(semconv.SERVICE_INSTANCE_ID)
+        if attributes.get(semconv.SERVICE_INSTANCE_ID) == made:
+            attributes.pop(semconv.SERVICE_INSTANCE_ID, None)
+    return resources.Resource(attributes, resource.schema_url)
 
 
 def disabled() -> bool:

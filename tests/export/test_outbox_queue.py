@@ -185,6 +185,37 @@ def test_a_child_process_starts_clean(slow: Slow) -> None:
     assert (slow.forgotten, slow.delivered) == (0, [1, 2])
 
 
+class Failing:
+    """A delivery that waits for better times, as one whose endpoint is away."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
+        self.attempts += 1
+        while pause(3600.0):
+            self.attempts += 1
+        return len(batch), "away"
+
+    def close(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+def test_a_flush_without_patience_waits_for_one_attempt() -> None:
+    delivery = Failing()
+    outbox = Outbox(delivery)
+    outbox.put([segment(1)])
+    poll(lambda: delivery.attempts == 1)
+    assert not outbox.flush(3600.0, patient=False)  # it is tried once more, and then left queued
+    poll(lambda: delivery.attempts == 2)
+    assert outbox.dropped == 0
+    assert outbox.close(WAIT_S)
+    assert (delivery.attempts, outbox.dropped) == (2, 1)
+
+
 class Exporter(SpanExporter):
     """An application's exporter that gives the result it is told to."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_host import COMMIT_NS, MS, FakeHost
 
+from otel_llm.export import threads
 from otel_llm.instrumentation.choices import Choices
+from otel_llm.instrumentation.flusher import Flusher
 from otel_llm.instrumentation.reading import recorded
 from otel_llm.instrumentation.recording import Recording
 
@@ -299,3 +302,44 @@ def test_an_urgent_recording_that_is_done_is_no_trouble() -> None:
     recording.exhausted()
     assert host.step() is None
     assert host.bugs == []
+
+
+def test_the_end_of_a_stream_leaves_before_its_turn() -> None:
+    """A server may end its process right after its last stream."""
+    host = FakeHost()
+    read = Read(host)
+    read.word(100)
+    before = host.urgent
+    read.recording.exhausted()
+    assert host.urgent == before + 1
+
+
+def running(clock_ns: Callable[[], int] = time.monotonic_ns) -> tuple[FakeHost, Flusher]:
+    """Return a host whose flusher has its thread."""
+    host = FakeHost()
+    host.now_ns = clock_ns()
+    host.flusher = Flusher(clock_ns)
+    return host, host.flusher
+
+
+def test_settling_has_the_thread_end_what_was_left() -> None:
+    host, flusher = running()
+    assert flusher.settle(20.0)  # without a thread there is nothing to wait for
+    read = Read(host)
+    assert flusher.settle(20.0)
+    assert not read.recording.done
+    assert flusher.settle(20.0, leaving=True)
+    assert read.recording.done
+    assert host.told()[-1][3] == "abandoned"
+    flusher.stop(20.0)
+
+
+def test_what_is_open_when_a_grace_ends_is_ended() -> None:
+    host, flusher = running()
+    read = Read(host)
+    flusher.leave_at(host.clock_ns() + 3600 * 1000 * MS)
+    assert flusher.settle(20.0)
+    assert not read.recording.done
+    flusher.leave_at(host.clock_ns())
+    assert threads.wait_until(lambda: read.recording.done, 20.0)
+    flusher.stop(20.0)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,14 @@ def ask(model):
 
 
 def python(code: str, *arguments: str, environment: Mapping[str, str], command: tuple[str, ...] = ()) -> str:
-    """Run a script in a fresh interpreter; return what it printed."""
+    """Run code in a fresh interpreter; return what it printed."""
+    return run([*command, sys.executable, "-c", code, *arguments], environment)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a command to its good end; return what it printed."""
     done = subprocess.run(
-        [*command, sys.executable, "-c", code, *arguments],
+        command,
         env={**os.environ, **environment},
         cwd=ROOT,
         capture_output=True,
@@ -176,22 +181,65 @@ POOL = (
     PRELUDE
     + """
 import multiprocessing
+otel_llm.instrument()              # in a spawned child, too: it imports this script
 def work(model):
     list(ask(model))
 if __name__ == "__main__":
-    otel_llm.instrument()
-    process = multiprocessing.get_context("fork").Process(target=work, args=("child",))
+    context = multiprocessing.get_context(sys.argv[2])
+    process = context.Process(target=work, args=("child",))
     process.start()
     process.join()
+    with context.Pool(2) as pool:
+        pool.map(work, ["pooled"] * 4)
+        pool.close()
+        pool.join()
     sys.exit(process.exitcode)
 """
 )
 
 
-def test_a_process_of_multiprocessing_sends_its_last_segments() -> None:
-    with SseServer({"child": whole(3)}) as server, HttpReceiver() as receiver:
-        python(POOL, server.url, environment=otlp("http/protobuf", receiver))
-        assert told(receiver.spans()) == [("child", "completed", 3)]
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_of_multiprocessing_sends_its_last_segments(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(POOL, encoding="utf-8")
+    with SseServer({"child": whole(3), "pooled": whole(3)}) as server, HttpReceiver() as receiver:
+        environment = otlp("http/protobuf", receiver)
+        run([sys.executable, str(script), server.url, method], environment)
+        assert told(receiver.spans()) == [("child", "completed", 3), *[("pooled", "completed", 3)] * 4]
+
+
+LOOPS = """
+import asyncio, sys, threading, openai, otel_llm
+otel_llm.instrument()
+async def read(model):
+    async with openai.AsyncOpenAI(api_key="none", base_url=sys.argv[1], max_retries=0) as client:
+        async for _ in await client.chat.completions.create(model=model, messages=[], stream=True):
+            pass
+"""
+TRIO = LOOPS + "import trio; trio.run(read, 'trio')"
+NESTED = (
+    LOOPS
+    + """
+import nest_asyncio
+nest_asyncio.apply()
+async def outer():
+    asyncio.run(read("nested"))    # a loop inside of a loop that runs
+    thread = threading.Thread(target=lambda: asyncio.run(read("threaded")))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    await read("outer")
+asyncio.run(outer())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "models"), [(TRIO, ["trio"]), (NESTED, ["nested", "outer", "threaded"])], ids=["trio", "nested"]
+)
+def test_other_loops_than_the_one_of_asyncio(code: str, models: list[str]) -> None:
+    with SseServer({model: whole(30) for model in models}) as server, HttpReceiver() as receiver:
+        python(code, server.url, environment=otlp("http/protobuf", receiver))
+        assert told(receiver.spans()) == [(model, "completed", 30) for model in models]
 
 
 def test_the_opentelemetry_instrument_command() -> None:

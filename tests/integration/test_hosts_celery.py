@@ -1,0 +1,49 @@
+"""Celery's pools: streams are read in forked processes or in greenlets, and a warm shutdown loses none of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.hosts.serving import TESTS, eventually
+from support.hosts.told import told
+from support.otlp_receiver import GrpcReceiver
+from support.sse_server import SseServer, whole
+
+STOP_S = 60
+TOKENS = 30
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_warm_shutdown_loses_nothing(pool: str, tmp_path: Path) -> None:
+    models = [f"m{number}" for number in range(4)]
+    with SseServer({model: whole(TOKENS) for model in models}) as server, GrpcReceiver() as receiver:
+        environment = {
+            **os.environ,
+            "CELERY_FOLDER": str(tmp_path),
+            "GATEWAY_UPSTREAM": server.url,
+            "GRPC_VERBOSITY": "NONE",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+            "PYTHONPATH": str(TESTS),
+        }
+        celery = [sys.executable, "-m", "celery", "-A", "support.hosts.celery_app"]
+        for model in models:
+            asked = [*celery, "call", "support.hosts.celery_app.ask", "--args", f'["{model}"]']
+            subprocess.run(asked, env=environment, check=True, timeout=STOP_S, capture_output=True)
+        worker = subprocess.Popen(
+            [*celery, "worker", "--pool", pool, "--concurrency", "2", "--without-gossip", "--without-mingle"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            eventually(lambda: all((tmp_path / f"done-{model}").exists() for model in models))
+            worker.terminate()
+            assert worker.wait(STOP_S) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+        assert told(receiver.spans()) == [(model, "completed", TOKENS) for model in models]
