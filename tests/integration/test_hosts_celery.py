@@ -21,6 +21,7 @@ TOKENS = 30
 def test_a_warm_shutdown_loses_nothing(pool: str, tmp_path: Path) -> None:
     models = [f"m{number}" for number in range(4)]
     with SseServer({model: whole(TOKENS) for model in models}) as server, GrpcReceiver() as receiver:
+        receiver.pause_s = 0.5  # the last segments are still queued when the worker stops
         environment = {
             **os.environ,
             "CELERY_FOLDER": str(tmp_path),

@@ -32,6 +32,7 @@ def stopped(
     gate = Gate()
     long = Reply([*words(BEFORE), gate, *words(AFTER), chunk(finish="stop"), DONE])
     with SseServer({"long": long, "short": whole(1)}) as model, GrpcReceiver() as receiver:
+        receiver.pause_s = 0.5  # the last segments are still queued when the last stream ends
         environment = {
             "GATEWAY_UPSTREAM": model.url,
             "GATEWAY_RECORD": "inside",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent import futures
@@ -34,15 +35,17 @@ class Answer:
 
 @dataclass
 class Received:
-    """What arrived, in order."""
+    """What arrived, in order; each request is taken `pause_s` after it came."""
 
     messages: list[ExportTraceServiceRequest] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # used up one a request; fine when there are none left
     attempts: int = 0
+    pause_s: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, raw: bytes, headers: Mapping[str, str]) -> Answer:
+        time.sleep(self.pause_s)
         with self.lock:
             self.attempts += 1
             self.headers.append(headers)
