@@ -13,11 +13,11 @@ from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation import committed, runtime, sdk_stream
-from otel_llm.instrumentation.messages import MessagesReader
 from otel_llm.instrumentation.patches import Patches
 from otel_llm.instrumentation.propagation import covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.sdk_stream import RAW_RESPONSE_HEADER, Call
+from otel_llm.instrumentation.sse_chunks import MESSAGES
 from otel_llm.instrumentation.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _request(original: Callable[..., Any]) -> Callable[..., Any]:
             with sdk_stream.apart():
                 return original(self, cast_to, options, **kwargs)
         with sdk_stream.calling(call):
-            return original(self, cast_to, options, **kwargs)
+            return call.returned(original(self, cast_to, options, **kwargs))
 
     return request
 
@@ -72,7 +72,7 @@ def _request_async(original: Callable[..., Any]) -> Callable[..., Any]:
             with sdk_stream.apart():
                 return await original(self, cast_to, options, **kwargs)
         with sdk_stream.calling(call):
-            return await original(self, cast_to, options, **kwargs)
+            return call.returned(await original(self, cast_to, options, **kwargs))
 
     return request
 
@@ -91,15 +91,15 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
         request = committed.by_client(
             running,
             otel_context.get_current(),
-            operation="chat",
+            operation=MESSAGES.operation,
             model=body.get("model"),
-            provider=next((who for part, who in PROVIDERS if part in name), "anthropic"),
+            provider=next((who for part, who in PROVIDERS if part in name), MESSAGES.provider),
             scheme=url.scheme,
             host=url.host,
             port=url.port,
         )
         headers = options.headers if isinstance(options.headers, dict) else {}
-        return Call(Recording(running, request, MessagesReader()), raw=RAW_RESPONSE_HEADER in headers)
+        return Call(Recording(running, request, MESSAGES.reader()), MESSAGES, raw=RAW_RESPONSE_HEADER in headers)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None

@@ -150,22 +150,38 @@ def _withdraw(request: Any, added: set[str]) -> None:
 
 def _adopt(call: Call, response: Any) -> None:
     try:
-        headers = response.headers
-        tap = call.answered(response.status_code, headers.get("content-type", ""))
-        if tap is None:
-            return
-        body = response.stream
-        encoded = headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
-        decoder = _Decoder(response._get_content_decoder(), tap) if encoded else None
-        if decoder is not None:
-            response._decoder = decoder
-        body_type: Any = type(body)
-        body.__class__ = _seen(body_type)
-        setattr(body, TAP, (tap, decoder))
-        tap.recording.opened(response, tap)
+        tap = call.answered(response.status_code, response.headers.get("content-type", ""))
+        if tap is not None:
+            watch(response, tap)
     except Exception as bug:  # noqa: BLE001
         if call.recording is not None:
             call.recording.broken(bug)
+
+
+def watch(response: Any, tap: Tap) -> None:
+    """Let `tap` see the body of a response that was not read yet.
+
+    Raises AttributeError or TypeError where the body's class cannot be changed, as that of a transport with slots.
+    """
+    body = response.stream
+    encoded = response.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
+    decoder = _Decoder(response._get_content_decoder(), tap) if encoded else None
+    body_type: Any = type(body)
+    body.__class__ = _seen(body_type)
+    setattr(body, TAP, (tap, decoder))
+    if decoder is not None:
+        response._decoder = decoder
+    tap.recording.opened(response, tap)
+
+
+def unwatch(response: Any) -> None:
+    """Undo `watch` for a response that was still not read."""
+    body = response.stream
+    watched = body.__dict__.pop(TAP, None)
+    if watched is not None:
+        body.__class__ = type(body).__bases__[0]
+        if watched[1] is not None:
+            response._decoder = watched[1].inner
 
 
 class _Decoder:
@@ -173,7 +189,7 @@ class _Decoder:
 
     def __init__(self, decoder: Any, tap: Tap) -> None:
         self.asked = False
-        self._decoder = decoder
+        self.inner = decoder
         self._take = tap.take
 
     def _see(self, decoded: Any) -> Any:
@@ -189,10 +205,10 @@ class _Decoder:
 
     def decode(self, data: bytes) -> Any:
         self.asked = True
-        return self._see(self._decoder.decode(data))
+        return self._see(self.inner.decode(data))
 
     def flush(self) -> Any:
-        return self._see(self._decoder.flush())
+        return self._see(self.inner.flush())
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,19 +13,20 @@ from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation import committed, runtime, sdk_stream
-from otel_llm.instrumentation.chunks import ChunkReader, choices_of
+from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import ERROR
 from otel_llm.instrumentation.patches import Patches
 from otel_llm.instrumentation.propagation import covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.responses import ResponsesReader
 from otel_llm.instrumentation.sdk_stream import RAW_RESPONSE_HEADER, Call
+from otel_llm.instrumentation.sse_chunks import CHAT, RESPONSES
 from otel_llm.instrumentation.stack import StackInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.instrumentation.choices import Reader
+    from otel_llm.instrumentation.sse_chunks import Api
 
 
 class OpenAIInstrumentor(StackInstrumentor):
@@ -42,10 +43,10 @@ class OpenAIInstrumentor(StackInstrumentor):
         from openai.resources.responses import AsyncResponses, Responses
 
         patches = Patches()
-        patches.replace(Completions, "create", _create(ChunkReader))
-        patches.replace(AsyncCompletions, "create", _create_async(ChunkReader))
-        patches.replace(Responses, "create", _create(ResponsesReader))
-        patches.replace(AsyncResponses, "create", _create_async(ResponsesReader))
+        patches.replace(Completions, "create", _create(CHAT))
+        patches.replace(AsyncCompletions, "create", _create_async(CHAT))
+        patches.replace(Responses, "create", _create(RESPONSES))
+        patches.replace(AsyncResponses, "create", _create_async(RESPONSES))
         patches.replace(BaseClient, "_build_request", sdk_stream.build_request(_is_ours))
         patches.replace(Stream, "__iter__", sdk_stream.watched)
         patches.replace(AsyncStream, "__aiter__", sdk_stream.watched)
@@ -56,28 +57,28 @@ def _is_ours(options: Any) -> bool:
     return bool(options.url.endswith(("/chat/completions", "/responses")))
 
 
-def _create(reader: Callable[[], Reader]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _create(api: Api) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         def create(self: Any, *args: Any, **kwargs: Any) -> Any:
-            call = _commit(self, kwargs, reader)
+            call = _commit(self, kwargs, api)
             if call is None:
                 return original(self, *args, **kwargs)
             with sdk_stream.calling(call):
-                return original(self, *args, **kwargs)
+                return call.returned(original(self, *args, **kwargs))
 
         return create
 
     return replacement
 
 
-def _create_async(reader: Callable[[], Reader]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _create_async(api: Api) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         async def awaited(self: Any, kwargs: dict[str, Any], made: Any) -> Any:
-            call = _commit(self, kwargs, reader)
+            call = _commit(self, kwargs, api)
             if call is None:
                 return await made
             with sdk_stream.calling(call):
-                return await made
+                return call.returned(await made)
 
         def create(self: Any, *args: Any, **kwargs: Any) -> Any:
             # As in the SDK: arguments are checked by the call, the request begins when its result is awaited.
@@ -88,7 +89,7 @@ def _create_async(reader: Callable[[], Reader]) -> Callable[[Callable[..., Any]]
     return replacement
 
 
-def _commit(resource: Any, kwargs: dict[str, Any], make: Callable[[], Reader]) -> Call | None:
+def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
     """Return the call of a streamed reply, None for one that is not recorded."""
     try:
         running = runtime.running()
@@ -101,7 +102,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], make: Callable[[], Reader]) -
         request = committed.by_client(
             running,
             otel_context.get_current(),
-            operation="chat",
+            operation=api.operation,
             model=kwargs.get("model"),
             provider="azure.ai.openai" if "Azure" in type(resource._client).__name__ else "openai",
             scheme=url.scheme,
@@ -109,14 +110,14 @@ def _commit(resource: Any, kwargs: dict[str, Any], make: Callable[[], Reader]) -
             port=url.port,
             choices=choices_of(kwargs.get("n")),
         )
-        reader = make()
+        reader = api.reader()
         recording = Recording(running, request, reader)
         if isinstance(reader, ResponsesReader):
             _listen(reader, recording)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
-    return Call(recording, raw=RAW_RESPONSE_HEADER in headers)
+    return Call(recording, api, raw=RAW_RESPONSE_HEADER in headers)
 
 
 def _listen(reader: ResponsesReader, recording: Recording) -> None:

@@ -3,7 +3,9 @@
 Only a stream's inner iterator is replaced, so its type and all else stay the SDK's. `__iter__` and `__aiter__` return
 what they return, watched: a dropped loop is a `break`. `_build_request`, innermost, finds the span that is current
 inside of every other instrumentation, so that the order of instrumenting does not matter; there the request's options
-get a `post_parser`, the SDK's own, which hands over the stream, also where `.parse()` of a raw response makes it.
+get a `post_parser`, the SDK's own, which hands over the stream.
+
+A raw response is recorded by the bytes that its caller reads, until `.parse()` makes a stream of it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation import httpx, sse_requests
 from otel_llm.instrumentation.outcomes import ABANDONED
 from otel_llm.instrumentation.patches import disguised
 from otel_llm.instrumentation.propagation import attach, covering, detach, inject
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.propagation import Attached
     from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.sse_chunks import Api
 
 RECORDING: Final = "_otel_llm_recording"
 """The one attribute that a recorded `Stream` has more."""
+AWS: Final = "amazon.eventstream"
+"""In the content type of Bedrock's streams, which are frames of AWS's own."""
 RAW_RESPONSE_HEADER: Final = "X-Stainless-Raw-Response"
 """With it the SDK returns a response whose body the caller may read in any way, as a stream of chunks or not."""
 
@@ -36,13 +42,14 @@ RAW_RESPONSE_HEADER: Final = "X-Stainless-Raw-Response"
 class Call:
     """A call of the SDK until its stream is there.
 
-    `raw`: it returns a response, which may become a stream; `adopted`: the stream is there, and is recorded.
+    `raw`: it returns a response, whose body is one of `api`; `adopted`: the stream is there, and is recorded.
     """
 
-    __slots__ = ("adopted", "attached", "context", "raw", "recording")
+    __slots__ = ("adopted", "api", "attached", "context", "raw", "recording")
 
-    def __init__(self, recording: Recording, *, raw: bool) -> None:
+    def __init__(self, recording: Recording, api: Api, *, raw: bool) -> None:
         self.recording = recording
+        self.api = api
         self.raw = raw
         self.adopted = False
         self.attached: Attached | None = None
@@ -56,11 +63,26 @@ class Call:
         self.recording.announce(self.context)
         self.recording.failed(error)
 
-    def returned(self) -> None:
-        """Take note that the call returned."""
-        # Something else than a stream: a middleware asked, and then answered itself. Nobody will ever read it.
-        if self.recording.announced and not self.adopted and not self.raw:
-            self.recording.ended(ABANDONED)
+    def returned(self, made: Any) -> Any:
+        """Take note of what the call returned, and return it."""
+        try:
+            if self.recording.announced and not self.adopted:
+                response = getattr(made, "http_response", None) if self.raw else None
+                if response is not None:
+                    self._watch(response)
+                else:  # a middleware asked, and then answered itself: nobody will ever read the stream
+                    self.recording.ended(ABANDONED)
+        except Exception as bug:  # noqa: BLE001
+            self.recording.broken(bug)
+        return made
+
+    def _watch(self, response: Any) -> None:
+        content_type = response.headers.get("content-type", "")
+        self.recording.opened(response, None)
+        if (tap := sse_requests.tap_of(self.recording, self.api, content_type)) is None or AWS in content_type:
+            return
+        with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
+            httpx.watch(response, tap)
 
 
 pending: Final[ContextVar[Call | None]] = ContextVar("otel_llm_pending", default=None)
@@ -69,12 +91,14 @@ pending: Final[ContextVar[Call | None]] = ContextVar("otel_llm_pending", default
 
 @contextlib.contextmanager
 def calling(call: Call) -> Iterator[None]:
-    """Make the SDK's call inside: what it raises is the request's end, and nobody below records it again."""
+    """Make the SDK's call inside: what it raises is the request's end, and nobody below records it again.
+
+    What it returns goes through `call.returned`, inside too.
+    """
     token = pending.set(call)
     try:
         with covering():
             yield
-        call.returned()
     except BaseException as error:
         call.refused(error)
         raise
@@ -111,8 +135,7 @@ def build_request(is_ours: Callable[[Any], bool]) -> Callable[[Callable[..., Any
                 if call is not None:
                     call.context = otel_context.get_current()
                     options.post_parser = functools.partial(_parsed, call, options.post_parser)
-                    if not call.raw:
-                        call.recording.announce(call.context)
+                    call.recording.announce(call.context)
             except Exception as bug:  # noqa: BLE001
                 if call is not None:
                     call.recording.broken(bug)
@@ -143,7 +166,10 @@ def _adopt(call: Call, stream: Any) -> None:
     if recording.done or not hasattr(kind, "__stream__"):  # not streamed, or parsed into something else
         return
     call.adopted = True
-    recording.announce(call.context)
+    if call.raw:
+        if stream.response.is_stream_consumed:  # the bytes were read, and are recorded already
+            return
+        httpx.unwatch(stream.response)
     inner = stream._iterator
     recording.opened(stream, inner)
     _watch_close(stream.response.stream, recording)

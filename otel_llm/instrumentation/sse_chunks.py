@@ -88,11 +88,13 @@ class Api(NamedTuple):
 
 
 CHAT: Final = Api("chat", ChunkReader, _CONTENT)
+RESPONSES: Final = Api("chat", ResponsesReader)
+MESSAGES: Final = Api("chat", MessagesReader, provider="anthropic")
 APIS: Final[tuple[tuple[str, Api], ...]] = (
     ("/chat/completions", CHAT),
     ("/completions", Api("text_completion", TextReader, _TEXT)),
-    ("/responses", Api("chat", ResponsesReader)),
-    ("/messages", Api("chat", MessagesReader, provider="anthropic")),
+    ("/responses", RESPONSES),
+    ("/messages", MESSAGES),
 )
 """How a path ends, to what is served there; the first that fits."""
 

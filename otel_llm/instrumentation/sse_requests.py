@@ -118,18 +118,30 @@ class Call:
 
     def answered(self, status: int, content_type: str) -> Tap | None:
         """Return what is to see the response's body, None where there is nothing to be seen in it."""
-        media_type = content_type.partition(";")[0].strip().lower()
         recording = self.recording
         if status >= 400:
             if recording is not None:
                 recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
             return None
         if recording is None:
-            return Tap(self._begin(UNSEEN), self._api) if media_type == "text/event-stream" else None
-        if "json" in media_type:  # the whole reply at once, which is the server's right: there are no times to be had
-            recording.ended(COMPLETED)
-            return None
-        return Tap(recording, self._api)
+            streams = _media_type(content_type) == "text/event-stream"
+            return Tap(self._begin(UNSEEN), self._api) if streams else None
+        return tap_of(recording, self._api, content_type)
+
+
+def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
+    """Return what is to see the body of a reply that was asked for as a stream.
+
+    None where the whole reply comes at once, which ends the recording.
+    """
+    if "json" in _media_type(content_type):  # the server's right; there are no times to be had
+        recording.ended(COMPLETED)
+        return None
+    return Tap(recording, api)
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def call(path: str, body: object, scheme: str, host: str | None, port: int | None) -> Call | None:
