@@ -139,7 +139,8 @@ class ChunkReader:
         return PLAIN if marks == [PLAIN[0]] else tuple(m for m in marks if m[2] or m[3])
 
     def _mark(self, index: int, choice: Any, running: int | None) -> Mark:
-        kind = _kind(getattr(choice, "delta", None))
+        delta = getattr(choice, "delta", None)
+        kind = _kind(delta)
         finished = getattr(choice, "finish_reason", None) is not None
         token_ids = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
         told = self._told.get(index, 0)
@@ -152,6 +153,8 @@ class ChunkReader:
         elif count:
             self._guessed.add(index)
             self.plain |= index == 0
+        if kind is None and count and getattr(delta, "tool_calls", None):
+            kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:
             self._kinds[index] = kind
         self._told[index] = told + count
@@ -186,20 +189,18 @@ def _kind(delta: Any) -> int | None:
         return REASONING
     calls = getattr(delta, "tool_calls", None) or ()
     functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
-    if any(getattr(function, "name", None) or getattr(function, "arguments", None) for function in functions):
-        return TOOL
-    if any(_custom(call) for call in calls):
-        return TOOL
+    if any(getattr(function, "arguments", None) for function in functions) or any(_custom(call) for call in calls):
+        return TOOL  # for its arguments; a tool's name comes whole, and before them
     audio = getattr(delta, "audio", None) or extra.get("audio")  # a field of its own only in later versions of the SDK
     spoken = audio if isinstance(audio, dict) else getattr(audio, "__dict__", {})
     return CONTENT if spoken.get("transcript") or spoken.get("data") else None
 
 
 def _custom(call: Any) -> bool:
-    """Return whether a delta of a tool call is one of a custom tool, whose input is no JSON; the SDK has no field."""
+    """Return whether a delta of a tool call bears input of a custom tool, which is no JSON; the SDK has no field."""
     custom = getattr(call, "custom", None)
     said = custom if isinstance(custom, dict) else getattr(custom, "__dict__", {})
-    return bool(said.get("name") or said.get("input"))
+    return bool(said.get("input"))
 
 
 def count_of(value: object) -> int | None:

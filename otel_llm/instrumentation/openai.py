@@ -7,6 +7,7 @@ of this make have in common, see `sdk_stream`.
 from __future__ import annotations
 
 import weakref
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opentelemetry import context as otel_context
@@ -34,19 +35,21 @@ class OpenAIInstrumentor(StackInstrumentor):
 
     stack: ClassVar[str] = "openai"
     package: ClassVar[str] = "openai"
-    requires: ClassVar[tuple[str, ...]] = ("openai >= 3.0, < 4",)
+    requires: ClassVar[tuple[str, ...]] = ("openai >= 1.0, < 4",)
 
     def _patch(self) -> Patches:
         from openai import AsyncStream, Stream
         from openai._base_client import BaseClient
         from openai.resources.chat.completions import AsyncCompletions, Completions
-        from openai.resources.responses import AsyncResponses, Responses
 
         patches = Patches()
         patches.replace(Completions, "create", _create(CHAT))
         patches.replace(AsyncCompletions, "create", _create_async(CHAT))
-        patches.replace(Responses, "create", _create(RESPONSES))
-        patches.replace(AsyncResponses, "create", _create_async(RESPONSES))
+        if find_spec("openai.resources.responses") is not None:  # since 1.66
+            from openai.resources.responses import AsyncResponses, Responses
+
+            patches.replace(Responses, "create", _create(RESPONSES))
+            patches.replace(AsyncResponses, "create", _create_async(RESPONSES))
         patches.replace(BaseClient, "_build_request", sdk_stream.build_request(_is_ours))
         patches.replace(Stream, "__iter__", sdk_stream.watched)
         patches.replace(AsyncStream, "__aiter__", sdk_stream.watched)

@@ -47,10 +47,12 @@ def test_framing_is_no_token() -> None:
         ({"reasoning": "hm"}, REASONING),
         ({"reasoning": "hm", "content": "a"}, CONTENT),
         ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, TOOL),
-        ({"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]}, TOOL),
+        ({"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]}, None),
+        ({"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}]}, TOOL),
+        ({"function_call": {"name": "f", "arguments": ""}}, None),
         ({"function_call": {"arguments": "{"}}, TOOL),
         ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"input": "SELECT"}}]}, TOOL),
-        ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"name": "sql", "input": ""}}]}, TOOL),
+        ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"name": "sql", "input": ""}}]}, None),
         ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"input": ""}}]}, None),
         ({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, None),
         ({"content": None, "reasoning_content": None}, None),
@@ -133,6 +135,11 @@ def test_a_chunk_held_back_while_thinking_is_of_that_kind() -> None:
     reader = ChunkReader()
     marks = read(reader, chunk({"reasoning": "h"}, token_ids=[1]), chunk({"content": ""}, token_ids=[2]))
     assert [mark[0][1] for mark in marks] == [REASONING, REASONING]
+
+
+def test_the_tokens_that_a_server_counts_for_a_tool_s_name_are_the_tool_s() -> None:
+    named = {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]}
+    assert read(ChunkReader(), chunk(named, token_ids=[1, 2, 3])) == [((0, TOOL, 3, False),)]
 
 
 def test_running_usage_is_of_each_choice() -> None:
