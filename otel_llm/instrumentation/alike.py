@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.sse import SseParser
+    from otel_llm.instrumentation.sse_chunks import Parser
 
 _TEXT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|partial_json)": ?"((?:[^"\\]|\\.)+)"', re.DOTALL
@@ -35,7 +35,7 @@ class Alike:
 
     __slots__ = ("_after", "_between", "_head", "_learns", "_line", "_parser", "_reading", "_start", "_tail")
 
-    def __init__(self, parser: SseParser) -> None:
+    def __init__(self, parser: Parser) -> None:
         self._parser = parser
         self._between = False  # whether a new piece begins a new event
         self._head: bytes | tuple[()] = ()  # which nothing starts with

@@ -152,7 +152,7 @@ class ChunkReader:
             count = self._difference(index, running - told, count)
         elif count:
             self._guessed.add(index)
-            self.plain |= index == 0
+            self.plain |= index == 0 and not isinstance(getattr(delta, "content", None), list)
         if kind is None and count and getattr(delta, "tool_calls", None):
             kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:
@@ -181,7 +181,10 @@ class ChunkReader:
 
 def _kind(delta: Any) -> int | None:
     """Return the kind of text that a delta bears, None where it bears none (the role, an empty string)."""
-    if getattr(delta, "content", None) or getattr(delta, "refusal", None):
+    content = getattr(delta, "content", None)
+    if isinstance(content, list):
+        return _kind_of_parts(content)
+    if content or getattr(delta, "refusal", None):
         return CONTENT
     extra = getattr(delta, "__pydantic_extra__", None) or {}
     fields = getattr(delta, "__dict__", extra)  # an extra today may be a field of the next version
@@ -191,16 +194,27 @@ def _kind(delta: Any) -> int | None:
     functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
     if any(getattr(function, "arguments", None) for function in functions) or any(_custom(call) for call in calls):
         return TOOL  # for its arguments; a tool's name comes whole, and before them
-    audio = getattr(delta, "audio", None) or extra.get("audio")  # a field of its own only in later versions of the SDK
-    spoken = audio if isinstance(audio, dict) else getattr(audio, "__dict__", {})
+    spoken = _members(getattr(delta, "audio", None) or extra.get("audio"))  # a field of its own in later SDKs alone
     return CONTENT if spoken.get("transcript") or spoken.get("data") else None
+
+
+def _kind_of_parts(parts: list[Any]) -> int | None:
+    """Return the kind of a content in parts, as Mistral sends it while the model thinks."""
+    if any(_members(part).get("text") for part in parts):
+        return CONTENT
+    thoughts = [_members(part).get("thinking") for part in parts]
+    within = [_members(part) for thought in thoughts if isinstance(thought, list) for part in thought]
+    return REASONING if any(part.get("text") for part in within) else None
+
+
+def _members(thing: Any) -> dict[str, Any]:
+    members: dict[str, Any] = thing if isinstance(thing, dict) else getattr(thing, "__dict__", {})
+    return members
 
 
 def _custom(call: Any) -> bool:
     """Return whether a delta of a tool call bears input of a custom tool, which is no JSON; the SDK has no field."""
-    custom = getattr(call, "custom", None)
-    said = custom if isinstance(custom, dict) else getattr(custom, "__dict__", {})
-    return bool(said.get("input"))
+    return bool(_members(getattr(call, "custom", None)).get("input"))
 
 
 def count_of(value: object) -> int | None:

@@ -16,6 +16,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from otel_llm.instrumentation import committed, runtime, sdk_stream
 from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import ERROR
+from otel_llm.instrumentation.parse.wires import AZURE, provider_of
 from otel_llm.instrumentation.patches import Patches
 from otel_llm.instrumentation.propagation import covered
 from otel_llm.instrumentation.recording import Recording
@@ -107,7 +108,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
             otel_context.get_current(),
             operation=api.operation,
             model=kwargs.get("model"),
-            provider="azure.ai.openai" if "Azure" in type(resource._client).__name__ else "openai",
+            provider=AZURE if "Azure" in type(resource._client).__name__ else provider_of(api.provider, url.host),
             scheme=url.scheme,
             host=url.host,
             port=url.port,

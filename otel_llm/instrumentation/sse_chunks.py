@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from otel_llm.instrumentation.alike import Alike
 from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader
 from otel_llm.instrumentation.messages import MessagesReader
 from otel_llm.instrumentation.outcomes import DISCONNECTED, ERROR
+from otel_llm.instrumentation.parse.cohere import FAILURES, MESSAGE_END
 from otel_llm.instrumentation.responses import FAILED, ResponsesReader
 from otel_llm.instrumentation.sse import SseParser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from otel_llm.instrumentation.choices import Reader
     from otel_llm.instrumentation.chunks import Reading
@@ -30,6 +31,8 @@ _CONTENT: Final = re.compile(rb'"delta": ?\{(?:"role": ?(?:"assistant"|null), ?)
 _TEXT: Final = re.compile(rb'"text": ?"[^"]')
 _UNFINISHED: Final = re.compile(rb'"finish_reason": ?null')
 _FIRST: Final = re.compile(rb'"index": ?0[,}\s]')
+_ERROR_NAMES: Final = ("code", "error_type")
+"""Where an event says beside its error what kind of one it is."""
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -75,16 +78,43 @@ class TextReader(ChunkReader):
         return super().__call__(chunk)
 
 
+class Parser(Protocol):
+    """What parses a body: bytes in, the chunks that end in them out; the methods are those of `sse.SseParser`."""
+
+    @property
+    def between(self) -> bool:
+        """Return whether nothing is held."""
+
+    def feed(self, data: bytes, /) -> list[bytes]:
+        """Take the next bytes of the body; return the chunks that end in them."""
+
+    def pending(self) -> bytes | None:
+        """Return a chunk that is whole as far as one can tell, and may still go on."""
+
+    def forget(self) -> None:
+        """Drop the pending chunk."""
+
+    def end(self) -> list[bytes]:
+        """Return the chunk that the body's end left unfinished."""
+
+
+SSE: Final[Mapping[str, Callable[[], Parser]]] = {"text/event-stream": SseParser}
+
+
 class Api(NamedTuple):
     """One kind of streamed reply: the conventions' word for it, what reads it, and whose API it is.
 
-    `text` is how the text of a chunk looks where a reader can be told of plain ones.
+    `text` is how the text of a chunk looks where a reader can be told of plain ones. `asks` is what makes a request ask
+    for a stream: `"stream": true` in its body (`flag`), its path (`path`), no `"stream": false` there (`default`).
+    `parsers` has the content types of a streamed answer, and what parses each; the first is also for unknown types.
     """
 
     operation: str
     reader: Callable[[], Reader]
     text: re.Pattern[bytes] | None = None
     provider: str = "openai"
+    asks: Literal["flag", "path", "default"] = "flag"
+    parsers: Mapping[str, Callable[[], Parser]] = SSE
 
 
 CHAT: Final = Api("chat", ChunkReader, _CONTENT)
@@ -99,10 +129,10 @@ APIS: Final[tuple[tuple[str, Api], ...]] = (
 """How a path ends, to what is served there; the first that fits."""
 
 
-def api_of(path: str) -> Api | None:
+def api_of(path: str, apis: Iterable[tuple[str, Api]] = APIS) -> Api | None:
     """Return what is served at a path, None where it is nothing that streams tokens."""
     path = path.rstrip("/")
-    for ending, api in APIS:
+    for ending, api in apis:
         if path.endswith(ending):
             return api
     return None
@@ -124,13 +154,13 @@ class Tap:
 
     __slots__ = ("__weakref__", "_alike", "_parser", "_reader", "_text", "looped", "recording", "waiting")
 
-    def __init__(self, recording: Recording, api: Api) -> None:
+    def __init__(self, recording: Recording, api: Api, parser: Parser | None = None) -> None:
         self.recording = recording
         self.waiting = False
         self.looped = False
         self._text = api.text
         self._reader = recording.reader
-        self._parser = SseParser()
+        self._parser = SseParser() if parser is None else parser
         self._alike = Alike(self._parser)
 
     @property
@@ -212,10 +242,14 @@ class Tap:
 def error_of(chunk: object) -> str | None:
     """Return the kind of error that an event tells of, None where it tells of none; never the server's message."""
     name = getattr(chunk, "type", None)
+    if name == MESSAGE_END:
+        reason = getattr(getattr(chunk, "delta", None), "finish_reason", None)
+        return reason if reason in FAILURES else None
     error = getattr(getattr(chunk, "response", None) if name == FAILED else chunk, "error", None)
     if error is None and name not in ("error", FAILED):
         return None
-    for word in (getattr(error, "type", None), getattr(error, "code", None), getattr(chunk, "code", None)):
+    words = getattr(error, "type", None), getattr(error, "code", None), *(getattr(chunk, n, None) for n in _ERROR_NAMES)
+    for word in words:
         if isinstance(word, str | int) and _ERROR_TYPE.fullmatch(str(word)):
             return str(word)
     return "_OTHER"

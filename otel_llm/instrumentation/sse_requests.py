@@ -14,6 +14,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import COMPLETED, ERROR
+from otel_llm.instrumentation.parse.wires import WIRES, provider_of
 from otel_llm.instrumentation.propagation import covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.sse_chunks import Tap, api_of
@@ -28,6 +29,8 @@ MAX_BODY_BYTES: Final = 16 << 20
 """A longer request is not looked into: its reply is known by its content type."""
 
 _STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
+_MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
+"""Where a path names the model: Azure's and Google's do."""
 
 
 carried: Final[ContextVar[Recording | None]] = ContextVar("otel_llm_carried", default=None)
@@ -36,7 +39,7 @@ carried: Final[ContextVar[Recording | None]] = ContextVar("otel_llm_carried", de
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request's body says of the reply that it wants: a stream, of how many choices, by which model."""
+    """What a request says of the reply that it wants: a stream, of how many choices, by which model."""
 
     stream: bool
     model: str | None = None
@@ -47,45 +50,48 @@ UNSEEN: Final = Asked(stream=False)
 """Of a body that could not be seen, such as one that is itself a stream."""
 
 
-def asked(body: object) -> Asked | None:
-    """Return what a request's body asks for, None where it wants no stream, `UNSEEN` where it cannot be told.
+def asked(api: Api, path: str, body: object) -> Asked | None:
+    """Return what a request asks for, None where it wants no stream, `UNSEEN` where it cannot be told.
 
     `body` is the JSON text, the object that it will be made of, or anything else. Nothing of it is consumed or changed.
     """
     if isinstance(body, str):
         body = body.encode("utf-8", "replace")
-    if isinstance(body, bytes | bytearray):
-        if len(body) > MAX_BODY_BYTES:
-            return UNSEEN
-        if _STREAMS.search(body) is None:  # most of what a client sends is told by this alone
+    if isinstance(body, bytes | bytearray) and len(body) <= MAX_BODY_BYTES:
+        if api.asks == "flag" and _STREAMS.search(body) is None:  # most of what a client sends is told by this alone
             return None
         try:
             body = json.loads(body)
         except ValueError:
             return None
+    found = _MODEL.search(path)
+    model = None if found is None else found[1] or found[2]
     if not isinstance(body, dict):
-        return UNSEEN
-    if body.get("stream") is not True:
+        return Asked(stream=True, model=model) if api.asks == "path" else UNSEEN
+    stated, stream = body.get("model"), body.get("stream")
+    if isinstance(stated, str):
+        model = stated
+    if api.asks == "flag" and stream is not True:
         return None
-    model = body.get("model")
-    return Asked(
-        stream=True,
-        model=model if isinstance(model, str) else None,
-        choices=choices_of(body.get("n")),
-    )
+    if api.asks == "default" and (stream is False or model is None):  # without a model it is a path of somebody else's
+        return None
+    config = body.get("generationConfig")  # Gemini's
+    count = config.get("candidateCount") if isinstance(config, dict) else body.get("n")
+    return Asked(stream=True, model=model, choices=choices_of(count))
 
 
 class Call:
     """One HTTP request for a reply that is, or may turn out to be, a stream."""
 
-    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_port", "_running", "_scheme", "recording")
+    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_path", "_port", "_running", "_scheme", "recording")
 
     def __init__(
-        self, running: Runtime, api: Api, wants: Asked, scheme: str, host: str | None, port: int | None
+        self, running: Runtime, api: Api, path: str, wants: Asked, scheme: str, host: str | None, port: int | None
     ) -> None:
         self._running = running
         self._api = api
         self._context: Context = otel_context.get_current()
+        self._path = path
         self._scheme = scheme
         self._host = host
         self._port = port
@@ -100,7 +106,7 @@ class Call:
             self._context,
             operation=self._api.operation,
             model=wants.model,
-            provider=self._api.provider,  # the protocol's: who else serves it by this address is not for us to guess
+            provider=provider_of(self._api.provider, self._host, self._path),
             scheme=self._scheme,
             host=self._host,
             port=self._port,
@@ -124,8 +130,8 @@ class Call:
                 recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
             return None
         if recording is None:
-            streams = _media_type(content_type) == "text/event-stream"
-            return Tap(self._begin(UNSEEN), self._api) if streams else None
+            streams = _media_type(content_type) in self._api.parsers
+            return tap_of(self._begin(UNSEEN), self._api, content_type) if streams else None
         return tap_of(recording, self._api, content_type)
 
 
@@ -134,10 +140,12 @@ def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
 
     None where the whole reply comes at once, which ends the recording.
     """
-    if "json" in _media_type(content_type):  # the server's right; there are no times to be had
+    media_type = _media_type(content_type)
+    parser = api.parsers.get(media_type)
+    if parser is None and "json" in media_type:  # the server's right; there are no times to be had
         recording.ended(COMPLETED)
         return None
-    return Tap(recording, api)
+    return Tap(recording, api, (parser or next(iter(api.parsers.values())))())
 
 
 def _media_type(content_type: str) -> str:
@@ -151,10 +159,10 @@ def call(path: str, body: object, scheme: str, host: str | None, port: int | Non
     """
     try:
         running = runtime.running()
-        if running is None or (api := api_of(path)) is None or covered.get() or not is_instrumentation_enabled():
+        if running is None or (api := api_of(path, WIRES)) is None or covered.get() or not is_instrumentation_enabled():
             return None
-        wants = asked(body)
-        return None if wants is None else Call(running, api, wants, scheme, host, port)
+        wants = asked(api, path, body)
+        return None if wants is None else Call(running, api, path, wants, scheme, host, port)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None

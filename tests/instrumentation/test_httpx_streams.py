@@ -26,7 +26,7 @@ from support.wire_server import EVENT_STREAM, WireServer
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import sse_requests
+from otel_llm.instrumentation import sse_chunks, sse_requests
 from otel_llm.instrumentation.chunks import MAX_CHOICES
 from otel_llm.instrumentation.sse_requests import UNSEEN, Asked
 
@@ -381,4 +381,4 @@ def test_uninstrumenting_leaves_the_bare_library(package: Any) -> None:
     ],
 )
 def test_what_a_request_asks_for(body: object, expected: Asked | None) -> None:
-    assert sse_requests.asked(body) == expected
+    assert sse_requests.asked(sse_chunks.CHAT, CHAT, body) == expected

@@ -1,0 +1,54 @@
+"""What an event of Cohere's `/v2/chat` carries. Keeps no content.
+
+Source: docs.cohere.com, Streaming Responses, and the types of the cohere package.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader, Reading, count_of, text_of
+
+MESSAGE_END: Final = "message-end"
+FAILURES: Final = ("ERROR", "TIMEOUT")
+"""Reasons to finish that say that the server failed."""
+COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
+"""The server said that the reply is complete."""
+
+
+class CohereReader(ChunkReader):
+    """Reads the events of one reply: each with text is one token. The usage at the end tells no token's time.
+
+    A tool plan is reasoning: it says what the model is about to do.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = True
+
+    @staticmethod
+    def is_plain(chunk: Any) -> bool:  # noqa: ARG004
+        """Return that nothing is known of an event before it is read."""
+        return False
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what an event carries; anything that is no event carries no token."""
+        if self.response_id is None:
+            self.response_id = text_of(getattr(chunk, "id", None))
+        delta = getattr(chunk, "delta", None)
+        if getattr(chunk, "type", None) == MESSAGE_END:
+            tokens = getattr(getattr(delta, "usage", None), "tokens", None)
+            self.input_tokens = count_of(getattr(tokens, "input_tokens", None))
+            self._finals = count_of(getattr(tokens, "output_tokens", None))
+            return FRAMING if getattr(delta, "finish_reason", None) in FAILURES else COMPLETE
+        message = getattr(delta, "message", None)
+        content = getattr(message, "content", None)
+        if getattr(content, "text", None):
+            return PLAIN
+        if getattr(content, "thinking", None) or getattr(message, "tool_plan", None):
+            return ((0, REASONING, 1, False),)
+        function = getattr(getattr(message, "tool_calls", None), "function", None)
+        return ((0, TOOL, 1, False),) if getattr(function, "arguments", None) else FRAMING

@@ -1,0 +1,98 @@
+"""What a chunk of Gemini's `streamGenerateContent` carries, of the Developer API and of Vertex AI. Keeps no content.
+
+Source: ai.google.dev/api/generate-content (GenerateContentResponse).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.chunks import FRAMING, MAX_CHOICES, ChunkReader, count_of, text_of
+
+if TYPE_CHECKING:
+    from otel_llm.instrumentation.chunks import Mark, Reading
+
+
+class GeminiReader(ChunkReader):
+    """Reads the chunks of one request.
+
+    A chunk often bears several tokens. `usageMetadata` has running totals, of what is shown and of the thoughts; where
+    it stands on each chunk of the only candidate, what it grew by is what the chunk bears. Otherwise a chunk counts as
+    one token. Thoughts that are counted and not shown are no tokens: nothing of them came.
+    """
+
+    __slots__ = ("_several", "_thought")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._several = False  # whether there is more than one candidate: the totals are of all of them
+        self._thought: dict[int, int] = {}  # tokens of thoughts so far, by candidate
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what a chunk carries; anything that is no chunk carries no token."""
+        if self.response_id is None:
+            self.response_id = text_of(getattr(chunk, "responseId", None)) or ""
+            self.response_model = text_of(getattr(chunk, "modelVersion", None))
+        usage = getattr(chunk, "usageMetadata", None)
+        shown = count_of(getattr(usage, "candidatesTokenCount", None))
+        thoughts = count_of(getattr(usage, "thoughtsTokenCount", None))
+        prompt = count_of(getattr(usage, "promptTokenCount", None))
+        if prompt is not None:
+            self.input_tokens = prompt
+        if shown is not None or thoughts is not None:
+            self._finals = (shown or 0) + (thoughts or 0)
+        candidates = getattr(chunk, "candidates", None)
+        if not isinstance(candidates, list) or not candidates:
+            blocked = getattr(getattr(chunk, "promptFeedback", None), "blockReason", None) is not None
+            return ((0, CONTENT, 0, True),) if blocked else FRAMING
+        marks: list[Mark] = []
+        for candidate in candidates:
+            index = count_of(getattr(candidate, "index", None)) or 0
+            self._several |= index > 0 or len(candidates) > 1
+            if index < MAX_CHOICES:
+                marks += self._candidate(index, candidate, shown, thoughts)
+        return tuple(marks)
+
+    def _candidate(self, index: int, candidate: Any, shown: int | None, thoughts: int | None) -> list[Mark]:
+        parts = getattr(getattr(candidate, "content", None), "parts", None)
+        kinds = [_kind(part) for part in parts] if isinstance(parts, list) else []
+        others = [kind for kind in (CONTENT, TOOL) if kind in kinds]
+        marks: list[Mark] = []
+        if REASONING in kinds:
+            marks.append((index, REASONING, self._count(self._thought, index, thoughts, 1), False))
+        if others:
+            count = self._count(self._told, index, shown, len(others))
+            marks += [(index, kind, 1, False) for kind in others[:-1]]
+            marks.append((index, others[-1], count - len(others) + 1, False))
+        if getattr(candidate, "finishReason", None) is not None:
+            marks.append((index, CONTENT, 0, True))
+        return marks
+
+    def _count(self, told: dict[int, int], index: int, total: int | None, at_least: int) -> int:
+        before = told.get(index, 0)
+        if total is None or self._several or index in self._guessed:
+            self._guessed.add(index)
+            count = at_least
+        else:
+            count = self._difference(index, total - before, at_least)
+        told[index] = before + count
+        return count
+
+    def basis(self, choice: int) -> str:
+        """Return where the token counts of a candidate come from: `exact`, `chunk` or `estimated`."""
+        if choice not in self._counted:
+            return "chunk"
+        return "estimated" if choice in self._guessed or choice in self._contradicted else "exact"
+
+
+def _kind(part: Any) -> int | None:
+    """Return the kind of what a part bears, None of what the model did not generate and of a tool's name alone."""
+    if getattr(part, "text", None):
+        return REASONING if getattr(part, "thought", None) is True else CONTENT
+    call = getattr(part, "functionCall", None)
+    if getattr(getattr(call, "args", None), "__dict__", None) or getattr(call, "partialArgs", None):
+        return TOOL
+    if getattr(getattr(part, "executableCode", None), "code", None):
+        return TOOL
+    return CONTENT if getattr(getattr(part, "inlineData", None), "data", None) else None

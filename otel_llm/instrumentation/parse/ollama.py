@@ -1,0 +1,41 @@
+"""What a line of Ollama's `/api/chat` and `/api/generate` carries. Keeps no content.
+
+Source: github.com/ollama/ollama, docs/api.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.chunks import FRAMING, ChunkReader, Reading, count_of, text_of
+
+
+class OllamaReader(ChunkReader):
+    """Reads the lines of one reply: each with text is one token. The counts on the last line tell no token's time."""
+
+    __slots__ = ()
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what a line carries; anything that is no line of a reply carries no token."""
+        if self.response_model is None:
+            self.response_model = text_of(getattr(chunk, "model", None))
+        done = getattr(chunk, "done", None) is True
+        if done:
+            self.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
+            self._finals = count_of(getattr(chunk, "eval_count", None))
+        kind = _kind(getattr(chunk, "message", chunk))
+        if kind is None and not done:
+            return FRAMING
+        return ((0, CONTENT if kind is None else kind, 0 if kind is None else 1, done),)
+
+
+def _kind(said: Any) -> int | None:
+    if getattr(said, "content", None) or getattr(said, "response", None):
+        return CONTENT
+    if getattr(said, "thinking", None):
+        return REASONING
+    calls = getattr(said, "tool_calls", None)
+    functions = [getattr(call, "function", None) for call in calls] if isinstance(calls, list) else []
+    given = [getattr(function, "arguments", None) for function in functions]
+    return TOOL if any(getattr(arguments, "__dict__", None) for arguments in given) else None

@@ -1,0 +1,36 @@
+"""What an event of Text Generation Inference's `/generate_stream` carries. Keeps no content.
+
+Source: huggingface.github.io/text-generation-inference (StreamResponse).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_llm.export.records import CONTENT
+from otel_llm.instrumentation.chunks import FRAMING, ChunkReader, Reading, count_of
+
+
+class TgiReader(ChunkReader):
+    """Reads the events of one reply: each is exactly one token. A special one, as the end of text, is none to a reader.
+
+    The last event has the whole text; usage comes with it where the request asked for details.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what an event carries; anything that is no event carries no token."""
+        token = getattr(chunk, "token", None)
+        count = 1 if token is not None and getattr(token, "special", None) is not True else 0
+        if token is not None:
+            self._counted.add(0)
+        finished = isinstance(getattr(chunk, "generated_text", None), str)
+        if (details := getattr(chunk, "details", None)) is not None:
+            self.input_tokens = count_of(getattr(details, "input_length", None))
+            self._finals = count_of(getattr(details, "generated_tokens", None))
+        return ((0, CONTENT, count, finished),) if count or finished else FRAMING
+
+    def basis(self, choice: int) -> str:
+        """Return where the token counts of a choice come from."""
+        return "exact" if choice in self._counted else "chunk"
