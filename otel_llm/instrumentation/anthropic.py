@@ -33,7 +33,7 @@ class AnthropicInstrumentor(StackInstrumentor):
 
     stack: ClassVar[str] = "anthropic"
     package: ClassVar[str] = "anthropic"
-    requires: ClassVar[tuple[str, ...]] = ("anthropic >= 2.0, < 3",)
+    requires: ClassVar[tuple[str, ...]] = ("anthropic >= 0.50, < 3",)
 
     def _patch(self) -> Patches:
         from anthropic import AsyncStream, Stream

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from opentelemetry import baggage, context
@@ -271,6 +272,19 @@ def test_an_azure_client_is_known_by_its_class(server: SseServer, recorder: Reco
     base = server.url.removesuffix("/v1")
     with openai.AzureOpenAI(api_key="none", azure_endpoint=base, api_version="1", max_retries=0) as client:
         consume(client)
+    assert (recorder.stream().segments[0].attributes or {})[semconv.GEN_AI_PROVIDER_NAME] == "azure.ai.openai"
+
+
+def test_so_is_any_client_of_an_azure_host(recorder: Recorded) -> None:
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(500))
+    with (
+        httpx2.Client(transport=transport) as http,
+        openai.OpenAI(
+            api_key="none", base_url="https://mine.openai.azure.com/openai/v1", http_client=http, max_retries=0
+        ) as client,
+        pytest.raises(openai.InternalServerError),
+    ):
+        client.chat.completions.create(**QUESTION)
     assert (recorder.stream().segments[0].attributes or {})[semconv.GEN_AI_PROVIDER_NAME] == "azure.ai.openai"
 
 

@@ -355,11 +355,40 @@ def test_a_body_tells_how_it_ended_and_what_it_says_of_itself(name: str) -> None
 
 
 WORDS = st.sampled_from(
-    (
-        "candidates content parts text functionCall args usageMetadata candidatesTokenCount index message "
-        "tool_calls function arguments done eval_count thinking response error type delta tool_plan usage tokens "
-        "finish_reason token special generated_text details choices finishReason promptFeedback blockReason "
-    ).split()  # noqa: SIM905
+    [
+        "candidates",
+        "content",
+        "parts",
+        "text",
+        "functionCall",
+        "args",
+        "usageMetadata",
+        "candidatesTokenCount",
+        "index",
+        "message",
+        "tool_calls",
+        "function",
+        "arguments",
+        "done",
+        "eval_count",
+        "thinking",
+        "response",
+        "error",
+        "type",
+        "delta",
+        "tool_plan",
+        "usage",
+        "tokens",
+        "finish_reason",
+        "token",
+        "special",
+        "generated_text",
+        "details",
+        "choices",
+        "finishReason",
+        "promptFeedback",
+        "blockReason",
+    ]
 )
 HOSTILE = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["a", "", "message-end", "ERROR"]),
