@@ -1,4 +1,4 @@
-"""Gemini, Ollama, Cohere, TGI and the rest over httpx, httpx2 and aiohttp: recorded once, with the trace, as they ended."""
+"""Gemini, Ollama, Cohere, TGI and others over httpx, httpx2 and aiohttp: recorded once, as they ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GEMINI_BODY: Json = {"contents": [{"parts": [{"text": "hi"}]}]}
 
 @dataclass(frozen=True)
 class Wire:
-    """One request, and what is to be recorded of a reply of two thoughts, five words and a tool call of three tokens."""
+    """One request, and what is recorded of its reply: two thoughts, five words, a tool call of three tokens."""
 
     path: str
     body: Json

@@ -1,4 +1,4 @@
-"""What a request says by its path, its body and its host: the wire, whether it asks for a stream, model and provider."""
+"""What a request says by its path, its body and its host: the wire, whether it wants a stream, model, provider."""
 
 from __future__ import annotations
 
