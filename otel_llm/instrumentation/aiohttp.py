@@ -32,7 +32,7 @@ class AiohttpInstrumentor(StackInstrumentor):
 
     stack: ClassVar[str] = "aiohttp"
     package: ClassVar[str] = "aiohttp"
-    requires: ClassVar[tuple[str, ...]] = ("aiohttp >= 3.14, < 4",)
+    requires: ClassVar[tuple[str, ...]] = ("aiohttp >= 3.11, < 4",)
 
     def _patch(self) -> Patches:
         from aiohttp import ClientResponse, ClientSession, StreamReader

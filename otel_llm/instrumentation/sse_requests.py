@@ -29,6 +29,7 @@ MAX_BODY_BYTES: Final = 16 << 20
 """A longer request is not looked into: its reply is known by its content type."""
 
 _STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
+_CANDIDATES: Final = b'"candidateCount"'
 _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
 """Where a path names the model: Azure's and Google's do."""
 
@@ -57,15 +58,18 @@ def asked(api: Api, path: str, body: object) -> Asked | None:
     """
     if isinstance(body, str):
         body = body.encode("utf-8", "replace")
+    found = _MODEL.search(path)
+    model = None if found is None else found[1] or found[2]
     if isinstance(body, bytes | bytearray) and len(body) <= MAX_BODY_BYTES:
-        if api.asks == "flag" and _STREAMS.search(body) is None:  # most of what a client sends is told by this alone
+        # Parsing a long body takes time, so most bodies are told by a search alone.
+        if api.asks == "flag" and _STREAMS.search(body) is None:
             return None
+        if api.asks == "path" and _CANDIDATES not in body:
+            return Asked(stream=True, model=model)
         try:
             body = json.loads(body)
         except ValueError:
             return None
-    found = _MODEL.search(path)
-    model = None if found is None else found[1] or found[2]
     if not isinstance(body, dict):
         return Asked(stream=True, model=model) if api.asks == "path" else UNSEEN
     stated, stream = body.get("model"), body.get("stream")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -151,36 +150,6 @@ def test_a_failure_that_the_sdk_raises_is_an_error(client: Any, server: SseServe
     with pytest.raises(openai.APIError):
         consume(client, server, *STACK.words(2), step)
     assert recorder.stream().outcome == "error"
-
-
-@pytest.mark.parametrize("mode", ["raw", "streaming", "raw, async", "streaming, async"])
-def test_raw_and_streaming_responses_are_recorded_where_they_are_parsed(
-    mode: str, client: Any, server: SseServer, recorder: Recorded
-) -> None:
-    server.replies["m"] = Reply([*STACK.before(), *STACK.words(4), *STACK.after()])
-
-    async def asynchronous() -> None:
-        async with openai.AsyncOpenAI(api_key="none", base_url=server.url, max_retries=0) as client:
-            if mode == "raw, async":
-                raw = await client.responses.with_raw_response.create(**QUESTION)
-                async for _ in raw.parse():
-                    pass
-            else:
-                async with client.responses.with_streaming_response.create(**QUESTION) as opened:
-                    async for _ in await opened.parse():
-                        pass
-
-    if mode == "raw":
-        for _ in client.responses.with_raw_response.create(**QUESTION).parse():
-            pass
-    elif mode == "streaming":
-        with client.responses.with_streaming_response.create(**QUESTION) as opened:
-            for _ in opened.parse():
-                pass
-    else:
-        asyncio.run(asynchronous())
-    stream = recorder.stream()
-    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 4)
 
 
 def test_a_reply_that_is_not_streamed_is_left_alone(client: Any, server: SseServer, recorder: Recorded) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from opentelemetry import context
 from support.fake_host import COMMIT_NS, OFFSET_NS, FakeHost
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
+from otel_llm.instrumentation.choices import Reader
 from otel_llm.instrumentation.chunks import PLAIN
 from otel_llm.instrumentation.host import Request
 from otel_llm.instrumentation.parse.wires import WIRES
@@ -294,19 +296,24 @@ CASES: dict[str, Case] = {
 }
 
 
-def read(case: Case, pieces: list[bytes]) -> tuple[list[Any], Recording]:
-    """Return the marks of a body that comes in pieces, and the recording that it ended."""
+def tapped(case: Case, host: FakeHost) -> Tap:
+    """Return what sees the body of a reply that was asked for now."""
     api = api_of(case.path, WIRES)
     assert api is not None
-    recording = Recording(FakeHost(), Request("chat m", COMMIT_NS, OFFSET_NS, says_complete=True), api.reader())
+    recording = Recording(host, Request("chat m", COMMIT_NS, OFFSET_NS, says_complete=True), api.reader())
     recording.announce(context.get_current())
+    return Tap(recording, api, api.parsers[case.content_type.partition(";")[0]]())
+
+
+def read(case: Case, pieces: list[bytes]) -> tuple[list[Any], Reader]:
+    """Return the marks of a body that comes in pieces, and their reader."""
+    tap = tapped(case, FakeHost())
     items: list[Any] = []
-    recording.append = items.append
-    tap = Tap(recording, api, api.parsers[case.content_type.partition(";")[0]]())
+    tap.recording.append = items.append
     for piece in pieces:
         tap.take(piece)
     tap.ended()
-    return [PLAIN if isinstance(item, int) else item[1] for item in items], recording
+    return [PLAIN if isinstance(item, int) else item[1] for item in items], tap.recording.reader
 
 
 def cut(body: bytes, at: list[int]) -> list[bytes]:
@@ -330,66 +337,30 @@ def test_a_body_tells_its_tokens_however_it_is_cut(name: str) -> None:
     whole, _ = read(case, [case.body])
     assert told(whole) == case.told
     for pieces in ways:
-        marks, recording = read(case, pieces)
+        marks, reader = read(case, pieces)
         assert [mark for mark in marks if mark] == [mark for mark in whole if mark]
-        assert recording.reader.basis(0) == case.basis
+        assert reader.basis(0) == case.basis
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_body_tells_how_it_ended_and_what_it_says_of_itself(name: str) -> None:
     case = CASES[name]
-    api = api_of(case.path, WIRES)
-    assert api is not None
     host = FakeHost()
-    recording = Recording(host, Request("chat m", COMMIT_NS, OFFSET_NS, says_complete=True), api.reader())
-    recording.announce(context.get_current())
-    tap = Tap(recording, api, api.parsers[case.content_type.partition(";")[0]]())
+    tap = tapped(case, host)
     tap.take(case.body)
     tap.ended()
     outcomes = {record.attributes.get("otel_llm.outcome") for record in host.sent} - {None}
     assert outcomes == {case.outcome}
-    said = recording.reader.span_attributes()
+    said = tap.recording.reader.span_attributes()
     assert said.get("gen_ai.usage.output_tokens") == case.output
     if case.output is not None and "candidates" not in name and case.path != TGI:
         assert said["gen_ai.usage.input_tokens"] == 7
 
 
 WORDS = st.sampled_from(
-    [
-        "candidates",
-        "content",
-        "parts",
-        "text",
-        "functionCall",
-        "args",
-        "usageMetadata",
-        "candidatesTokenCount",
-        "index",
-        "message",
-        "tool_calls",
-        "function",
-        "arguments",
-        "done",
-        "eval_count",
-        "thinking",
-        "response",
-        "error",
-        "type",
-        "delta",
-        "tool_plan",
-        "usage",
-        "tokens",
-        "finish_reason",
-        "token",
-        "special",
-        "generated_text",
-        "details",
-        "choices",
-        "finishReason",
-        "promptFeedback",
-        "blockReason",
-    ]
+    sorted({key for case in CASES.values() for key in re.findall(r'"(\w+)" ?:', case.body.decode())})
 )
+"""What the readers look for, and more."""
 HOSTILE = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["a", "", "message-end", "ERROR"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
@@ -402,15 +373,11 @@ HOSTILE = st.recursive(
 def test_whatever_a_server_sends_is_read_as_something(name: str, chunks: list[Any], noise: bytes) -> None:
     case = CASES[name]
     write = {"text/event-stream": sse, "application/x-ndjson": lines}.get(case.content_type, array)
-    api = api_of(case.path, WIRES)
-    assert api is not None
     for body in (write(*chunks), noise + write(*chunks) + noise):
         host = FakeHost()
-        recording = Recording(host, Request("chat m", COMMIT_NS, OFFSET_NS), api.reader())
-        recording.announce(context.get_current())
-        tap = Tap(recording, api, api.parsers[case.content_type.partition(";")[0]]())
+        tap = tapped(case, host)
         tap.take(body)
         tap.ended()
         assert host.bugs == []
-        assert recording.reader.basis(0) in {"exact", "chunk", "estimated"}
-        recording.reader.span_attributes()
+        assert tap.recording.reader.basis(0) in {"exact", "chunk", "estimated"}
+        tap.recording.reader.span_attributes()
