@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.sse_chunks import Parser
+    from otel_llm.instrumentation.sse import Parser
 
 _TEXT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|partial_json)": ?"((?:[^"\\]|\\.)+)"', re.DOTALL

@@ -6,13 +6,33 @@ times are not given out: in every reply that is read here the data says by itsel
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """A longer event is dropped and counted; a chunk of a reply has a few hundred bytes."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _TELLING_BYTES: Final = len(_BOM + b"data")
+
+
+class Parser(Protocol):
+    """What parses a body: bytes in, the chunks that end in them out."""
+
+    @property
+    def between(self) -> bool:
+        """Return whether nothing is held."""
+
+    def feed(self, data: bytes, /) -> list[bytes]:
+        """Take the next bytes of the body; return the chunks that end in them."""
+
+    def pending(self) -> bytes | None:
+        """Return a chunk that is whole as far as one can tell, and may still go on."""
+
+    def forget(self) -> None:
+        """Drop the pending chunk."""
+
+    def end(self) -> list[bytes]:
+        """Return the chunk that the body's end left unfinished."""
 
 
 class SseParser:

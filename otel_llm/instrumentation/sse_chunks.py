@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from otel_llm.instrumentation.alike import Alike
 from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.choices import Reader
     from otel_llm.instrumentation.chunks import Reading
     from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.sse import Parser
 
 DONE: Final = b"[DONE]"
 
@@ -76,26 +77,6 @@ class TextReader(ChunkReader):
             if isinstance(choice, View):
                 choice.__dict__.setdefault("delta", View({"content": choice.__dict__.get("text")}))
         return super().__call__(chunk)
-
-
-class Parser(Protocol):
-    """What parses a body: bytes in, the chunks that end in them out; the methods are those of `sse.SseParser`."""
-
-    @property
-    def between(self) -> bool:
-        """Return whether nothing is held."""
-
-    def feed(self, data: bytes, /) -> list[bytes]:
-        """Take the next bytes of the body; return the chunks that end in them."""
-
-    def pending(self) -> bytes | None:
-        """Return a chunk that is whole as far as one can tell, and may still go on."""
-
-    def forget(self) -> None:
-        """Drop the pending chunk."""
-
-    def end(self) -> list[bytes]:
-        """Return the chunk that the body's end left unfinished."""
 
 
 SSE: Final[Mapping[str, Callable[[], Parser]]] = {"text/event-stream": SseParser}

@@ -1,6 +1,6 @@
 """Bodies that are JSON values one after the other, parsed where they pass: bytes in, the bytes of values out.
 
-The parsers have the methods of `sse.SseParser`. Each holds at most one unfinished value.
+Both are an `sse.Parser`. Each holds at most one unfinished value.
 """
 
 from __future__ import annotations
