@@ -1,0 +1,1 @@
+"""The hooks, one module for each client library."""

@@ -1,0 +1,271 @@
+"""Streamed replies read over `http.client`: by requests, urllib3, urllib.request, boto, or by hand. Sync, any thread.
+
+`endheaders` is the commit: all clients call it, and there the request line and the headers are known and not sent yet.
+urllib3 2 sends the body later, so its `request` leaves the body on the connection. `getresponse` gives the response;
+its `fp` is replaced by a proxy. All ways of reading a body end there, those of urllib3 too, which reads the framing of
+chunks past `http.client`; therefore the proxy parses framing and compression. A response that is not recorded keeps
+its `fp`, and its reads cost nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+import wrapt
+
+from otel_llm.instrumentation import propagation, runtime, sse_requests
+from otel_llm.instrumentation.parse.http_body import BodyError, HttpBody
+from otel_llm.instrumentation.patches import Patches
+from otel_llm.instrumentation.stack import StackInstrumentor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.sse_chunks import Tap
+    from otel_llm.instrumentation.sse_requests import Call
+
+CALL: Final = "_otel_llm_call"
+"""Attribute of a connection: the recorded call that waits for its response."""
+BODY: Final = "_otel_llm_body"
+"""Attribute of a connection: the body of the request that urllib3 is about to send."""
+URLLIB3: Final = "urllib3.connection"
+
+_CLOSING: Final = frozenset({"close", "_close_conn"})
+
+_log: Final = logging.getLogger("otel_llm")
+
+
+class HttpClientInstrumentor(StackInstrumentor):
+    """Records the token times of replies that are read with `http.client`."""
+
+    stack: ClassVar[str] = "http-client"
+    package: ClassVar[str] = "http.client"
+    requires: ClassVar[tuple[str, ...]] = ()  # the standard library's
+
+    _urllib3_awaited: bool = False
+
+    def _patch(self) -> Patches:
+        connection = http.client.HTTPConnection
+        connection("localhost")._buffer  # type: ignore[attr-defined]  # noqa: B018  raises where it moved
+        patches = Patches()
+        patches.replace(connection, "endheaders", _endheaders)
+        patches.replace(connection, "getresponse", _getresponse)
+        patches.replace(connection, "close", _close)
+        if URLLIB3 in sys.modules:
+            patches.replace(sys.modules[URLLIB3].HTTPConnection, "request", _request)
+        elif not self._urllib3_awaited:  # there is no taking an import hook back: once a process
+            type(self)._urllib3_awaited = True
+            wrapt.register_post_import_hook(self._hook_urllib3, URLLIB3)
+        return patches
+
+    def _hook_urllib3(self, module: Any) -> None:
+        if self._patches is None:
+            return
+        try:
+            self._patches.replace(module.HTTPConnection, "request", _request)
+        except Exception:  # noqa: BLE001
+            _log.warning("otel_llm found urllib3 other than it knows it and does not record it", exc_info=True)
+
+
+def _endheaders(original: Callable[..., Any]) -> Callable[..., Any]:
+    def endheaders(self: Any, message_body: Any = None, **kwargs: Any) -> Any:
+        call = _commit(self, message_body)
+        if call is None:
+            return original(self, message_body, **kwargs)
+        try:
+            original(self, message_body, **kwargs)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        self.__dict__[CALL] = call
+
+    return endheaders
+
+
+def _request(original: Callable[..., Any]) -> Callable[..., Any]:
+    def request(self: Any, method: str, url: str, body: Any = None, *args: Any, **kwargs: Any) -> Any:
+        self.__dict__[BODY] = body
+        try:
+            return original(self, method, url, body, *args, **kwargs)
+        except BaseException as error:  # the body could not be sent
+            if (call := self.__dict__.pop(CALL, None)) is not None:
+                call.failed(error)
+            raise
+        finally:
+            self.__dict__.pop(BODY, None)
+
+    return request
+
+
+def _getresponse(original: Callable[..., Any]) -> Callable[..., Any]:
+    def getresponse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call: Call | None = self.__dict__.pop(CALL, None)
+        if call is None:
+            return original(self, *args, **kwargs)
+        try:
+            response = original(self, *args, **kwargs)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        _adopt(call, response)
+        return response
+
+    return getresponse
+
+
+def _close(original: Callable[..., Any]) -> Callable[..., Any]:
+    def close(self: Any) -> Any:
+        call: Call | None = self.__dict__.pop(CALL, None)
+        if call is not None and call.recording is not None:  # closed before the response
+            call.recording.closed()
+        return original(self)
+
+    return close
+
+
+def _commit(connection: Any, body: Any) -> Call | None:
+    """Return the recorded call of a request whose headers are complete, ours among them; None if it is not recorded."""
+    try:
+        line = connection._buffer[0]
+        if not line.startswith(b"POST ") or runtime.running() is None:
+            return None
+        # A proxy is sent the whole URL.
+        target = urlsplit(line.split(b" ")[1].decode("latin-1"))
+        secure = connection.default_port == http.client.HTTPS_PORT
+        call = sse_requests.call(
+            target.path,
+            connection.__dict__.get(BODY, body),
+            target.scheme or ("https" if secure else "http"),
+            target.hostname or connection._tunnel_host or connection.host,
+            target.port if target.hostname else connection._tunnel_port or connection.port,
+        )
+        if call is not None and call.recording is not None:
+            _inject(call.recording, connection)
+            call.recording.opened(connection, None)  # if it is collected, nobody waits for the response
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+    return call
+
+
+def _inject(recording: Recording, connection: Any) -> None:
+    stated = [line.partition(b":")[0].decode("latin-1") for line in connection._buffer[1:]]
+    headers = dict.fromkeys(stated, "")
+    propagation.inject(recording, headers)
+    for name in headers.keys() - set(stated):
+        connection.putheader(name, headers[name])
+
+
+def _adopt(call: Call, response: Any) -> None:
+    try:
+        headers = response.headers
+        tap = call.answered(response.status, headers.get("content-type", ""))
+        if tap is None:
+            return
+        if response.isclosed():  # without a body
+            tap.ended()
+            return
+        try:
+            body = HttpBody(
+                chunked=response.chunked, length=response.length, coding=headers.get("content-encoding", "")
+            )
+        except BodyError:  # nobody knows what is in it
+            tap.recording.give_up()
+            return
+        response.fp = _WatchedFile(response.fp, tap, body)
+        tap.recording.opened(response, tap)
+    except Exception as bug:  # noqa: BLE001
+        if call.recording is not None:
+            call.recording.broken(bug)
+
+
+class _WatchedFile(wrapt.ObjectProxy):  # type: ignore[misc]
+    """The file that a response reads from. It passes everything on and looks at what was read."""
+
+    def __init__(self, file: Any, tap: Tap, body: HttpBody) -> None:
+        super().__init__(file)
+        self._self_tap = tap
+        self._self_body = body
+
+    def read(self, size: int | None = -1, /) -> Any:
+        data = self._self_called(self.__wrapped__.read, size)
+        # A buffered file gives less than was asked for only at its end.
+        self._self_see(data, ends=size is None or size < 0 or len(data) < size)
+        return data
+
+    def read1(self, size: int = -1, /) -> Any:
+        data = self._self_called(self.__wrapped__.read1, size)
+        self._self_see(data, ends=not data and size != 0)
+        return data
+
+    def readline(self, size: int | None = -1, /) -> Any:
+        data = self._self_called(self.__wrapped__.readline, size)
+        self._self_see(data, ends=data[-1:] != b"\n" and (size is None or size < 0 or len(data) < size))
+        return data
+
+    def readinto(self, buffer: Any, /) -> Any:
+        count = self._self_called(self.__wrapped__.readinto, buffer)
+        self._self_see(_filled(buffer, count), ends=count < len(buffer))
+        return count
+
+    def readinto1(self, buffer: Any, /) -> Any:
+        count = self._self_called(self.__wrapped__.readinto1, buffer)
+        self._self_see(_filled(buffer, count), ends=not count and len(buffer) > 0)
+        return count
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if line := self.readline():
+            return line
+        raise StopIteration
+
+    def close(self) -> Any:
+        recording = self._self_tap.recording
+        if not recording.done and not _collected(sys._getframe(1)):
+            recording.closed()
+        return self.__wrapped__.close()
+
+    def _self_called(self, read: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            return read(argument)
+        except BaseException as error:
+            self._self_tap.recording.failed(error)
+            raise
+
+    def _self_see(self, data: bytes, *, ends: bool) -> None:
+        tap, body = self._self_tap, self._self_body
+        if tap.recording.done:
+            return
+        try:
+            for piece in body.feed(data):
+                tap.take(piece)
+            if ends or body.complete:
+                tap.ended()
+        except BodyError:
+            tap.recording.give_up()
+        except Exception as bug:  # noqa: BLE001
+            tap.recording.broken(bug)
+
+
+def _filled(buffer: Any, count: int | None) -> bytes:
+    return bytes(memoryview(buffer)[: count or 0])
+
+
+def _collected(frame: FrameType | None) -> bool:
+    """Return whether a response is closed in `frame` because it is collected, not by its reader.
+
+    Python's finalizer of files marks the object before it closes it; urllib3's response closes that of `http.client`.
+    """
+    while frame is not None and frame.f_code.co_name in _CLOSING:
+        if getattr(frame.f_locals.get("self"), "_finalizing", False) is True:
+            return True
+        frame = frame.f_back
+    return False
