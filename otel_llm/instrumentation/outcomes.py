@@ -25,12 +25,15 @@ _BROKEN: Final = frozenset(
         "IncompleteRead",  # http.client
         "IncompleteReadError",  # asyncio
         "ProtocolError",  # urllib3
+        "ConnectionClosedError",  # botocore
         "EOFError",
         "EndOfStream",  # anyio
         "BrokenResourceError",
         "SSLError",
     }
 )
+_UNREACHED: Final = "NewConnectionError"
+"""urllib3's error of a connection that could not be made; by its base alone it is a time-out as well."""
 
 
 def outcome_of(error: BaseException) -> str:
@@ -43,6 +46,8 @@ def outcome_of(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return CANCELLED
     names = {base.__name__ for base in type(error).__mro__}
+    if _UNREACHED in names:
+        return DISCONNECTED
     if names & _TIMEOUTS:
         return ERROR
     if "CancelledError" in names:  # concurrent.futures

@@ -129,7 +129,7 @@ class Call:
     def answered(self, status: int, content_type: str) -> Tap | None:
         """Return what is to see the response's body, None where there is nothing to be seen in it."""
         recording = self.recording
-        if status >= 400:
+        if status >= 300:  # a redirect too: what follows it is a request of its own
             if recording is not None:
                 recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
             return None

@@ -1,14 +1,12 @@
-"""Raw server-sent events over `http.client` in the matrix: requests, urllib3, urllib.request and a bare connection."""
+"""Raw server-sent events over `http.client` in the matrix: requests, urllib3 and urllib.request."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import urllib.request
 from collections.abc import Iterator
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import requests
 import urllib3
@@ -73,23 +71,12 @@ class Urllib3Pieces(OverHttpClient):
         return stream.closed
 
 
-class ByHand(OverHttpClient):
-    """What both ways without a third-party package have in common: the response is its own iterator."""
-
-    # Dropping the loop says nothing where the response is its own iterator.
-    outcomes: ClassVar[dict[str, str]] = {"caller, no with": "abandoned"}
-
-    def items(self, stream: Any) -> Iterator[Any]:
-        return iter(stream)
-
-    def closed(self, stream: Any) -> object:
-        return stream.isclosed()
-
-
-class UrllibLines(ByHand):
+class UrllibLines(OverHttpClient):
     """`urllib.request.urlopen` and its lines."""
 
     name = "urllib.request"
+    # The response is its own iterator: that a loop was left does not show, and its end is that of the response.
+    outcomes: ClassVar[dict[str, str]] = {"caller, no with": "abandoned"}
 
     @contextlib.contextmanager
     def client(self, url: str) -> Iterator[Any]:
@@ -99,20 +86,11 @@ class UrllibLines(ByHand):
         question = urllib.request.Request(f"{client}/chat/completions", json.dumps(BODY).encode(), JSON)
         return urllib.request.urlopen(question, timeout=20)
 
+    def items(self, stream: Any) -> Iterator[Any]:
+        return iter(stream)
 
-class BareLines(ByHand):
-    """`http.client.HTTPConnection` and the lines of its response."""
-
-    name = "http.client"
-
-    @contextlib.contextmanager
-    def client(self, url: str) -> Iterator[Any]:
-        yield urlsplit(url).netloc
-
-    def open(self, client: Any) -> Any:
-        connection = http.client.HTTPConnection(client, timeout=20)
-        connection.request("POST", "/v1/chat/completions", json.dumps(BODY), JSON)
-        return connection.getresponse()
+    def closed(self, stream: Any) -> object:
+        return stream.isclosed()
 
 
-STACKS = [RequestsLines(), Urllib3Pieces(), UrllibLines(), BareLines()]
+STACKS = [RequestsLines(), Urllib3Pieces(), UrllibLines()]

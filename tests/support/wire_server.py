@@ -25,11 +25,15 @@ class Sent:
 
 @dataclass
 class WireServer:
-    """Answers with `pieces`, an HTTP chunk each; a context manager."""
+    """Answers with `pieces`, an HTTP chunk each unless `headers` say how the body ends; a context manager."""
 
     pieces: Sequence[bytes | Gate] = ()
     headers: Mapping[str, str] = field(default_factory=lambda: EVENT_STREAM)
     status: int = 200
+    chunked: bool = True
+    close: bool = False
+    """Whether each connection is closed after its reply."""
+    before_headers: Gate | None = None
     requests: list[Sent] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -53,17 +57,23 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             owner.requests.append(Sent(self.path, headers, self._body()))
             with contextlib.suppress(ConnectionError, TimeoutError):
+                if owner.before_headers is not None:
+                    owner.before_headers.opened.wait(GATE_S)
                 self.send_response(owner.status)
                 for name, value in owner.headers.items():
                     self.send_header(name, value)
-                self.send_header("Transfer-Encoding", "chunked")
+                if owner.close:
+                    self.send_header("Connection", "close")
+                if owner.chunked:
+                    self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 for piece in owner.pieces:
                     if isinstance(piece, Gate):
                         piece.opened.wait(GATE_S)
                     else:
-                        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                self.wfile.write(b"0\r\n\r\n")
+                        self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if owner.chunked else piece)
+                if owner.chunked:
+                    self.wfile.write(b"0\r\n\r\n")
 
         def _body(self) -> bytes:
             if "Content-Length" in self.headers:

@@ -9,7 +9,6 @@ its `fp`, and its reads cost nothing.
 
 from __future__ import annotations
 
-import http.client
 import logging
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -35,6 +34,7 @@ CALL: Final = "_otel_llm_call"
 BODY: Final = "_otel_llm_body"
 """Attribute of a connection: the body of the request that urllib3 is about to send."""
 URLLIB3: Final = "urllib3.connection"
+HTTPS_PORT: Final = 443
 
 _CLOSING: Final = frozenset({"close", "_close_conn"})
 
@@ -51,12 +51,13 @@ class HttpClientInstrumentor(StackInstrumentor):
     _urllib3_awaited: bool = False
 
     def _patch(self) -> Patches:
-        connection = http.client.HTTPConnection
-        connection("localhost")._buffer  # type: ignore[attr-defined]  # noqa: B018  raises where it moved
+        from http.client import HTTPConnection
+
+        HTTPConnection("localhost")._buffer  # type: ignore[attr-defined]  # noqa: B018  raises where it moved
         patches = Patches()
-        patches.replace(connection, "endheaders", _endheaders)
-        patches.replace(connection, "getresponse", _getresponse)
-        patches.replace(connection, "close", _close)
+        patches.replace(HTTPConnection, "endheaders", _endheaders)
+        patches.replace(HTTPConnection, "getresponse", _getresponse)
+        patches.replace(HTTPConnection, "close", _close)
         if URLLIB3 in sys.modules:
             patches.replace(sys.modules[URLLIB3].HTTPConnection, "request", _request)
         elif not self._urllib3_awaited:  # there is no taking an import hook back: once a process
@@ -79,11 +80,12 @@ def _endheaders(original: Callable[..., Any]) -> Callable[..., Any]:
         if call is None:
             return original(self, message_body, **kwargs)
         try:
-            original(self, message_body, **kwargs)
+            result = original(self, message_body, **kwargs)
         except BaseException as error:
             call.failed(error)
             raise
         self.__dict__[CALL] = call
+        return result
 
     return endheaders
 
@@ -137,11 +139,11 @@ def _commit(connection: Any, body: Any) -> Call | None:
             return None
         # A proxy is sent the whole URL.
         target = urlsplit(line.split(b" ")[1].decode("latin-1"))
-        secure = connection.default_port == http.client.HTTPS_PORT
+        scheme = "https" if connection.default_port == HTTPS_PORT else "http"
         call = sse_requests.call(
             target.path,
             connection.__dict__.get(BODY, body),
-            target.scheme or ("https" if secure else "http"),
+            target.scheme or scheme,
             target.hostname or connection._tunnel_host or connection.host,
             target.port if target.hostname else connection._tunnel_port or connection.port,
         )
@@ -185,7 +187,7 @@ def _adopt(call: Call, response: Any) -> None:
             call.recording.broken(bug)
 
 
-class _WatchedFile(wrapt.ObjectProxy):  # type: ignore[misc]
+class _WatchedFile(wrapt.ObjectProxy[Any]):
     """The file that a response reads from. It passes everything on and looks at what was read."""
 
     def __init__(self, file: Any, tap: Tap, body: HttpBody) -> None:
