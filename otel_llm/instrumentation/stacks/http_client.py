@@ -106,12 +106,13 @@ def _request(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _getresponse(original: Callable[..., Any]) -> Callable[..., Any]:
-    def getresponse(self: Any, *args: Any, **kwargs: Any) -> Any:
+    # No other arguments: urllib3 1 passes one of Python 2's first, and after the TypeError none.
+    def getresponse(self: Any) -> Any:
         call: Call | None = self.__dict__.pop(CALL, None)
         if call is None:
-            return original(self, *args, **kwargs)
+            return original(self)
         try:
-            response = original(self, *args, **kwargs)
+            response = original(self)
         except BaseException as error:
             call.failed(error)
             raise
