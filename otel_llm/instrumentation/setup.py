@@ -24,6 +24,8 @@ STACKS: Final[dict[str, tuple[str, str, str]]] = {
     "httpx2": ("httpx2", "otel_llm.instrumentation.httpx", "Httpx2Instrumentor"),
     "aiohttp": ("aiohttp", "otel_llm.instrumentation.aiohttp", "AiohttpInstrumentor"),
     "http-client": ("http.client", "otel_llm.instrumentation.stacks.http_client", "HttpClientInstrumentor"),
+    "botocore": ("botocore", "otel_llm.instrumentation.stacks.botocore", "BotocoreInstrumentor"),
+    "aiobotocore": ("aiobotocore", "otel_llm.instrumentation.stacks.botocore", "AiobotocoreInstrumentor"),
     "transformers": ("transformers", "otel_llm.instrumentation.transformers", "TransformersInstrumentor"),
 }
 """Name to (package that must be installed, module of ours, its instrumentor); servers' plugins are loaded by servers.

@@ -21,6 +21,7 @@ from support.matrix import CASES, HOLDS, Stack
 from support.recorded import Recorded
 from support.sse_server import SseServer
 from support.stack_anthropic import AnthropicHelper, AnthropicMessages
+from support.stack_botocore import STACKS as BEDROCK
 from support.stack_http_client import STACKS as HTTP_CLIENT
 from support.stack_openai import OpenAIChat, OpenAIResponses, OpenAIResponsesHelper
 from support.stack_sse import STACKS as SSE
@@ -39,6 +40,7 @@ STACKS: list[Stack] = [
     AnthropicHelper(),
     *SSE,
     *HTTP_CLIENT,
+    *BEDROCK,
 ]
 STREAMS = int(os.environ.get("OTEL_LLM_MATRIX_STREAMS", "100"))
 """How many streams the test of growth reads, of each stack and mode; 10,000 in the long form."""

@@ -97,6 +97,13 @@ WAYS: dict[str, Callable[[str], list[Any]]] = {
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """Collect the connections that a test dropped while its own filters of warnings stand."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture
 def server() -> Iterator[WireServer]:
     with WireServer(bodies.chat()) as running:

@@ -1,0 +1,201 @@
+"""What an event of Amazon Bedrock's streams carries. Keeps no content.
+
+Events are those that botocore parsed: dicts of one key. Source: botocore's model of `bedrock-runtime` (ConverseStream,
+InvokeModelWithResponseStream) and the models' own pages in Bedrock's user guide.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.export.records import REASONING, TOOL
+from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader, count_of
+from otel_llm.instrumentation.messages import COMPLETE, MessagesReader
+from otel_llm.instrumentation.sse_chunks import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.chunks import Reading
+
+REASONED: Final[Reading] = ((0, REASONING, 1, False),)
+CALLED: Final[Reading] = ((0, TOOL, 1, False),)
+
+CONVERSE_EVENTS: Final = frozenset(
+    {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
+)
+MESSAGES_EVENTS: Final = frozenset({"message_start", "content_block_start", "content_block_delta", "ping"})
+"""Types of the first events of a reply by a model of Anthropic's."""
+INPUT: Final = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+"""What together was the input: `inputTokens` alone is what no cache had to do with."""
+METRICS: Final = "amazon-bedrock-invocationMetrics"
+"""Member of the last chunk of each model that was invoked: what Bedrock counted."""
+TEXTS: Final = ("generation", "outputText", "completion", "text")
+"""Where a chunk has its text: Llama, Titan, Anthropic's text completions, Cohere."""
+LISTS: Final = ("outputs", "generations")
+"""Where a chunk has a list of members with a `text`: Mistral, Cohere's oldest."""
+ENDS: Final = ("stop_reason", "completionReason", "finish_reason", "is_finished")
+"""Members that are true once the reply is complete."""
+
+_viewing: Final = json.JSONDecoder(object_hook=View)
+_plain: Final = json.JSONDecoder()
+
+
+class _Counted:
+    """What the readers of both streams say of a reply: its usage."""
+
+    def __init__(self) -> None:
+        self.input_tokens: int | None = None
+        self.output_tokens: int | None = None
+
+    def basis(self, choice: int) -> str:  # noqa: ARG002
+        """Return where the token counts of a choice come from."""
+        return "chunk"
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the reply says about itself, for the request span."""
+        attributes = self.segment_attributes()
+        if self.output_tokens is not None:
+            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self.output_tokens
+        return attributes
+
+
+class ConverseReader(_Counted):
+    """Reads the events of `converse_stream`, which are also those of a Nova model that is invoked.
+
+    A delta with text is one token. The reply is complete with `messageStop`; the usage follows it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = True
+
+    @staticmethod
+    def is_plain(event: Any) -> bool:
+        """Return whether an event is a piece of text."""
+        try:
+            return bool(event["contentBlockDelta"]["delta"]["text"])
+        except (KeyError, TypeError):
+            return False
+
+    def __call__(self, event: Any) -> Reading:
+        """Return what an event carries; anything that is no event carries no token."""
+        if (block := _dict(event).get("contentBlockDelta")) is not None:
+            delta = _dict(_dict(block).get("delta"))
+            if delta.get("text"):
+                return PLAIN
+            if _dict(delta.get("reasoningContent")).get("text"):
+                return REASONED
+            return CALLED if _dict(delta.get("toolUse")).get("input") else FRAMING
+        if "metadata" in _dict(event):
+            usage = _dict(_dict(event["metadata"]).get("usage"))
+            stated = [tokens for name in INPUT if (tokens := count_of(usage.get(name))) is not None]
+            if stated:
+                self.input_tokens = sum(stated)
+            self.output_tokens = count_of(usage.get("outputTokens"))
+        return COMPLETE if "messageStop" in _dict(event) else FRAMING
+
+
+class InvokeReader(_Counted):
+    """Reads the events of `invoke_model_with_response_stream`: each has JSON of the model's own.
+
+    The first chunk shows which one; `on_unknown` is called where it shows none that is known.
+    """
+
+    plain = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_unknown: Callable[[], None] | None = None
+        self._model: _ChoicesReader | _TextReader | ConverseReader | MessagesReader | None = None
+        self._decoder = _plain
+
+    @staticmethod
+    def is_plain(event: Any) -> bool:  # noqa: ARG004
+        """Return False: a chunk must be read to know."""
+        return False
+
+    def __call__(self, event: Any) -> Reading:
+        """Return what an event carries."""
+        data = _dict(_dict(event).get("chunk")).get("bytes")
+        if not isinstance(data, bytes):
+            return FRAMING
+        try:
+            chunk = self._decoder.decode(data.decode("utf-8", "replace"))
+            if self._model is None:
+                self._model = _reader_of(chunk)
+                if isinstance(self._model, ChunkReader | MessagesReader):
+                    self._decoder = _viewing
+                    chunk = _viewing.decode(data.decode("utf-8", "replace"))
+        except ValueError:  # not ours to judge
+            return FRAMING
+        if self._model is None:
+            if self.on_unknown is not None:
+                self.on_unknown()
+            return FRAMING
+        reading = self._model(chunk)
+        metrics = chunk.get(METRICS) if isinstance(chunk, dict) else getattr(chunk, METRICS, None)
+        return reading if metrics is None else self._ends(metrics, reading)
+
+    def _ends(self, metrics: Any, reading: Reading) -> Reading:
+        members = metrics.__dict__ if isinstance(metrics, View) else _dict(metrics)
+        self.input_tokens = count_of(members.get("inputTokenCount"))
+        self.output_tokens = count_of(members.get("outputTokenCount"))
+        return reading + COMPLETE
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+        return {**super().segment_attributes(), **({} if self._model is None else self._model.segment_attributes())}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the reply says about itself, the model's own words first."""
+        return {**super().span_attributes(), **({} if self._model is None else self._model.span_attributes())}
+
+
+class _TextReader(_Counted):
+    """Reads chunks that have their text in one member, or in the first of a list."""
+
+    def __call__(self, chunk: Any) -> Reading:
+        for name in LISTS:
+            if chunk.get(name):
+                chunk = _dict(chunk[name][0])
+                break
+        reading = PLAIN if any(chunk.get(name) for name in TEXTS) else FRAMING
+        return reading + COMPLETE if any(chunk.get(name) for name in ENDS) else reading
+
+
+class _ChoicesReader(ChunkReader):
+    """Reads chunks of OpenAI's shape, and of those that have `message` or `text` for `delta`: Mistral, DeepSeek."""
+
+    __slots__ = ()
+
+    def __call__(self, chunk: Any) -> Reading:
+        for choice in chunk.choices if isinstance(chunk.choices, list) else ():
+            if isinstance(choice, View):
+                members = choice.__dict__
+                members.setdefault("delta", members.get("message") or View({"content": members.get("text")}))
+                members.setdefault("finish_reason", members.get("stop_reason"))
+        return super().__call__(chunk)
+
+
+def _reader_of(chunk: Any) -> _ChoicesReader | _TextReader | ConverseReader | MessagesReader | None:
+    """Return what reads the chunks of a model by its first one, None where it shows none that is known."""
+    members = _dict(chunk)
+    if members.keys() & CONVERSE_EVENTS:
+        return ConverseReader()
+    if members.get("type") in MESSAGES_EVENTS:
+        return MessagesReader()
+    if "choices" in members:
+        return _ChoicesReader()
+    return _TextReader() if members.keys() & {*TEXTS, *LISTS, "is_finished"} else None
+
+
+def _dict(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
