@@ -159,8 +159,7 @@ def _calling(call: _Call) -> Iterator[None]:
         with covering():
             yield
     except BaseException as error:
-        if call.recording.announced:  # else no request was sent: the arguments were wrong, or there are no credentials
-            _failed(call.recording, error)
+        _failed(call.recording, error)  # nothing where no request was sent: wrong arguments, or no credentials
         raise
     finally:
         detach(call.attached)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.sse_chunks import Tap
     from otel_llm.instrumentation.sse_requests import Call
 
+    _Proxy = wrapt.ObjectProxy[Any]
+else:
+    _Proxy = wrapt.ObjectProxy  # wrapt 1, which others still ask for, knows it without a parameter only
+
 CALL: Final = "_otel_llm_call"
 """Attribute of a connection: the recorded call that waits for its response."""
 BODY: Final = "_otel_llm_body"
@@ -188,7 +192,7 @@ def _adopt(call: Call, response: Any) -> None:
             call.recording.broken(bug)
 
 
-class _WatchedFile(wrapt.ObjectProxy[Any]):
+class _WatchedFile(_Proxy):
     """The file that a response reads from. It passes everything on and looks at what was read."""
 
     def __init__(self, file: Any, tap: Tap, body: HttpBody) -> None:

@@ -220,11 +220,26 @@ def test_what_is_not_recorded(server: WireServer, recorder: Recorded) -> None:
     assert all("traceparent" not in sent.headers for sent in [*server.requests, *whole.requests])
 
 
+def test_a_request_that_is_made_on_the_way_carries_nothing(server: WireServer, recorder: Recorded) -> None:
+    def look_up(**_: Any) -> None:
+        """Ask another service, as a provider of credentials does."""
+        botocore.session.Session().create_client("dynamodb", endpoint_url=other.url, **ACCESS).list_tables()
+
+    with WireServer([b"{}"], {"Content-Type": "application/json"}) as other:
+        asks = client(server.url)
+        asks.meta.events.register("before-sign.bedrock-runtime", look_up)
+        assert list(asks.converse_stream(modelId=MODEL, messages=MESSAGES)["stream"])
+    assert recorder.stream().outcome == "completed"
+    assert ["traceparent" in request.headers for request in [*other.requests, *server.requests]] == [False, True]
+
+
 def test_a_stream_that_is_closed_is_cancelled(server: WireServer, recorder: Recorded) -> None:
     stream = converse(server.url)
-    next(iter(stream))
+    loop = iter(stream)
+    next(loop)
     stream.close()
     assert recorder.stream().outcome == "cancelled"
+    del loop
 
 
 def test_uninstrumenting_leaves_the_bare_library() -> None:
