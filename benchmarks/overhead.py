@@ -4,16 +4,18 @@
                                   [--protocol grpc|http/protobuf] [--python PATH ...] [--json OUT]
 
 Replies come from a transport in the measured process, one network read a chunk, so that the library's own work is the
-floor (aiohttp, which has no such place, reads from a server in another process). In each process four replies are read
-bare and four watched, in turns; the CPU time of the process (all threads: encoding and sending count, to a sink in
-another process, flushed at the end) over the number of chunks is the figure. Processes of the variants take turns.
-Other work on the machine only ever adds: `added` is the difference of each process's quietest turns, the median over
-the processes; the median over all pairs of turns, and their quartiles, stand beside it. Bare is, for ours,
-instrumentation suppressed; for the peers, of which half do not look at that, the SDK's own functions put back. Each
-turn collects its own garbage. The peers get no MeterProvider: with one, those that record metrics cost more.
+floor (aiohttp, requests and urllib3, which have no such place, read from a server in another process). In each process
+four replies are read bare and four watched, in turns; the CPU time of the process (all threads: encoding and sending
+count, to a sink in another process, flushed at the end) over the number of chunks is the figure. Processes of the
+variants take turns. Other work on the machine only ever adds: `added` is the difference of each process's quietest
+turns, the median over the processes; the median over all pairs of turns, and their quartiles, stand beside it. Bare is,
+for ours, instrumentation suppressed; for the peers, of which half do not look at that, the SDK's own functions put
+back. Each turn collects its own garbage. The peers get no MeterProvider: with one, those that record metrics cost more.
 
 Then a real server sends 2,000 tokens, the first after a frame that bears no text, and what each variant recorded of
 them stands beside what the server knows.
+
+Last, what a stream that is none of ours costs a reader of `http.client`, per read and per request.
 
 `--paced N` reads N concurrent replies of the OpenAI SDK at 50 chunks/s each instead: what a flush every 250 ms costs
 when there is little to send at a time.
@@ -82,6 +84,11 @@ class Bench:
         self.missing[stack, variant] = f"no {lacking}"
         return None
 
+    def foreign(self) -> Any:
+        """Return the pairs of turns over a stream that is not recorded."""
+        command = [self._pythons[0], "-m", "overhead_parts.foreign"]
+        return json.loads(subprocess.run(command, env=self._environment, stdout=subprocess.PIPE, check=True).stdout)
+
 
 def quietest(turns: Turns) -> float:
     """Return what is added between the quietest turns of a process, the median over the processes."""
@@ -136,6 +143,17 @@ def truth_table(bench: Bench, chosen: argparse.Namespace, modes: list[str], resu
                 result.append({"stack": stack, "variant": variant, "mode": mode, **got})
 
 
+def foreign_table(bench: Bench, chosen: argparse.Namespace, result: list[list[Any]]) -> None:
+    """Measure and print what is added where nothing is recorded."""
+    for _ in range(chosen.repetitions):
+        result += bench.foreign()
+    print("\na stream over http.client that is none of ours, ns: bare, and added, median (quartiles)", flush=True)
+    for index, name in enumerate(("a read", "a request")):
+        bare = statistics.median(pair[0][index] for pair in result)
+        low, middle, high = statistics.quantiles([pair[1][index] - pair[0][index] for pair in result], n=4)
+        print(f"{name:25}{bare:>8.0f}{middle:>+9.0f}   ({low:+.0f} .. {high:+.0f})", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--stack", action="append", choices=STACKS)
@@ -143,7 +161,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=("sync", "async", "both"), default="both")
     parser.add_argument("--protocol", choices=("grpc", "http/protobuf"), default="grpc")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--only", choices=("cpu", "truth"))
+    parser.add_argument("--only", choices=("cpu", "truth", "foreign"))
     parser.add_argument("--python", action="append", help="an interpreter to measure in, tried in this order")
     parser.add_argument("--paced", type=int, default=0, help="concurrent replies of openai chat at 50 chunks/s each")
     parser.add_argument("--json", type=Path)
@@ -154,18 +172,21 @@ def main() -> None:
         chosen.stack, chosen.only, modes = [PEERS_ON], "cpu", ["async"]
     cpu: list[dict[str, Any]] = []
     known: list[dict[str, Any]] = []
+    foreign: list[list[Any]] = []
     with servers.process("sink") as sink, servers.process("replies") as (port,):
         bench = Bench(
             chosen.python or [sys.executable], chosen.protocol, sink, f"http://127.0.0.1:{port}", chosen.paced
         )
-        if chosen.only != "truth":
+        if chosen.only in (None, "cpu"):
             cpu_table(bench, chosen, modes, cpu)
-        if chosen.only != "cpu":
+        if chosen.only in (None, "truth"):
             truth_table(bench, chosen, modes, known)
+        if chosen.only in (None, "foreign"):
+            foreign_table(bench, chosen, foreign)
     for (stack, variant), why in bench.missing.items():
         print(f"not measured: {stack}, {variant}: {why}")
     if chosen.json is not None:
-        chosen.json.write_text(json.dumps({"cpu": cpu, "truth": known}, indent=1), encoding="utf-8")
+        chosen.json.write_text(json.dumps({"cpu": cpu, "truth": known, "foreign": foreign}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

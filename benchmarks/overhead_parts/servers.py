@@ -76,8 +76,8 @@ def sink() -> list[int]:
 def replies() -> list[int]:
     """Stream what is asked for: POST /script sets the parts of the replies, GET /truth says when the last was sent.
 
-    A part is sent by a write of its own; those of `pauses` (index: seconds) wait before. The truth is from the instant
-    at which the request was read, by this server's own clock.
+    A part (bytes, as Latin-1) is sent by a write of its own; those of `pauses` (index: seconds) wait before. The truth
+    is from the instant at which the request was read, by this server's own clock.
     """
     script: dict[str, Any] = {"parts": [], "pauses": {}, "first": 0}
     truth: dict[str, float] = {}
@@ -101,7 +101,7 @@ def replies() -> list[int]:
                     self.send_header("Content-Type", "text/event-stream")
                     self.send_header("Transfer-Encoding", "chunked")
                     self.end_headers()
-                data = part.encode()
+                data = part.encode("latin-1")
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
                 self.wfile.flush()
                 if index == script["first"]:

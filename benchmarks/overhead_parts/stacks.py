@@ -155,6 +155,59 @@ def aiohttp(source: Source, mode: str) -> Read:  # noqa: ARG001
     return read
 
 
+def requests(source: Source, mode: str) -> Read:  # noqa: ARG001
+    import requests
+
+    session = requests.Session()
+    url, question = f"{source.url}/chat/completions", {"model": "m", "messages": QUESTION, "stream": True}
+
+    def read() -> None:
+        with session.post(url, json=question, stream=True) as response:
+            for _ in response.iter_lines():
+                pass
+
+    return read
+
+
+def urllib3(source: Source, mode: str) -> Read:  # noqa: ARG001
+    import urllib3
+
+    pool = urllib3.PoolManager()
+    url, question = f"{source.url}/chat/completions", {"model": "m", "messages": QUESTION, "stream": True}
+
+    def read() -> None:
+        with pool.request("POST", url, json=question, preload_content=False) as response:
+            for _ in response.stream():
+                pass
+
+    return read
+
+
+def bedrock(source: Source, mode: str) -> Read:  # noqa: ARG001
+    import botocore.session
+    from botocore.awsrequest import AWSResponse
+
+    access = {"aws_access_key_id": "a", "aws_secret_access_key": "s", "region_name": "us-east-1"}
+    client = botocore.session.Session().create_client("bedrock-runtime", endpoint_url=source.url, **access)
+
+    question = [{"role": "user", "content": [{"text": "hello"}]}]
+
+    class Body:
+        def stream(self) -> Iterator[bytes]:
+            yield from source.parts
+
+    if not source.served:  # the way of botocore's own stubs
+        client.meta.events.register(
+            "before-send.bedrock-runtime", lambda request, **_: AWSResponse(request.url, 200, {}, Body())
+        )
+
+    def read() -> None:
+        for _ in client.converse_stream(modelId="m", messages=question)["stream"]:
+            pass
+
+    return read
+
+
 def asgi(source: Source, mode: str) -> tuple[Read, Read]:  # noqa: ARG001
     from otel_llm.instrumentation.asgi import StreamMiddleware
 
@@ -221,6 +274,8 @@ def track(source: Source, mode: str) -> tuple[Read, Read]:
     return (bare, tracked) if mode == "sync" else (bare_async, tracked_async)
 
 
+SYNC = ("sync",)
+HTTP_CLIENT = "otel_llm.instrumentation.stacks.http_client"
 STACKS = {
     stack.name: stack
     for stack in (
@@ -232,6 +287,9 @@ STACKS = {
         Stack(
             "aiohttp SSE", wires.chat, ("aiohttp", "otel_llm.instrumentation.aiohttp"), aiohttp, ("async",), served=True
         ),
+        Stack("requests SSE", wires.chat, ("requests", HTTP_CLIENT), requests, SYNC, served=True),
+        Stack("urllib3 SSE", wires.chat, ("urllib3>=2", HTTP_CLIENT), urllib3, SYNC, served=True),
+        Stack("bedrock", wires.converse, ("botocore", "otel_llm.instrumentation.stacks.botocore"), bedrock, SYNC),
         Stack("litellm", wires.chat, ("litellm", "otel_llm.instrumentation.litellm"), litellm, chunks=200),
         Stack("ASGI middleware", wires.chat, ("otel_llm.instrumentation.asgi",), asgi, ("async",)),
         Stack("track()", wires.chat, ("otel_llm",), track),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import json
+import struct
 from typing import Any
 
 Json = dict[str, Any]
@@ -75,4 +77,26 @@ def messages(tokens: int) -> list[bytes]:
             usage={"output_tokens": tokens},
         )
         + event("message_stop"),
+    ]
+
+
+def converse(tokens: int) -> list[bytes]:
+    """Return a reply of Bedrock's ConverseStream, in frames of its event stream."""
+
+    def event(kind: str, data: Json) -> bytes:
+        head = b"".join(
+            struct.pack(f"!B{len(name)}sBH", len(name), name, 7, len(value)) + value
+            for name, value in ((b":event-type", kind.encode()), (b":message-type", b"event"))
+        )
+        payload = json.dumps(data).encode()
+        prelude = struct.pack("!II", len(head) + len(payload) + 16, len(head))
+        unsigned = prelude + struct.pack("!I", binascii.crc32(prelude)) + head + payload
+        return unsigned + struct.pack("!I", binascii.crc32(unsigned))
+
+    usage = {"inputTokens": 7, "outputTokens": tokens, "totalTokens": tokens + 7}
+    return [
+        event("messageStart", {"role": "assistant"}),
+        *(event("contentBlockDelta", {"delta": {"text": f" word{i}"}, "contentBlockIndex": 0}) for i in range(tokens)),
+        event("messageStop", {"stopReason": "end_turn"})
+        + event("metadata", {"usage": usage, "metrics": {"latencyMs": 1}}),
     ]

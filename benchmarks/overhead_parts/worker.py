@@ -85,7 +85,7 @@ def _otlp() -> Any:
 
 
 def _script(url: str, parts: list[bytes], pauses: dict[int, float], first: int) -> None:
-    body = json.dumps({"parts": [part.decode() for part in parts], "pauses": pauses, "first": first}).encode()
+    body = json.dumps({"parts": [part.decode("latin-1") for part in parts], "pauses": pauses, "first": first}).encode()
     urllib.request.urlopen(f"{url}/script", data=body, timeout=30).read()
 
 

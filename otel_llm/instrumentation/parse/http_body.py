@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MAX_PIECE_BYTES: Final = 1 << 16
 """A compressed piece is unpacked in steps of this size, so that a small piece cannot fill the memory."""
@@ -49,38 +49,41 @@ class HttpBody:
         self._trailer = False
         self.complete = not chunked and length == 0
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take the next bytes from the connection; yield the pieces of the body in them.
+    def feed(self, data: bytes) -> Iterable[bytes]:
+        """Take the next bytes from the connection; return the pieces of the body in them.
 
         Raises:
             BodyError: for bytes that are no chunks, or not compressed as was said.
         """
+        # First what clients read of a chunk: the line of its size, its bytes, the end of the line after it.
         left = self._left
-        if self._unpacker is None and left is not None and len(data) < left:  # nearly every read
-            self._left = left - len(data)
-            yield data
-            return
-        for piece in self._chunks(data) if self._chunked else self._counted(data):
-            if self._unpacker is None:
-                yield piece
-            else:
-                yield from self._unpack(piece)
+        if left:
+            if len(data) <= left:
+                self._left = left = left - len(data)
+                self.complete = not (left or self._chunked)
+                return (data,) if self._unpacker is None else self._unpack(data)
+        elif self._chunked and not (self._line or self.complete) and data.find(b"\n") == len(data) - 1:
+            self._between(data.strip())
+            return ()
+        pieces = self._chunks(data) if self._chunked else self._counted(data)
+        return pieces if self._unpacker is None else [part for piece in pieces for part in self._unpack(piece)]
 
-    def _counted(self, data: bytes) -> Iterator[bytes]:
+    def _counted(self, data: bytes) -> list[bytes]:
         if self._left is not None:
             data = data[: self._left]
             self._left -= len(data)
             self.complete = not self._left
-        yield data
+        return [data]
 
-    def _chunks(self, data: bytes) -> Iterator[bytes]:
+    def _chunks(self, data: bytes) -> list[bytes]:
+        pieces = []
         at = 0
         while at < len(data) and not self.complete:
             if self._left:
                 piece = data[at : at + self._left]
                 at += len(piece)
                 self._left -= len(piece)
-                yield piece
+                pieces.append(piece)
                 continue
             end = data.find(b"\n", at) + 1
             self._line += data[at : end or len(data)]
@@ -90,6 +93,7 @@ class HttpBody:
             if end:
                 line, self._line = self._line.strip(), b""
                 self._between(line)
+        return pieces
 
     def _between(self, line: bytes) -> None:
         """Take a line that stands between two chunks, or after the last: empty, a chunk's size, or a trailer."""

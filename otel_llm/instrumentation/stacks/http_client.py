@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.sse_chunks import Tap
     from otel_llm.instrumentation.sse_requests import Call
 
-    _Proxy = wrapt.ObjectProxy[Any]
-else:
-    _Proxy = wrapt.ObjectProxy  # wrapt 1, which others still ask for, knows it without a parameter only
-
 CALL: Final = "_otel_llm_call"
 """Attribute of a connection: the recorded call that waits for its response."""
 BODY: Final = "_otel_llm_body"
@@ -192,38 +188,68 @@ def _adopt(call: Call, response: Any) -> None:
             call.recording.broken(bug)
 
 
-class _WatchedFile(_Proxy):
-    """The file that a response reads from. It passes everything on and looks at what was read."""
+class _WatchedFile:
+    """The file that a response reads from. It looks at what is read, and is for all else the file that it was."""
+
+    __slots__ = ("_body", "_file", "_recording", "_tap")
 
     def __init__(self, file: Any, tap: Tap, body: HttpBody) -> None:
-        super().__init__(file)
-        self._self_tap = tap
-        self._self_body = body
+        self._file = file
+        self._tap = tap
+        self._recording = tap.recording
+        self._body = body
+
+    @property  # type: ignore[misc]  # for `isinstance`
+    def __class__(self) -> Any:
+        return type(self._file)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
     def read(self, size: int | None = -1, /) -> Any:
-        data = self._self_called(self.__wrapped__.read, size)
+        try:
+            data = self._file.read(size)
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
         # A buffered file gives less than was asked for only at its end.
-        self._self_see(data, ends=size is None or size < 0 or len(data) < size)
+        self._see(data, size is None or size < 0 or len(data) < size)
         return data
 
     def read1(self, size: int = -1, /) -> Any:
-        data = self._self_called(self.__wrapped__.read1, size)
-        self._self_see(data, ends=not data and size != 0)
+        try:
+            data = self._file.read1(size)
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        self._see(data, not data and size != 0)
         return data
 
     def readline(self, size: int | None = -1, /) -> Any:
-        data = self._self_called(self.__wrapped__.readline, size)
-        self._self_see(data, ends=data[-1:] != b"\n" and (size is None or size < 0 or len(data) < size))
-        return data
+        try:
+            line = self._file.readline(size)
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        self._see(line, line[-1:] != b"\n" and (size is None or size < 0 or len(line) < size))
+        return line
 
     def readinto(self, buffer: Any, /) -> Any:
-        count = self._self_called(self.__wrapped__.readinto, buffer)
-        self._self_see(_filled(buffer, count), ends=count < len(buffer))
+        try:
+            count = self._file.readinto(buffer)
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        self._see(bytes(memoryview(buffer)[:count]), count < len(buffer))
         return count
 
     def readinto1(self, buffer: Any, /) -> Any:
-        count = self._self_called(self.__wrapped__.readinto1, buffer)
-        self._self_see(_filled(buffer, count), ends=not count and len(buffer) > 0)
+        try:
+            count = self._file.readinto1(buffer)
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        self._see(bytes(memoryview(buffer)[:count]), not count and len(buffer) > 0)
         return count
 
     def __iter__(self) -> Any:
@@ -234,36 +260,31 @@ class _WatchedFile(_Proxy):
             return line
         raise StopIteration
 
+    def __enter__(self) -> Any:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     def close(self) -> Any:
-        recording = self._self_tap.recording
-        if not recording.done and not _collected(sys._getframe(1)):
-            recording.closed()
-        return self.__wrapped__.close()
+        if not self._recording.done and not _collected(sys._getframe(1)):
+            self._recording.closed()
+        return self._file.close()
 
-    def _self_called(self, read: Callable[[Any], Any], argument: Any) -> Any:
-        try:
-            return read(argument)
-        except BaseException as error:
-            self._self_tap.recording.failed(error)
-            raise
-
-    def _self_see(self, data: bytes, *, ends: bool) -> None:
-        tap, body = self._self_tap, self._self_body
-        if tap.recording.done:
+    def _see(self, data: bytes, ends: bool) -> None:
+        if self._recording.done:
             return
+        body, tap = self._body, self._tap
         try:
             for piece in body.feed(data):
                 tap.take(piece)
             if ends or body.complete:
                 tap.ended()
         except BodyError:
-            tap.recording.give_up()
+            self._recording.give_up()
         except Exception as bug:  # noqa: BLE001
-            tap.recording.broken(bug)
-
-
-def _filled(buffer: Any, count: int | None) -> bytes:
-    return bytes(memoryview(buffer)[: count or 0])
+            self._recording.broken(bug)
 
 
 def _collected(frame: FrameType | None) -> bool:
