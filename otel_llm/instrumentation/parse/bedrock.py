@@ -27,7 +27,7 @@ CALLED: Final[Reading] = ((0, TOOL, 1, False),)
 CONVERSE_EVENTS: Final = frozenset(
     {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
 )
-MESSAGES_EVENTS: Final = frozenset({"message_start", "content_block_start", "content_block_delta", "ping"})
+MESSAGES_EVENTS: Final = ("message_start", "content_block_start", "content_block_delta", "ping")
 """Types of the first events of a reply by a model of Anthropic's."""
 INPUT: Final = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
 """What together was the input: `inputTokens` alone is what no cache had to do with."""
@@ -163,12 +163,13 @@ class _TextReader(_Counted):
     """Reads chunks that have their text in one member, or in the first of a list."""
 
     def __call__(self, chunk: Any) -> Reading:
+        members = _dict(chunk)
         for name in LISTS:
-            if chunk.get(name):
-                chunk = _dict(chunk[name][0])
+            if isinstance(parts := members.get(name), list) and parts:
+                members = _dict(parts[0])
                 break
-        reading = PLAIN if any(chunk.get(name) for name in TEXTS) else FRAMING
-        return reading + COMPLETE if any(chunk.get(name) for name in ENDS) else reading
+        reading = PLAIN if any(members.get(name) for name in TEXTS) else FRAMING
+        return reading + COMPLETE if any(members.get(name) for name in ENDS) else reading
 
 
 class _ChoicesReader(ChunkReader):
@@ -177,7 +178,8 @@ class _ChoicesReader(ChunkReader):
     __slots__ = ()
 
     def __call__(self, chunk: Any) -> Reading:
-        for choice in chunk.choices if isinstance(chunk.choices, list) else ():
+        choices = getattr(chunk, "choices", None)
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, View):
                 members = choice.__dict__
                 members.setdefault("delta", members.get("message") or View({"content": members.get("text")}))
