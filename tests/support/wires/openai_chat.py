@@ -79,7 +79,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
             for index in choices:
                 yield Frame(event(_chunk(asked, index, _tool_opening(asked))))
         for index in choices:
-            yield Frame(event(_chunk(asked, index, _delta(token))), tokens=int(index == 0))
+            yield Frame(event(_chunk(asked, index, _delta(token))), index == 0, index > 0)
     for index in choices:
         yield Frame(event(_chunk(asked, index, {}, _finish(asked))))
     if (asked.body.get("stream_options") or {}).get("include_usage"):

@@ -26,7 +26,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     choices = range(choices_of(asked))
     for token in asked.tokens:
         for index in choices:
-            yield Frame(event(_made(asked, [_choice(token.text, index)])), tokens=int(index == 0))
+            yield Frame(event(_made(asked, [_choice(token.text, index)])), index == 0, index > 0)
     for index in choices:
         yield Frame(event(_made(asked, [_choice("", index, "stop")])))
     if (asked.body.get("stream_options") or {}).get("include_usage"):

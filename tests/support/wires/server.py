@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -55,15 +55,20 @@ GATE_S = 30.0
 """A gate that nobody opens, and a reply that hangs, end after this time."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Received:
-    """One request as the server got it; header names in lower case, the last of equal ones."""
+    """One request as the server got it; header names in lower case, the last of equal ones.
+
+    `stream`: whether it asked for a stream of a wire. `sent`: the tokens sent so far, of all choices.
+    """
 
     method: str
     path: str
     headers: dict[str, str]
     body: Json
-    wire: str | None
+    wire: str | None = None
+    stream: bool = False
+    sent: int = 0
 
 
 class _Server(ThreadingHTTPServer):
@@ -128,14 +133,13 @@ def _find(path: str) -> tuple[Wire, dict[str, str]] | None:
     return None
 
 
-def _paced(asked: Asked, frames: Iterator[Frame]) -> Iterator[bytes]:
+def _paced(reply: Reply, frames: Iterator[Frame]) -> Iterator[Frame]:
     """Yield a reply's frames at its pace, up to the token after which it ends."""
-    reply = asked.reply
     limit = None if reply.end == "complete" else reply.ends_after
     sent = 0
     due_s = time.monotonic() + reply.first_s
     for frame in frames:
-        if limit is not None and sent >= limit:
+        if limit is not None and sent >= limit and not frame.also:
             return
         if frame.tokens:
             if (gate := reply.gates.get(sent)) is not None:
@@ -143,7 +147,7 @@ def _paced(asked: Asked, frames: Iterator[Frame]) -> Iterator[bytes]:
             time.sleep(max(0.0, due_s - time.monotonic()))
             due_s += reply.pace_s
             sent += frame.tokens
-        yield frame.data
+        yield frame
 
 
 def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
@@ -156,16 +160,18 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             body = self._body()
             headers = {name.lower(): value for name, value in self.headers.items()}
             found = None if (said := stub("POST", path, body)) is not None else _find(path)
-            wire = None if found is None else found[0]
-            owner.received.append(Received("POST", self.path, headers, body, wire and wire.name))
+            received = Received("POST", self.path, headers, body)
+            owner.received.append(received)
             # A client may leave at any time.
             with contextlib.suppress(ConnectionError, TimeoutError):
                 if found is None:
                     self._json(404 if said is None else 200, said or {"error": {"message": f"no wire at {path}"}})
-                else:
-                    asked = Asked(path, body, found[1], query)
-                    reply = owner.reply_for(asked, headers)
-                    self._answer(found[0], Asked(path, body, found[1], query, reply))
+                    return
+                wire, groups = found
+                asked = Asked(path, body, groups, query)
+                asked = replace(asked, reply=owner.reply_for(asked, headers))
+                received.wire, received.stream = wire.name, wire.streams(asked)
+                self._answer(wire, asked, received)
 
         def do_GET(self) -> None:
             path, _ = self._target()
@@ -205,22 +211,23 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def _answer(self, wire: Wire, asked: Asked) -> None:
+        def _answer(self, wire: Wire, asked: Asked, received: Received) -> None:
             reply = asked.reply
             if reply.status != 200:
                 self._json(reply.status, wire.refused(reply.status))
-            elif not wire.streams(asked):
+            elif not received.stream:
                 self._json(200, wire.whole(asked))
             else:
-                self._stream(wire, asked)
+                self._stream(wire, asked, received)
 
-        def _stream(self, wire: Wire, asked: Asked) -> None:
+        def _stream(self, wire: Wire, asked: Asked, received: Received) -> None:
             self.send_response(200)
             self.send_header("Content-Type", wire.content_type(asked))
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            for data in _paced(asked, wire.frames(asked)):
-                self._write(data)
+            for frame in _paced(asked.reply, wire.frames(asked)):
+                self._write(frame.data)
+                received.sent += frame.tokens + frame.also
             end = asked.reply.end
             if end == "hang":
                 self._wait_for_client()
@@ -244,6 +251,9 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
             self.connection.shutdown(socket.SHUT_WR)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return "Thu, 01 Jan 2026 00:00:00 GMT"  # equal calls get equal headers, which some errors repeat
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass

@@ -53,10 +53,11 @@ class Asked:
 
 
 class Frame(NamedTuple):
-    """Bytes that are sent at once; `tokens` is how many tokens of a choice they carry: 0 is framing."""
+    """Bytes that are sent at once, with the tokens that they carry: of choice 0, and `also` of other choices."""
 
     data: bytes
     tokens: int = 0
+    also: int = 0
 
 
 class Wire(NamedTuple):

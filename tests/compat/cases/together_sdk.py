@@ -1,0 +1,19 @@
+"""together: chat, sync and async."""
+
+import together
+
+QUESTION = [{"role": "user", "content": "Tell me something."}]
+
+
+def _said(chunk):
+    return "".join(choice.delta.content or "" for choice in chunk.choices)
+
+
+def sync(ask):
+    with together.Together(api_key="none", base_url=ask.url + "/together", max_retries=0) as client:
+        ask.read(client.chat.completions.create(model=ask.model, messages=QUESTION, stream=True), _said)
+
+
+async def asynchronous(ask):
+    async with together.AsyncTogether(api_key="none", base_url=ask.url + "/together", max_retries=0) as client:
+        await ask.aread(await client.chat.completions.create(model=ask.model, messages=QUESTION, stream=True), _said)
