@@ -15,7 +15,7 @@ SPARK_VENV := .venv-spark
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
 
-.PHONY: help demo test test-vllm demo-vllm vllm-env node-env litellm-env clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
+.PHONY: help demo test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -97,6 +97,13 @@ $(LITELLM_VENV)/ready: pyproject.toml
 
 litellm-env: $(LITELLM_VENV)/ready ## LiteLLM, for its tests (a minute, 0.4 GB)
 
+# Packages that stream replies, in environments of their own under .venv-compat.
+compat-env: $(VENV)/ready-dev ## the packages of the short matrix, for its tests (a minute, 1 GB)
+	cd tests && ../$(BIN)/python -m compat --make
+
+compat: $(VENV)/ready-dev ## the whole matrix of packages, and its table in docs/compatibility.md (15 minutes, 3 GB)
+	cd tests && ../$(BIN)/python -m compat $(CASES)
+
 # `soak.py` takes as long as it is told to, and is run by hand.
 bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready ## speed and overhead beside peers, as ratios; asserts nothing
 	@for script in $(filter-out benchmarks/soak.py benchmarks/overhead.py,$(wildcard benchmarks/*.py)); do \
@@ -139,4 +146,4 @@ wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) dist build demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache

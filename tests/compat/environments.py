@@ -50,8 +50,15 @@ class Environment:
         self.delete()
         venv.create(self.folder, with_pip=False, symlinks=True)
         packages = [*self.requirements, "-e", str(ROOT)]
-        subprocess.run([_uv(), "pip", "install", "-q", "--python", self.python, *packages], check=True)
+        subprocess.run(
+            [_uv(), "pip", "install", "-q", "--compile-bytecode", "--python", self.python, *packages], check=True
+        )
         (self.folder / "ready").write_text(self.key, encoding="utf-8")
+
+    def version(self, package: str) -> str:
+        """Return the version of a package in it. Raises `CalledProcessError` where it is not installed."""
+        asked = f"import importlib.metadata as m; print(m.version({package!r}))"
+        return subprocess.run([self.python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
 
     def delete(self) -> None:
         """Remove it."""

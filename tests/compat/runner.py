@@ -271,11 +271,13 @@ class Runner:
     def __exit__(self, *exc_info: object) -> None:
         self._open.close()
 
-    def run(self, case: Case, environment: Environment, modes: Sequence[str] = ()) -> Iterator[Verdict]:
-        """Yield a verdict for each mode, variant and way of a case."""
+    def run(
+        self, case: Case, environment: Environment, modes: Sequence[str] = (), ways: Sequence[str] = ()
+    ) -> Iterator[Verdict]:
+        """Yield a verdict for each mode, variant and way of a case; `modes` and `ways`: all of its own by default."""
         calls = [(mode, variant) for mode in modes or case.modes() for variant in case.variants]
         bare = self._calls(case, environment, "bare", calls)
-        for way in case.ways:
+        for way in ways or case.ways:
             recorded = self._calls(case, environment, way, calls)
             for (mode, variant), before, after in zip(calls, bare, recorded, strict=True):
                 verdict = Verdict(case.name, mode, variant, way)
