@@ -1,4 +1,4 @@
-"""Gemini, Ollama, Cohere, TGI and others over httpx, httpx2 and aiohttp: recorded once, as they ended."""
+"""Gemini, Ollama, Cohere, TGI and others over four HTTP clients: recorded once, as they ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import aiohttp
 import httpx
 import httpx2
 import pytest
+import requests
 from support.recorded import Recorded, Stream, ids
 from support.wires.reply import Reply, words
 from support.wires.server import REPLY_HEADER, WireServer
@@ -84,7 +85,13 @@ def _aiohttp(url: str, body: Json, headers: Json) -> int:
     return asyncio.run(main())
 
 
-CLIENTS = {"httpx": _httpx(httpx), "httpx2": _httpx(httpx2), "aiohttp": _aiohttp}
+def _requests(url: str, body: Json, headers: Json) -> int:
+    with requests.post(url, json=body, headers=headers, stream=True, timeout=20) as response:
+        list(response.iter_lines())
+        return response.status_code
+
+
+CLIENTS = {"httpx": _httpx(httpx), "httpx2": _httpx(httpx2), "aiohttp": _aiohttp, "requests": _requests}
 
 
 @pytest.fixture
