@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+from compat import hosts
 from compat.matrix import ENVIRONMENTS, MATRIX, Case
 from compat.report import TABLE, Line, environments_of, lines_of, write
 from compat.runner import Runner
@@ -15,7 +16,9 @@ from compat.runner import Runner
 def main() -> int:
     """Run; return the exit status: 1 where a promise was not kept and no reason is known."""
     parser = argparse.ArgumentParser(prog="python -m compat", description=__doc__)
-    parser.add_argument("names", nargs="*", help="cases or environments; without any all run and the page is written")
+    parser.add_argument(
+        "names", nargs="*", help="cases, environments, or `hosts`; without any all run and the page is written"
+    )
     parser.add_argument("--make", action="store_true", help="only make the environments of the short set")
     parser.add_argument("--delete", action="store_true", help="remove each environment once its cases ran")
     given = parser.parse_args()
@@ -23,13 +26,17 @@ def main() -> int:
         for name in environments_of(case for case in MATRIX if case.short):
             ENVIRONMENTS[name].make()
         return 0
+    if given.names == ["hosts"]:
+        return 1 if hosts.run()[1] else 0
     known = {name for case in MATRIX for name in (case.name, case.script, case.environment)}
     if unknown := set(given.names) - known:
         parser.error(f"no such case or environment: {', '.join(sorted(unknown))}")
     cases = [case for case in MATRIX if not given.names or {case.name, case.script, case.environment} & {*given.names}]
     lines, unexplained = _run(cases, delete=given.delete)
     if not given.names:
-        write(lines)
+        servers, failed = hosts.run()
+        unexplained += failed
+        write(lines, servers)
         print(f"written: {TABLE}")
     return 1 if unexplained else 0
 

@@ -26,6 +26,14 @@ note says otherwise, the caller got the same with and without recording.
 How a case is added is said in `tests/compat/README.md`.
 """
 
+SERVERS = """
+## Serving processes
+
+Each streams a model's reply of 40 tokens, 10 ms apart, on to four clients at once, twice, while the OTLP endpoint
+(gRPC) answers, accepts and never answers, or refuses. The added times are medians over the second four, less those of
+the same server without recording; a noisy machine shows some milliseconds either way.
+"""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -83,8 +91,8 @@ def _faults(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(f"{', '.join(ends)}: {fault}" for fault, ends in found.items())
 
 
-def write(lines: Sequence[Line], path: Path = TABLE) -> None:
-    """Write the page."""
+def write(lines: Sequence[Line], servers: Sequence[str], path: Path = TABLE) -> None:
+    """Write the page; `servers` is the table of serving processes."""
     text = [HEAD, f"Run with otel-llm {version('otel-llm')} under Python {platform.python_version()}.\n"]
     text.append("| package | version | modes | recorded | outcome | note |\n|---|---|---|---|---|---|")
     text += [line.cells() for line in lines]
@@ -93,6 +101,7 @@ def write(lines: Sequence[Line], path: Path = TABLE) -> None:
     text += [f"- {line.package} {line.version}, {', '.join(line.modes)}: {line.note}" for line in missed] or [
         "Nothing."
     ]
+    text += [SERVERS, *servers]
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
