@@ -85,6 +85,7 @@ class Runtime:
         self._detected: Resource | None = None
         self._instance_id = str(uuid.uuid4())
         self._leaves_after: tuple[object, ...] = (self, self)
+        self._stop_by_s: float | None = None  # the time-out of the stop that began since the newest stream
         self._warned = False
 
     @property
@@ -121,6 +122,7 @@ class Runtime:
 
     def watch(self, recording: Recording) -> None:
         """Cut the recording from now on."""
+        self._stop_by_s = None
         self._leave_before(self.provider(), None if self.metrics is None else self.metrics.provider())
         self.flusher.add(recording)
 
@@ -169,8 +171,8 @@ class Runtime:
         `leaving`: end the streams that are still open.
         """
         with contextlib.suppress(Exception):
-            self.flusher.settle(EXIT_S, leaving=leaving)
-            self.outbox.flush(EXIT_S, patient=False)
+            self.flusher.settle(self._patience_s(), leaving=leaving)
+            self.outbox.flush(self._patience_s(), patient=False)
 
     def leave_in(self, seconds: float) -> None:
         """End in so many seconds the streams that are still open then: the process is killed soon after.
@@ -182,14 +184,22 @@ class Runtime:
     def leave(self) -> None:
         """Send what was recorded, and end the streams that are still open: the process ends."""
         with contextlib.suppress(Exception):
-            self.flusher.settle(EXIT_S, leaving=True)
-            self.outbox.close(EXIT_S)
+            self.flusher.settle(self._patience_s(), leaving=True)
+            self.outbox.close(self._patience_s())
+
+    def _patience_s(self) -> float:
+        """Return how long a stop may still wait: several handlers may hear of one, and share `EXIT_S`."""
+        now_s = time.monotonic()
+        if self._stop_by_s is None or now_s > self._stop_by_s + EXIT_S:  # none, or one of long ago
+            self._stop_by_s = now_s + EXIT_S
+        return max(self._stop_by_s - now_s, 0.0)
 
     def after_fork(self) -> None:
         """Start clean in a forked child, as a sender of its own."""
         self._instance_id = str(uuid.uuid4())
         self._resource = None
         self._leaves_after = (self, self)
+        self._stop_by_s = None
         self._random.seed()
         self.flusher.after_fork()
         if self.metrics is not None:

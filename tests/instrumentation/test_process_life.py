@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hosts.serving import SilentEndpoint
 from support.hosts.told import streams, told
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
@@ -149,6 +150,30 @@ def test_the_end_of_the_process_does_not_wait_for_an_endpoint_that_is_not_there(
         )
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "GRPC_VERBOSITY": "NONE"}
         assert python(code, server.url, environment=environment).split() == ["True", "2"]
+
+
+def test_the_handlers_of_one_stop_share_their_time() -> None:
+    """uvicorn's shutdown, the application's and Python's exit may each wait for an endpoint that never answers."""
+    code = PRELUDE + (
+        "import time\n"
+        "from otel_llm.instrumentation import runtime\n"
+        "otel_llm.instrument()\n"
+        "list(ask('whole'))\n"
+        "running = runtime.running()\n"
+        "running.settle()\n"
+        "left = [running._patience_s()]\n"
+        "list(ask('whole'))\n"  # the server goes on: what comes next is another stop
+        "left.append(running._patience_s())\n"
+        "running._stop_by_s -= 11\n"  # and so is what comes much later
+        "left.append(running._patience_s())\n"
+        "print(*left)\n"
+    )
+    with SseServer({"whole": whole(3)}) as server, SilentEndpoint() as endpoint:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint.endpoint, "GRPC_VERBOSITY": "NONE"}
+        first, second, third = map(float, python(code, server.url, environment=environment).split())
+        assert first == 0.0
+        assert second > 0.0
+        assert third > 0.0
 
 
 PROVIDER_AT_EXIT = (
