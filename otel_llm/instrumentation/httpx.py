@@ -219,10 +219,10 @@ def _seen(body_type: Any) -> Any:
     # Not a function on the object: one that called the original would have to hold the object, and so the connection.
     class Seen(body_type):  # type: ignore[misc]
         def __iter__(self) -> Any:
-            return _Pieces(super().__iter__(), *getattr(self, TAP))
+            return Pieces(super().__iter__(), *getattr(self, TAP))
 
         def __aiter__(self) -> Any:
-            return _AsyncPieces(super().__aiter__(), *getattr(self, TAP))
+            return AsyncPieces(super().__aiter__(), *getattr(self, TAP))
 
         def close(self) -> None:
             getattr(self, TAP)[0].recording.closing(sys._getframe(1))
@@ -254,7 +254,7 @@ class _Seeing:
             self._recording.give_up()
 
 
-class _Pieces(_Seeing):
+class Pieces(_Seeing):
     """A body's iterator."""
 
     __slots__ = ()
@@ -280,7 +280,7 @@ class _Pieces(_Seeing):
         return data
 
 
-class _AsyncPieces(_Seeing):
+class AsyncPieces(_Seeing):
     """A body's async iterator; closed as the generator that it stands for would be."""
 
     __slots__ = ()
@@ -306,10 +306,13 @@ class _AsyncPieces(_Seeing):
         return data
 
     async def asend(self, value: Any) -> Any:
+        """Send a value in, as a generator's."""
         return await self._inner.asend(value)
 
     async def athrow(self, *args: Any) -> Any:
+        """Raise an error inside, as a generator's."""
         return await self._inner.athrow(*args)
 
     async def aclose(self) -> None:
+        """Close it, as a generator's."""
         await self._inner.aclose()

@@ -13,7 +13,18 @@ ERROR: Final = "error"
 FAILURES: Final = frozenset({DISCONNECTED, ERROR})
 """Ended by the server's side or the network: the request span's status is ERROR."""
 
-_TIMEOUTS: Final = frozenset({"TimeoutError", "TimeoutException", "APITimeoutError", "Timeout", "ServerTimeoutError"})
+_TIMEOUTS: Final = frozenset(
+    {
+        "TimeoutError",
+        "TimeoutException",
+        "APITimeoutError",
+        "Timeout",
+        "ServerTimeoutError",
+        "ConnectTimeout",  # lm15
+        "ReadTimeout",
+        "WriteTimeout",
+    }
+)
 _BROKEN: Final = frozenset(
     {
         "ConnectionError",  # the builtin and that of requests

@@ -26,6 +26,8 @@ STACKS: Final[dict[str, tuple[str, str, str]]] = {
     "http-client": ("http.client", "otel_llm.instrumentation.stacks.http_client", "HttpClientInstrumentor"),
     "botocore": ("botocore", "otel_llm.instrumentation.stacks.botocore", "BotocoreInstrumentor"),
     "aiobotocore": ("aiobotocore", "otel_llm.instrumentation.stacks.botocore", "AiobotocoreInstrumentor"),
+    "lm15": ("lm15", "otel_llm.instrumentation.stacks.lm15", "Lm15Instrumentor"),
+    "dspy": ("dspy", "otel_llm.instrumentation.stacks.lm15", "DspyInstrumentor"),
     "transformers": ("transformers", "otel_llm.instrumentation.transformers", "TransformersInstrumentor"),
 }
 """Name to (package that must be installed, module of ours, its instrumentor); servers' plugins are loaded by servers.

@@ -1,0 +1,152 @@
+"""Streamed replies read over lm15, the engine of DSPy from 3.4 on, which speaks HTTP over sockets of its own.
+
+`stream` of its transports is the commit, beneath all providers. The response stays the object that it was, of a class
+that looks at the pieces of the body; compression is taken off by then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from otel_llm.instrumentation import propagation, runtime, sse_requests
+from otel_llm.instrumentation.httpx import AsyncPieces, Pieces
+from otel_llm.instrumentation.patches import Patches, disguised
+from otel_llm.instrumentation.stack import StackInstrumentor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.instrumentation.sse_requests import Call
+
+TAP: Final = "_otel_llm_tap"
+"""The one attribute that a recorded response has more."""
+
+
+class Lm15Instrumentor(StackInstrumentor):
+    """Records the token times of replies that are read with `lm15`."""
+
+    stack: ClassVar[str] = "lm15"
+    package: ClassVar[str] = "lm15"
+    requires: ClassVar[tuple[str, ...]] = ("lm15 >= 1.4, < 2",)
+
+    def _patch(self) -> Patches:
+        return _patch("lm15.transports")
+
+
+class DspyInstrumentor(StackInstrumentor):
+    """Records the token times of replies that are read with the copy of lm15 in `dspy`."""
+
+    stack: ClassVar[str] = "dspy"
+    package: ClassVar[str] = "dspy"
+    requires: ClassVar[tuple[str, ...]] = ("dspy >= 3.4, < 4",)
+
+    def _patch(self) -> Patches:
+        return _patch("dspy._vendor.lm15.transports")
+
+
+def _patch(name: str) -> Patches:
+    transports: Any = import_module(name)
+    patches = Patches()
+    patches.replace(transports.StdlibTransport, "stream", _stream)
+    patches.replace(transports.StdlibAsyncTransport, "_do_stream", _stream_async)
+    return patches
+
+
+def _stream(original: Callable[..., Any]) -> Callable[..., Any]:
+    def stream(self: Any, request: Any) -> Any:
+        call, request = _commit(request)
+        if call is None:
+            return original(self, request)
+        try:
+            response = original(self, request)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        _adopt(call, response)
+        return response
+
+    return stream
+
+
+def _stream_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def _do_stream(self: Any, request: Any) -> Any:
+        call, request = _commit(request)
+        if call is None:
+            return await original(self, request)
+        try:
+            response = await original(self, request)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        _adopt(call, response)
+        return response
+
+    return _do_stream
+
+
+def _commit(request: Any) -> tuple[Call | None, Any]:
+    """Return the recorded call of a request, None for one that is not recorded, and the request with our headers."""
+    try:
+        if request.method != "POST" or runtime.running() is None:
+            return None, request
+        url = urlsplit(request.url)
+        call = sse_requests.call(url.path, request.body, url.scheme, url.hostname, url.port)
+        if call is not None and call.recording is not None:
+            stated = dict(request.headers)
+            headers = dict(stated)
+            propagation.inject(call.recording, headers)
+            added = [(name, headers[name]) for name in headers.keys() - stated.keys()]
+            request = dataclasses.replace(request, headers=[*request.headers, *added])
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None, request
+    return call, request
+
+
+def _adopt(call: Call, response: Any) -> None:
+    try:
+        tap = call.answered(response.status, response.header("content-type") or "")
+        if tap is not None:
+            response_type: Any = type(response)
+            response.__class__ = _seen(response_type)
+            setattr(response, TAP, tap)
+            tap.recording.opened(response, tap)
+    except Exception as bug:  # noqa: BLE001
+        if call.recording is not None:
+            call.recording.broken(bug)
+
+
+@functools.lru_cache(maxsize=8)
+def _seen(response_type: Any) -> Any:
+    """Return a response's class that looks at what passes, and is for all else the class that it was."""
+
+    # A response is released once: at its end, by an error, by closing it or by leaving its loop.
+    class Seen(response_type):  # type: ignore[misc]
+        _chunks: Any
+
+        def __iter__(self) -> Any:
+            if not isinstance(self._chunks, Pieces):
+                self._chunks = Pieces(self._chunks, getattr(self, TAP), None)
+            return super().__iter__()
+
+        def _release_once(self, *, body_consumed: bool) -> None:
+            getattr(self, TAP).recording.closed()
+            super()._release_once(body_consumed=body_consumed)
+
+    class SeenAsync(response_type):  # type: ignore[misc]
+        _chunks: Any
+
+        def __aiter__(self) -> Any:
+            if not isinstance(self._chunks, AsyncPieces):
+                self._chunks = AsyncPieces(self._chunks, getattr(self, TAP), None)
+            return super().__aiter__()
+
+        async def _release_once(self, *, body_consumed: bool) -> None:
+            getattr(self, TAP).recording.closed()
+            await super()._release_once(body_consumed=body_consumed)
+
+    return disguised(SeenAsync if hasattr(response_type, "__aiter__") else Seen, response_type)
