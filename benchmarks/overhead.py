@@ -4,13 +4,14 @@
                                   [--protocol grpc|http/protobuf] [--python PATH ...] [--json OUT]
 
 Replies come from a transport in the measured process, one network read a chunk, so that the library's own work is the
-floor (aiohttp, requests and urllib3, which have no such place, read from a server in another process). In each process
-four replies are read bare and four watched, in turns; the CPU time of the process (all threads: encoding and sending
-count, to a sink in another process, flushed at the end) over the number of chunks is the figure. Processes of the
-variants take turns. Other work on the machine only ever adds: `added` is the difference of each process's quietest
-turns, the median over the processes; the median over all pairs of turns, and their quartiles, stand beside it. Bare is,
-for ours, instrumentation suppressed; for the peers, of which half do not look at that, the SDK's own functions put
-back. Each turn collects its own garbage. The peers get no MeterProvider: with one, those that record metrics cost more.
+floor (aiohttp, requests, urllib3 and lm15, which have no such place, read from a server in another process). In each
+process four replies are read bare and four watched, in turns; the CPU time of the process (all threads: encoding and
+sending count, to a sink in another process, flushed at the end) over the number of chunks is the figure. Processes of
+the variants take turns. Other work on the machine only ever adds: `added` is the difference of each process's
+quietest turns, the median over the processes; the median over all pairs of turns, and their quartiles, stand beside
+it. Bare is, for ours, instrumentation suppressed; for the peers, of which half do not look at that, the SDK's own
+functions put back. Each turn collects its own garbage. The peers get no MeterProvider: with one, those that record
+metrics cost more.
 
 Then a real server sends 2,000 tokens, the first after a frame that bears no text, and what each variant recorded of
 them stands beside what the server knows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -183,6 +184,28 @@ def urllib3(source: Source, mode: str) -> Read:  # noqa: ARG001
     return read
 
 
+def lm15(source: Source, mode: str) -> Read:
+    from lm15.transports import StdlibAsyncTransport, StdlibTransport, TransportRequest
+
+    transport: Any = StdlibTransport() if mode == "sync" else StdlibAsyncTransport()
+    body = json.dumps({"model": "m", "messages": QUESTION, "stream": True}).encode()
+
+    def request() -> Any:
+        return TransportRequest("POST", f"{source.url}/chat/completions", [], body)
+
+    def read() -> None:
+        with transport.stream(request()) as response:
+            for _ in response.iter_lines():
+                pass
+
+    async def read_async() -> None:
+        async with transport.stream(request()) as response:
+            async for _ in response.aiter_lines():
+                pass
+
+    return read if mode == "sync" else read_async
+
+
 def bedrock(source: Source, mode: str) -> Read:  # noqa: ARG001
     import botocore.session
     from botocore.awsrequest import AWSResponse
@@ -289,6 +312,7 @@ STACKS = {
         ),
         Stack("requests SSE", wires.chat, ("requests", HTTP_CLIENT), requests, SYNC, served=True),
         Stack("urllib3 SSE", wires.chat, ("urllib3>=2", HTTP_CLIENT), urllib3, SYNC, served=True),
+        Stack("lm15", wires.chat, ("lm15", "otel_llm.instrumentation.stacks.lm15"), lm15, served=True),
         Stack("bedrock", wires.converse, ("botocore", "otel_llm.instrumentation.stacks.botocore"), bedrock, SYNC),
         Stack("litellm", wires.chat, ("litellm", "otel_llm.instrumentation.litellm"), litellm, chunks=200),
         Stack("ASGI middleware", wires.chat, ("otel_llm.instrumentation.asgi",), asgi, ("async",)),

@@ -31,7 +31,7 @@ class Lm15Instrumentor(StackInstrumentor):
 
     stack: ClassVar[str] = "lm15"
     package: ClassVar[str] = "lm15"
-    requires: ClassVar[tuple[str, ...]] = ("lm15 >= 1.4, < 2",)
+    requires: ClassVar[tuple[str, ...]] = ("lm15 >= 1.0, < 2",)
 
     def _patch(self) -> Patches:
         return _patch("lm15.transports")
