@@ -50,7 +50,9 @@ def _request(original: Callable[..., Any]) -> Callable[..., Any]:
     async def _request(self: Any, method: str, str_or_url: Any, **kwargs: Any) -> Any:
         call = _call(self, method, str_or_url, kwargs)
         if call is None:
-            return await original(self, method, str_or_url, **kwargs)
+            response = await original(self, method, str_or_url, **kwargs)
+            _passed(method, kwargs, response)
+            return response
         attached = None if call.recording is None else propagation.attach(call.recording)
         try:
             response = await original(self, method, str_or_url, **kwargs)
@@ -71,15 +73,30 @@ def _call(session: Any, method: str, url: Any, kwargs: dict[str, Any]) -> Call |
         if method.upper() != "POST" or runtime.running() is None:
             return None
         url = session._build_url(url)
-        data = kwargs.get("data")
-        body = kwargs.get("json") if data is None else getattr(data, "_value", data)  # a payload of bytes, or bytes
-        call = sse_requests.call(url.path, body, url.scheme, url.host, url.port)
+        call = sse_requests.call(url.path, _body(kwargs), url.scheme, url.host, url.port, "aiohttp")
         if call is not None and call.recording is not None:
             _inject(call.recording, session, kwargs)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
     return call
+
+
+def _body(kwargs: dict[str, Any]) -> Any:
+    data = kwargs.get("data")
+    return kwargs.get("json") if data is None else getattr(data, "_value", data)  # a payload of bytes, or bytes
+
+
+def _passed(method: str, kwargs: dict[str, Any], response: Any) -> None:
+    """Take note of an answer that is not recorded."""
+    running = runtime.running()
+    if running is None or method.upper() != "POST":
+        return
+    try:
+        url, content_type = response.url, response.headers.get("Content-Type", "")
+        running.unrecorded.answered("aiohttp", url.host, url.path, _body(kwargs), content_type)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
 
 
 def _inject(recording: Recording, session: Any, kwargs: dict[str, Any]) -> None:

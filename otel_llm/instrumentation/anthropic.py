@@ -97,6 +97,7 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
             scheme=url.scheme,
             host=url.host,
             port=url.port,
+            stack="anthropic",
         )
         headers = options.headers if isinstance(options.headers, dict) else {}
         return Call(Recording(running, request, MESSAGES.reader()), MESSAGES, raw=RAW_RESPONSE_HEADER in headers)

@@ -36,6 +36,7 @@ def request(
     choices: int = 1,
     says_complete: bool = False,
     server: bool = False,
+    stack: str = "other",
 ) -> Request:
     """Return a request committed now, or at `commit_ns` (monotonic); what is None is not said.
 
@@ -60,6 +61,7 @@ def request(
         span_only=span_only or {},
         says_complete=says_complete,
         server=server,
+        stack=stack,
     )
 
 
@@ -76,6 +78,7 @@ def by_client(
     choices: int = 1,
     commit_ns: int | None = None,
     says_complete: bool = True,
+    stack: str = "other",
 ) -> Request:
     """Return a client's request for a streamed reply; `model` is told if it is text; `port` None: the scheme's."""
     span_only: dict[str, AttributeValue] = {semconv.GEN_AI_REQUEST_STREAM: True}
@@ -96,4 +99,5 @@ def by_client(
         commit_ns=commit_ns,
         choices=choices,
         says_complete=says_complete,
+        stack=stack,
     )

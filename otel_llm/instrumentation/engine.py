@@ -198,6 +198,7 @@ def begin(
             commit_ns=commit_ns,
             choices=choices,
             server=True,
+            stack="engine",
         )
         reader = EngineReader()
         recording = Recording(running, request, reader)

@@ -192,6 +192,7 @@ class Exchange:
             commit_ns=self._commit_ns,
             choices=self._choices,
             server=True,
+            stack="asgi",
         )
         recording = Recording(self._running, request, self.served.reader)
         recording.announce(self._context)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.instrumentation.core.tally import Tally
     from otel_llm.instrumentation.metrics import Metrics
     from otel_llm.instrumentation.recording import Recording
 
@@ -24,6 +25,7 @@ class Request:
     keeps. `ours` are attributes under `otel_llm.` and `gen_ai` all others, both for segment 0 and the request span;
     `span_only` those for the request span alone. `says_complete`: the server declares each choice complete, so a body
     that ends before it did not end as the server meant it. `server`: measured where it is served, not where it is read.
+    `stack`: who saw the request, by its name in `setup.STACKS` where it has one.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Request:
     span_only: Mapping[str, AttributeValue] = field(default_factory=dict)
     says_complete: bool = False
     server: bool = False
+    stack: str = "other"
 
 
 class Host(Protocol):
@@ -55,6 +58,10 @@ class Host(Protocol):
     @property
     def metrics(self) -> Metrics | None:
         """Where histograms get their values, None where there are none."""
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of streams, for the doctor."""
 
     def getrandbits(self, bits: int, /) -> int:
         """Return a random number for an id."""

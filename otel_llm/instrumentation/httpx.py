@@ -65,7 +65,9 @@ def _send(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _call(request)
         if call is None:
             _carry(request)
-            return original(self, request, stream=stream, **kwargs)
+            response = original(self, request, stream=stream, **kwargs)
+            _passed(request, response)
+            return response
         with _sending(call, request):
             response = original(self, request, stream=True, **kwargs)
             _adopt(call, response)
@@ -85,7 +87,9 @@ def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _call(request)
         if call is None:
             _carry(request)
-            return await original(self, request, stream=stream, **kwargs)
+            response = await original(self, request, stream=stream, **kwargs)
+            _passed(request, response)
+            return response
         with _sending(call, request):
             response = await original(self, request, stream=True, **kwargs)
             _adopt(call, response)
@@ -122,10 +126,28 @@ def _call(request: Any) -> Call | None:
             return None
         url = request.url
         # A body that is a stream has no `_content`, and is not to be read by us.
-        return sse_requests.call(url.path, request.__dict__.get("_content"), url.scheme, url.host or None, url.port)
+        body = request.__dict__.get("_content")
+        return sse_requests.call(url.path, body, url.scheme, url.host or None, url.port, _library(request))
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
+
+
+def _library(request: Any) -> str:
+    return str(type(request).__module__.partition(".")[0])
+
+
+def _passed(request: Any, response: Any) -> None:
+    """Take note of an answer that is not recorded."""
+    running = runtime.running()
+    if running is None or request.method != "POST":
+        return
+    try:
+        url, body = request.url, request.__dict__.get("_content")
+        content_type = response.headers.get("content-type", "")
+        running.unrecorded.answered(_library(request), url.host, url.path, body, content_type)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
 
 
 def _carry(request: Any) -> None:

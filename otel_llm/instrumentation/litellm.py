@@ -135,6 +135,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
             port=address.port,
             choices=choices_of(kwargs.get("n")),
             says_complete=False,
+            stack="litellm",
         )
         recording = Recording(running, request, ChunkReader())
         recording.announce(context)

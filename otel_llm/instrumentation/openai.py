@@ -113,6 +113,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
             host=url.host,
             port=url.port,
             choices=choices_of(kwargs.get("n")),
+            stack="openai",
         )
         reader = api.reader()
         recording = Recording(running, request, reader)

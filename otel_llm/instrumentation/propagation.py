@@ -6,9 +6,7 @@ header of its own, since some routers drop baggage; baggage as a whole is not ou
 
 from __future__ import annotations
 
-import contextlib
 import re
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, trace
@@ -19,9 +17,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_llm import semconv
 from otel_llm.instrumentation import runtime
+from otel_llm.instrumentation.core.covering import covered as covered
+from otel_llm.instrumentation.core.covering import covering as covering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, MutableMapping
+    from collections.abc import Iterable, MutableMapping
     from contextvars import Token
 
     from opentelemetry.context import Context
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 Attached = tuple["Context", "Token[Context]"]
 """The context that was made current, and what it takes to go back."""
 
-covered: Final[ContextVar[bool]] = ContextVar("otel_llm_covered", default=False)
-"""Whether an instrumentation further up records the request already; set and reset in one frame around its call."""
-
 TRACEPARENT: Final = "traceparent"
 SLO_CLASS_HEADER: Final = "x-slo-class"
 _READ: Final = frozenset({TRACEPARENT, "tracestate", "baggage", SLO_CLASS_HEADER})
@@ -43,18 +40,6 @@ _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _trace_context: Final = TraceContextTextMapPropagator()
 _baggage: Final = W3CBaggagePropagator()
-
-
-@contextlib.contextmanager
-def covering() -> Iterator[None]:
-    """Let nobody further down record the request that is made inside."""
-    token = covered.set(True)
-    try:
-        yield
-    finally:
-        # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
-        with contextlib.suppress(ValueError):
-            covered.reset(token)
 
 
 def inject(recording: Recording, headers: MutableMapping[str, str]) -> None:

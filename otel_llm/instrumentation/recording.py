@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.trace import TraceFlags
 
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.choices import Item, Reader
     from otel_llm.instrumentation.host import Host, Request
     from otel_llm.instrumentation.request_span import RequestSpan
+
+
+GIVEN_UP: Final = "given up"
+"""In the tally, the outcome of a stream that is recorded no further."""
 
 
 def _discard(item: Item) -> None:
@@ -130,6 +134,7 @@ class Recording:
             if self._measures_chunks():
                 self._choices.gaps_ns = []
             host.send(self._choices.commit())
+        host.tally.begin(request.stack, self.slo_class)
         host.watch(self)
 
     @inert_on_bug
@@ -270,6 +275,9 @@ class Recording:
             if choices is not None:
                 segments += choices.last(at_ns + offset_ns, outcome, self._closing_attributes())
         self._host.send(segments, urgent=True)
+        if self.announced:
+            tokens, sent = (0, 0) if choices is None else (choices.tokens, choices.segments)
+            self._host.tally.end(self._request.stack, outcome, tokens, sent)
         if choices is not None:
             self._put_gaps(choices.take_gaps())
         self._end_span(outcome, at_ns + offset_ns, error)
@@ -312,6 +320,8 @@ class Recording:
     def give_up(self) -> None:
         """Stop recording; the request span ends here, and says nothing of how the stream did."""
         span, self._span = self._span, None
+        if span is not None and not self._done:
+            self._host.tally.end(self._request.stack, GIVEN_UP, 0, 0)
         self.detach()
         if span is not None:
             with contextlib.suppress(Exception):

@@ -19,6 +19,8 @@ from otel_llm.export import threads
 from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.settings import from_environment
+from otel_llm.instrumentation.core.tally import Tally
+from otel_llm.instrumentation.core.unrecorded import Unrecorded
 from otel_llm.instrumentation.flusher import Flusher
 from otel_llm.instrumentation.metrics import Metrics
 from otel_llm.instrumentation.names import NAMES, named
@@ -74,6 +76,8 @@ class Runtime:
         self.refused_classes = 0  # SLO classes that came with requests and are not known here
         self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
         self._names = names
+        self.tally = Tally()
+        self.unrecorded = Unrecorded(self.tally, clock_ns)
         self.outbox = Outbox(delivery, queue_segments)
         self.flusher = Flusher(clock_ns, self._measure)
         # Not the random module's own generator, which an application may seed: ids would repeat in every process.
@@ -162,6 +166,7 @@ class Runtime:
         """Stop recording: send what was recorded, forget the streams that go on."""
         self.flusher.settle(timeout_s)
         self.flusher.stop(timeout_s)
+        self.unrecorded.settle()
         atexit.unregister(self.leave)
         return self.outbox.close(timeout_s)
 
@@ -201,6 +206,8 @@ class Runtime:
         self._leaves_after = (self, self)
         self._stop_by_s = None
         self._random.seed()
+        self.tally = Tally()
+        self.unrecorded = Unrecorded(self.tally, self.clock_ns)
         self.flusher.after_fork()
         if self.metrics is not None:
             self.metrics.after_fork()

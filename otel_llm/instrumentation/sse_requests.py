@@ -87,10 +87,18 @@ def asked(api: Api, path: str, body: object) -> Asked | None:
 class Call:
     """One HTTP request for a reply that is, or may turn out to be, a stream."""
 
-    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_path", "_port", "_running", "_scheme", "recording")
+    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_path", "_port", "_running", "_scheme", "_stack", "recording")
 
     def __init__(
-        self, running: Runtime, api: Api, path: str, wants: Asked, scheme: str, host: str | None, port: int | None
+        self,
+        running: Runtime,
+        api: Api,
+        path: str,
+        wants: Asked,
+        scheme: str,
+        host: str | None,
+        port: int | None,
+        stack: str,
     ) -> None:
         self._running = running
         self._api = api
@@ -99,6 +107,7 @@ class Call:
         self._scheme = scheme
         self._host = host
         self._port = port
+        self._stack = stack
         self._commit_ns = running.clock_ns()
         self.recording: Recording | None = None
         if wants.stream:
@@ -116,6 +125,7 @@ class Call:
             port=self._port,
             choices=wants.choices,
             commit_ns=self._commit_ns,
+            stack=self._stack,
         )
         self.recording = Recording(self._running, request, self._api.reader())
         self.recording.announce(self._context)
@@ -156,17 +166,17 @@ def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def call(path: str, body: object, scheme: str, host: str | None, port: int | None) -> Call | None:
+def call(path: str, body: object, scheme: str, host: str | None, port: int | None, stack: str) -> Call | None:
     """Return the recorded call of a request that is about to be sent, None for one that is not recorded. Never raises.
 
-    `body` as for `asked`; `port` None is the scheme's own.
+    `body` as for `asked`; `port` None is the scheme's own; `stack` is who sends it.
     """
     try:
         running = runtime.running()
         if running is None or (api := api_of(path, WIRES)) is None or covered.get() or not is_instrumentation_enabled():
             return None
         wants = asked(api, path, body)
-        return None if wants is None else Call(running, api, path, wants, scheme, host, port)
+        return None if wants is None else Call(running, api, path, wants, scheme, host, port, stack)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None

@@ -165,6 +165,7 @@ def track(
             },
             slo_class=slo_class,
             commit_ns=commit_ns,
+            stack="track",
         )
         recording = Recording(running, request, CallbackReader(kind, count, basis))
         tracked: _Tracked

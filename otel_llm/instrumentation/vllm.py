@@ -284,6 +284,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
         choices=choices if choices <= MAX_CHOICES else 1,
         server=True,
+        stack="vllm",
     )
     recording = Recording(running, committed_request, reader)
     recording.announce(context)

@@ -12,6 +12,7 @@ from opentelemetry.trace import TracerProvider
 from otel_llm import semconv
 from otel_llm.export.records import AttributeValue, Record, RequestRecord, Segment
 from otel_llm.instrumentation.chunks import FRAMING, Reading
+from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.flusher import Flusher
 from otel_llm.instrumentation.host import Request
 from otel_llm.instrumentation.metrics import Metrics
@@ -57,6 +58,7 @@ class FakeHost:
         self.urgent = 0
         self.flusher = Flusher(self.clock_ns)
         self.flusher._start = lambda: None  # type: ignore[method-assign]
+        self.tally = Tally()
         self._ids = itertools.count(1)
 
     def clock_ns(self) -> int:

@@ -1,0 +1,1 @@
+"""The recorder's own parts, which no stack is named in."""

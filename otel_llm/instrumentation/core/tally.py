@@ -1,0 +1,75 @@
+"""Counts of what this process recorded, for `otel-llm doctor`: a few additions for each stream, none for a token."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_NAMES: Final = 64
+"""Names of one kind that are counted one by one; more are counted as `OTHERS`."""
+OTHERS: Final = "(others)"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Plain counters of one process.
+
+    `begun`, `ended`: streams, by stack. `tokens`, `segments`: of streams that ended, by stack. `outcomes`: of streams
+    that ended. `classes`: streams that began, by SLO class. `unrecorded`: streams that passed unrecorded, by what they
+    are. `changed` is called after each change; it may be set at any time.
+    """
+
+    begun: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    segments: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)
+    unrecorded: Counter[str] = field(default_factory=Counter)
+    changed: Callable[[], None] | None = None
+    # Reentrant: the garbage collector may end a stream of this thread while the lock is held.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def begin(self, stack: str, slo_class: str | None) -> None:
+        """Count a stream whose segment 0 was sent."""
+        with self._lock:
+            self.begun[stack] += 1
+            if slo_class is not None:
+                _add(self.classes, slo_class)
+        self._tell()
+
+    def end(self, stack: str, outcome: str, tokens: int, segments: int) -> None:
+        """Count a stream that ended."""
+        with self._lock:
+            self.ended[stack] += 1
+            self.outcomes[outcome] += 1
+            self.tokens[stack] += tokens
+            self.segments[stack] += segments
+        self._tell()
+
+    def pass_by(self, what: str, count: int = 1) -> None:
+        """Count a stream that passed unrecorded; -1 takes one back."""
+        with self._lock:
+            _add(self.unrecorded, what, count)
+        self._tell()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the counters as plain objects."""
+        with self._lock:
+            return {
+                name: {key: value for key, value in getattr(self, name).items() if value}
+                for name in ("begun", "ended", "tokens", "segments", "outcomes", "classes", "unrecorded")
+            }
+
+    def _tell(self) -> None:
+        if self.changed is not None:
+            self.changed()
+
+
+def _add(counter: Counter[str], name: str, count: int = 1) -> None:
+    counter[name if name in counter or len(counter) < MAX_NAMES else OTHERS] += count
