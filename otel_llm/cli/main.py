@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "report": ("otel_llm.cli.report_command", "report", "The audit's report once more, from saved tables."),
     "sweep": ("otel_llm.cli.sweep_command", "sweep_command", "Smooth goodput over alphas, reading speeds and loads."),
     "calibrate": ("otel_llm.cli.calibrate_command", "calibrate", "Alpha and first-token targets from recordings."),
+    "doctor": ("otel_llm.cli.doctor_command", "doctor", "Look for what keeps streams from being recorded."),
     "alerts": ("otel_llm.cli.alerts_command", "alerts", "Send again what was given up."),
     "rules": ("otel_llm.cli.rules_command", "rules", "Check, test, backtest and explain rules."),
 }

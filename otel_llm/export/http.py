@@ -33,25 +33,35 @@ class HttpSender:
         """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
         import requests
 
-        settings = self._settings
-        body = _compress(payload, settings.compression)
         try:
-            session = self._session or self._open()
-            request = self._prepared.copy()
-            request.body = body
-            request.headers["Content-Length"] = str(len(body))
-            response = session.get_adapter(settings.endpoint).send(
-                request,
-                timeout=settings.timeout_s,
-                verify=self._verify,
-                cert=self._cert,
-                proxies=self._proxies,
-            )
+            response = self.post(payload)
         except requests.exceptions.RequestException as error:
             return Attempt("retry" if _is_passing(error) else "refused", _first_line(error))
         except (OSError, ValueError) as error:  # a certificate file that is not there, a URL that is none
             return Attempt("refused", _first_line(error))
         return _judged(response)
+
+    def post(self, payload: bytes) -> requests.Response:
+        """Make one attempt; return the answer whatever it is.
+
+        Raises:
+            requests.exceptions.RequestException: there was no answer.
+            OSError: a certificate file is not there.
+            ValueError: the endpoint is no URL.
+        """
+        settings = self._settings
+        body = _compress(payload, settings.compression)
+        session = self._session or self._open()
+        request = self._prepared.copy()
+        request.body = body
+        request.headers["Content-Length"] = str(len(body))
+        return session.get_adapter(settings.endpoint).send(
+            request,
+            timeout=settings.timeout_s,
+            verify=self._verify,
+            cert=self._cert,
+            proxies=self._proxies,
+        )
 
     def close(self) -> None:
         """Close the kept connections."""

@@ -313,7 +313,12 @@ def start(runtime: Callable[[], Runtime]) -> Runtime:
         if not _running:
             _running.append(made)
             _register_hooks()
-        return _running[0]
+        runs = _running[0]
+    if runs is made and "OTEL_LLM_DOCTOR_DIR" in os.environ:
+        from otel_llm.instrumentation.doctor import child
+
+        child.begin(made)
+    return runs
 
 
 def join(user: str, runtime: Callable[[], Runtime]) -> Runtime:

@@ -1,0 +1,80 @@
+"""`otel-llm doctor`: what is wrong with an application's environment, and with the application as it runs there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from otel_llm.instrumentation.doctor.checks import examine
+from otel_llm.instrumentation.doctor.finding import worst
+from otel_llm.instrumentation.doctor.program import run
+from otel_llm.instrumentation.doctor.program_checks import examine_program
+from otel_llm.instrumentation.doctor.situation import Situation
+from otel_llm.instrumentation.doctor.words import as_json, lines
+
+PROBLEM = 1
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the report."
+)
+@click.option("--classes", help="SLO classes that the collector knows, separated by commas.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 60),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for the endpoint; a shorter OTEL_EXPORTER_OTLP_TIMEOUT wins.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Write the report to this file. [default: standard output; standard error beside COMMAND]",
+)
+def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: float, output: Path | None) -> None:
+    """Look for what keeps streams from being recorded; with COMMAND, run it recorded and report on it at its end.
+
+    \b
+    Examples:
+      otel-llm doctor
+      otel-llm doctor --classes chat,code --format json
+      otel-llm doctor -- uvicorn app:app --port 8000
+
+    Run it in the application's environment, with its variables. It sends one empty export to the endpoint that
+    OTEL_EXPORTER_OTLP_* name. COMMAND gets its standard streams and signals; it must be a Python program.
+
+    \b
+    Exit code:
+      0  nothing is wrong (warnings may stand)
+      1  a problem: data is lost
+      2  bad usage, or COMMAND cannot be started
+    With COMMAND its own exit status, unless that is 0: then as above.
+    """
+    situation = Situation(
+        classes=None if classes is None else frozenset(name.strip() for name in classes.split(",") if name.strip()),
+        timeout_s=timeout_s,
+    )
+    ran = None
+    if command:
+        try:
+            ran = run(command, situation.environ)
+        except OSError as error:
+            raise click.UsageError(f"cannot start {command[0]}: {error.strerror}") from error
+    findings = examine(situation)
+    if ran is not None:
+        findings += examine_program(situation, ran.reports)
+    report = as_json(findings, ran) if form == "json" else "\n".join(lines(findings))
+    if output is None:
+        click.echo(report, err=ran is not None)
+    else:
+        try:
+            output.write_text(f"{report}\n", encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"cannot write {output}: {error.strerror}") from error
+    status = 0 if ran is None else ran.exit_status
+    sys.exit(status or (PROBLEM if worst(findings) == "problem" else 0))

@@ -1,0 +1,103 @@
+"""What the environment says of recording: switches, sampling, limits, worker models, clocks, class names."""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.export.settings import from_environment
+from otel_llm.instrumentation.doctor.finding import Finding
+from otel_llm.instrumentation.doctor.situation import version_of
+from otel_llm.instrumentation.propagation import is_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_llm.instrumentation.doctor.situation import Situation
+
+LEAST_ATTRIBUTES: Final = 48
+"""Attributes that a request span may need; under a lower limit the SDK drops the first ones."""
+CLOCK_S: Final = 0.2
+CLOCK_OFF_NS: Final = 5_000_000
+"""By how much two clocks may part in `CLOCK_S`; NTP slews by at most 0.1 ms in that time."""
+HUB_REMEDY: Final = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:4318"
+
+
+def check_switch(situation: Situation) -> Iterator[Finding]:
+    """Look whether OpenTelemetry is switched off."""
+    if situation.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        yield Finding("switch", "problem", "OTEL_SDK_DISABLED is true: nothing is recorded", "unset it")
+    else:
+        yield Finding("switch", "ok", "OpenTelemetry is not switched off")
+
+
+def check_sampling(situation: Situation) -> Iterator[Finding]:
+    """Look what the sampler leaves of request spans; segments do not depend on it by default."""
+    sampler = situation.environ.get("OTEL_TRACES_SAMPLER", "").strip()
+    facts = {"sampler": sampler or None, "argument": situation.environ.get("OTEL_TRACES_SAMPLER_ARG")}
+    if sampler in {"", "always_on", "parentbased_always_on"}:
+        yield Finding("sampling", "ok", "all traces are sampled", facts=facts)
+        return
+    text = f"OTEL_TRACES_SAMPLER={sampler}: request spans of unsampled traces are not sent; segments are"
+    remedy = "nothing, unless instrument(sampling='parent'): live rules see sampled streams only then"
+    yield Finding("sampling", "warning", text, remedy, facts)
+
+
+def check_limits(situation: Situation) -> Iterator[Finding]:
+    """Look for span limits that cut request spans; segments are not made by the SDK and know none."""
+    for name in ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
+        stated = situation.environ.get(name, "").strip()
+        if stated.isdecimal() and int(stated) < LEAST_ATTRIBUTES:
+            text = f"{name}={stated} cuts attributes of request spans"
+            yield Finding("limits", "warning", text, f"{LEAST_ATTRIBUTES} or more", {"variable": name})
+            return
+    yield Finding("limits", "ok", "span limits leave request spans whole")
+
+
+def check_workers(situation: Situation) -> Iterator[Finding]:
+    """Name worker models in which background threads need care."""
+    over_grpc = from_environment(situation.environ).protocol == "grpc"
+    for name in ("gevent", "eventlet"):
+        if find_spec(name) is None:
+            continue
+        facts = {"version": version_of(name)}
+        if over_grpc:
+            text = f"{name} is installed and the protocol is grpc: in a patched process gRPC can block the hub"
+            yield Finding(f"workers.{name}", "warning", text, HUB_REMEDY, facts)
+        else:
+            yield Finding(
+                f"workers.{name}", "ok", f"{name} is installed; the protocol does not block its hub", "", facts
+            )
+    if version_of("uwsgi") or version_of("pyuwsgi"):
+        text = "uWSGI runs no background threads by default: nothing would be sent"
+        yield Finding("workers.uwsgi", "warning", text, "enable-threads = true in its configuration")
+
+
+def check_clocks(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
+    """Let wall clock and monotonic clock run beside each other for a moment."""
+    wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    time.sleep(CLOCK_S)
+    parted_ns = (time.time_ns() - wall_ns) - (time.monotonic_ns() - monotonic_ns)
+    facts = {"parted_ns": parted_ns}
+    if abs(parted_ns) <= CLOCK_OFF_NS:
+        yield Finding("clocks", "ok", "wall clock and monotonic clock run alike", facts=facts)
+        return
+    text = f"the wall clock moved by {parted_ns / 1e6:.0f} ms within {CLOCK_S:g} s of the monotonic clock"
+    yield Finding("clocks", "warning", text, "let NTP slew the clock instead of setting it", facts)
+
+
+def check_classes(situation: Situation) -> Iterator[Finding]:
+    """Look whether the names given with `--classes` can be names on the wire."""
+    if situation.classes is None:
+        text = "SLO class names were not checked"
+        yield Finding("classes", "unchecked", text, "give the names in the collector's slo.yaml: --classes chat,code")
+        return
+    wrong = sorted(name for name in situation.classes if not is_class(name))
+    if wrong:
+        text = f"no request header can name {', '.join(map(repr, wrong))}"
+        remedy = "class names are 1 to 64 of A-Z a-z 0-9 _ . -"
+        yield Finding("classes", "problem", text, remedy, {"names": wrong})
+    else:
+        text = f"classes {', '.join(sorted(situation.classes))} can be named by requests"
+        yield Finding("classes", "ok", text, facts={"names": sorted(situation.classes)})
