@@ -111,7 +111,7 @@ def _named(settings: object, *, written: bool) -> Iterator[Path]:
     type=click.Choice(["bad", "all", "none"]),
     default="bad",
     show_default=True,
-    help="Which requests get a line here.",
+    help="Which requests get a line here; docs/glossary.md explains its words.",
 )
 def collect(  # one parameter an option
     slo_path: Path | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: 
         classes=None if classes is None else frozenset(name.strip() for name in classes.split(",") if name.strip()),
         timeout_s=timeout_s,
     )
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own log lines would stand between ours
     ran = None
     if command:
         try:

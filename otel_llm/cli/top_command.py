@@ -33,6 +33,8 @@ from otel_llm.shared.secret_files import exposed
 def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path | None) -> None:
     """Watch the streams in flight of the collector at URL, those closest to starving first.
 
+    docs/glossary.md explains the words.
+
     \b
     Examples:
       otel-llm top http://127.0.0.1:9464

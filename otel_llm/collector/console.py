@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions import Decision
 
 Echo = Callable[[str], None]
+
+UNSAID: Final = "unsaid"
+EXPLAINED: Final = {
+    UNSAID: "no verdict: a part of the stream, or its end, is missing",
+    "lost": "no end came within --lost-after: the sender died, or its last segment did not arrive",
+    "disconnected": "the connection broke under a reader who still wanted the reply",
+    "abandoned": "the application dropped the stream without closing it",
+    "shadow": "the rule decided, and did nothing: its action is not `mode: enforce`",
+    "unconfirmed": "the action was asked for, and nobody said whether it was done",
+    "budget": "not done: the rule's budget is used up",
+    "only_if": "not done: the action's only_if was not true",
+    "expired": "not done: its ttl was over",
+    "refuted": "what came later shows that the rule should not have fired",
+}
+"""Words of ours on these lines. Each is explained once, after the first line that has it; all are in the glossary."""
+GLOSSARY: Final = "docs/glossary.md"
 
 
 @dataclass(slots=True)
@@ -19,6 +35,7 @@ class Console:
 
     echo: Echo
     verdicts: str = "bad"
+    explained: set[str] = field(default_factory=set)
 
     def wants(self, outcome: object, met: object, *, whole: bool = True) -> bool:
         """Tell whether a request gets a line."""
@@ -30,10 +47,18 @@ class Console:
         """Say how a request went."""
         if self.wants(row["outcome"], row["met"], whole=row["coverage"] in {1.0, None}):
             self.echo(verdict_line(row))
+            self._explain(UNSAID if row["met"] is None else None, str(row["outcome"]))
 
     def decision(self, decision: Decision) -> None:
         """Say what a rule decided."""
         self.echo(f"RULE    {decision}")
+        self._explain(decision.outcome)
+
+    def _explain(self, *words: str | None) -> None:
+        for word in words:
+            if word in EXPLAINED and word not in self.explained:
+                self.explained.add(word)
+                self.echo(f"        {word}: {EXPLAINED[word]} ({GLOSSARY})")
 
 
 def verdict_line(row: Row) -> str:
@@ -59,7 +84,7 @@ def share(value: object) -> str:
 
 
 def _met(met: object) -> str:
-    return "met    " if met is True else "MISSED " if met is False else "unsaid "
+    return "met    " if met is True else "MISSED " if met is False else f"{UNSAID} "
 
 
 def _choice(choice: object) -> str:

@@ -104,7 +104,8 @@ class Decision:
             about = ", ".join(f"{name} {value}" for name, value in self.identity.items())
         else:
             trace_id, _, choice = self.stream
-            about = f"trace {trace_id.hex()}" + (f" choice {choice}" if choice else "")
+            who = f"{self.identity.get('slo_class') or '-'} {self.identity.get('model') or '-'}"
+            about = f"{who} trace {trace_id.hex()}" + (f" choice {choice}" if choice else "")
         name = self.arguments.get("name")
         what = self.state if self.action is None else f"{self.action} {name}" if name else self.action
         facts = ", ".join(f"{fact} {shown(value)}" for fact, value in self.facts.items())

@@ -39,8 +39,9 @@ _JSON_RPC: Final = re.compile(rb'"jsonrpc"\s*:')
 _OTHERS: Final = re.compile(r"/graphql|/images/|/audio/|/embeddings|/v1/(?:traces|metrics|logs)$")
 _VARIES: Final = re.compile(r"(?<=/)[0-9a-fA-F-]{8,}(?=/|$)|\d{4,}")
 """Parts of a path that differ from request to request."""
+WARNING_BEGINS: Final = "otel_llm did not record a streamed reply"
 _WARNING: Final = (
-    "otel_llm did not record a streamed reply: %s. Wrap what reads it in otel_llm.track(...); "
+    f"{WARNING_BEGINS}: %s. Wrap what reads it in otel_llm.track(...); "
     "see docs/stacks/not-recorded.md. Others are only counted: `otel-llm doctor -- COMMAND` lists them."
 )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EMPTY: Final = b""
 """An `ExportTraceServiceRequest` without spans."""
+MAX_REASON: Final = 160
 
 Kind = Literal[
     "accepted", "denied", "busy", "not_found", "not_otlp", "no_answer", "refused", "no_host", "untrusted", "failed"
@@ -68,7 +69,9 @@ def ask(settings: OtlpSettings) -> Answer:
     """Send one empty export."""
     began_s = time.monotonic()
     answer = _ask_grpc(settings) if settings.protocol == "grpc" else _ask_http(settings)
-    return replace(answer, took_s=time.monotonic() - began_s)
+    # Words of whoever answers, without what a terminal would obey.
+    reason = "".join(letter for letter in answer.reason if letter.isprintable())[:MAX_REASON]
+    return replace(answer, reason=reason, took_s=time.monotonic() - began_s)
 
 
 def _ask_grpc(settings: OtlpSettings) -> Answer:

@@ -63,7 +63,7 @@ def check_endpoint(situation: Situation) -> Iterator[Finding]:
         if other is not None:
             remedy = f"it takes OTLP otherwise: {variables(other)}"
             facts["instead"] = variables(other)
-        said = text.format(where=where, reason=answer.reason[:200] or "no reason", timeout=settings.timeout_s)
+        said = text.format(where=where, reason=answer.reason or "no reason", timeout=settings.timeout_s)
         yield Finding("endpoint", "problem", said, remedy, facts)
     yield _clock(settings, answer)
 

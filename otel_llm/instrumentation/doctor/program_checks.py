@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.settings import from_environment
+from otel_llm.instrumentation.core.unrecorded import WARNING_BEGINS
 from otel_llm.instrumentation.doctor.environment_checks import HUB_REMEDY, LEAST_ATTRIBUTES
 from otel_llm.instrumentation.doctor.finding import Finding
 
@@ -116,7 +117,8 @@ def _workers(situation: Situation, reports: Sequence[Report]) -> Iterator[Findin
 
 
 def _warnings(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:  # noqa: ARG001
-    said = Counter(text for report in reports for text in report["warnings"])
+    # That a stream passed unrecorded is a finding already.
+    said = Counter(text for report in reports for text in report["warnings"] if not text.startswith(WARNING_BEGINS))
     for text, count in said.items():
         yield Finding("warned", "warning", f"in {count} process(es): {text}", "", {"processes": count})
 
