@@ -69,7 +69,7 @@ def test_the_words_for_outcomes() -> None:
 
 
 def test_in_words(decisions: list[Decision]) -> None:
-    trace = "chat m trace 00000000000000000000000000000007 choice 2"
+    trace = "chat m\udcff trace 00000000000000000000000000000007 choice 2"
     assert str(decisions[1]) == f"R: alert Häng: done (slo_class chat, gap_seconds 0.400) {trace}"
     assert str(decisions[2]) == f"R: resolved: ended (slo_class chat, gap_seconds 0.800) {trace}"
 
