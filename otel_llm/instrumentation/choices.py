@@ -58,7 +58,6 @@ class Choices:
         "_identity",
         "_offset_ns",
         "_origin",
-        "_reader",
         "_timelines",
         "failed",
         "first_chunk_ns",
@@ -66,6 +65,7 @@ class Choices:
         "first_visible_ns",
         "gaps_ns",
         "newest_ns",
+        "reader",
     )
 
     def __init__(
@@ -83,7 +83,7 @@ class Choices:
         self._origin = origin
         self._getrandbits = getrandbits
         self._identity = identity
-        self._reader = reader
+        self.reader = reader
         self._timelines = {choice: self._timeline(choice) for choice in range(count)}
         self.newest_ns: int | None = None  # unix ns of the newest chunk, framing included
         self.first_chunk_ns: int | None = None  # unix ns of the first chunk, framing included
@@ -194,7 +194,7 @@ class Choices:
         self, timeline: Timeline, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]
     ) -> list[Segment]:
         self.failed |= outcome != COMPLETED
-        basis = self._reader.basis(timeline.choice)
+        basis = self.reader.basis(timeline.choice)
         return timeline.last(end_ns, outcome, basis, more)
 
     def is_quiet(self, item: Item) -> bool:
@@ -241,7 +241,7 @@ class Choices:
     @property
     def basis(self) -> str:
         """Return where the token counts come from, `estimated` where the choices differ."""
-        bases = {self._reader.basis(choice) for choice in self._timelines}
+        bases = {self.reader.basis(choice) for choice in self._timelines}
         return bases.pop() if len(bases) == 1 else "estimated"
 
 

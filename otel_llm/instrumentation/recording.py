@@ -137,6 +137,12 @@ class Recording:
         host.tally.begin(request.stack, self.slo_class)
         host.watch(self)
 
+    def read_by(self, reader: Reader) -> None:
+        """Read by another reader from now on: nothing was read yet."""
+        self.reader = reader
+        if self._choices is not None:
+            self._choices.reader = reader
+
     @inert_on_bug
     def opened(self, stream: object, inner: object) -> None:
         """Take note that there is a stream to read, which gets its chunks from `inner`."""
@@ -273,7 +279,7 @@ class Recording:
             if at_ns is None:
                 at_ns = self._presence.opened_ns
             if choices is not None:
-                segments += choices.last(at_ns + offset_ns, outcome, self._closing_attributes())
+                segments += choices.last(at_ns + offset_ns, outcome, {**self._unsaid, **self._closing_attributes()})
         self._host.send(segments, urgent=True)
         if self.announced:
             tokens, sent = (0, 0) if choices is None else (choices.tokens, choices.segments)

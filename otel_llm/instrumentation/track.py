@@ -10,11 +10,13 @@ from otel_llm import semconv
 from otel_llm.export.records import KIND_NAMES
 from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.chunks import FRAMING
+from otel_llm.instrumentation.core import restated
+from otel_llm.instrumentation.core.restated import AsyncBeneath, Beneath, StatedReader, beneath
 from otel_llm.instrumentation.reading import recorded, recorded_async
 from otel_llm.instrumentation.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.chunks import Reading
@@ -64,9 +66,10 @@ class CallbackReader:
 class _Tracked:
     """What both kinds of tracked stream have: everything of the stream's own, and hearing of its being closed."""
 
-    def __init__(self, stream: Any, recording: Recording) -> None:
+    def __init__(self, stream: Any, recording: Recording, reader: CallbackReader) -> None:
         self._stream = stream
         self._recording = recording
+        self._callbacks = reader
         self._reader: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -92,17 +95,20 @@ class TrackedStream(_Tracked):
     """A sync iterator, recorded."""
 
     def __iter__(self) -> Generator[Any, None, None]:
-        loop = recorded(iter(self._stream), self._recording, self)
+        loop = recorded(Beneath(iter(self._stream), self._recording), self._recording, self, self._callbacks)
         self._recording.entered(loop)
         return loop
 
     def __next__(self) -> Any:
         if self._reader is None:
-            self._reader = recorded(self._stream, self._recording)
+            inner = Beneath(self._stream, self._recording)
+            self._reader = recorded(inner, self._recording, reader=self._callbacks)
         return next(self._reader)
 
     def __enter__(self) -> Any:
-        return self._same(self._stream.__enter__())
+        with beneath(self._recording):
+            entered = self._stream.__enter__()
+        return self._same(entered)
 
     def __exit__(self, *exc_info: object) -> Any:
         self._recording.closed()
@@ -113,17 +119,21 @@ class TrackedAsyncStream(_Tracked):
     """An async iterator, recorded."""
 
     def __aiter__(self) -> AsyncGenerator[Any, None]:
-        loop = recorded_async(aiter(self._stream), self._recording, self)
+        inner = AsyncBeneath(aiter(self._stream), self._recording)
+        loop = recorded_async(inner, self._recording, self, self._callbacks)
         self._recording.entered(loop)
         return loop
 
     async def __anext__(self) -> Any:
         if self._reader is None:
-            self._reader = recorded_async(self._stream, self._recording)
+            inner = AsyncBeneath(self._stream, self._recording)
+            self._reader = recorded_async(inner, self._recording, reader=self._callbacks)
         return await anext(self._reader)
 
     async def __aenter__(self) -> Any:
-        return self._same(await self._stream.__aenter__())
+        with beneath(self._recording):
+            entered = await self._stream.__aenter__()
+        return self._same(entered)
 
     async def __aexit__(self, *exc_info: object) -> Any:
         self._recording.closed()
@@ -151,6 +161,24 @@ def track(
         return stream
     try:
         running = runtime.start(runtime.configured)
+        running.unrecorded.claim()
+        reader = CallbackReader(kind, count, basis)
+        stated = kind is not None or count is not None
+        ours = {
+            semconv.INSTANCE: instance,
+            semconv.EXACT_RESUME: exact_resume,
+        }
+        if (recording := restated.recording_of(stream)) is not None:
+            restated.state(recording, _known({**ours, semconv.SLO_CLASS: slo_class}))
+            if stated:
+                recording.read_by(StatedReader(recording.reader, reader, silent=False))
+            return stream
+        if (recording := restated.recording_beneath(stream)) is not None:
+            restated.state(recording, _known({**ours, semconv.SLO_CLASS: slo_class}))
+            if not stated:
+                return stream
+            recording.read_by(StatedReader(recording.reader, reader, silent=True))
+            return _tracked(stream, recording, reader)
         context = otel_context.get_current()
         request = committed.request(
             running,
@@ -158,24 +186,26 @@ def track(
             operation=operation,
             model=model,
             gen_ai={semconv.GEN_AI_PROVIDER_NAME: provider, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
-            ours={
-                semconv.MEASURED_AT: measured_at,
-                semconv.INSTANCE: instance,
-                semconv.EXACT_RESUME: exact_resume,
-            },
+            ours={semconv.MEASURED_AT: measured_at, **ours},
             slo_class=slo_class,
             commit_ns=commit_ns,
             stack="track",
         )
-        recording = Recording(running, request, CallbackReader(kind, count, basis))
-        tracked: _Tracked
-        if hasattr(type(stream), "__aiter__") or hasattr(type(stream), "__aenter__"):
-            tracked = TrackedAsyncStream(stream, recording)
-        else:
-            tracked = TrackedStream(stream, recording)
+        recording = Recording(running, request, reader)
+        tracked = _tracked(stream, recording, reader)
         recording.announce(context)
         recording.opened(tracked, stream)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return stream
     return tracked
+
+
+def _tracked(stream: Any, recording: Recording, reader: CallbackReader) -> _Tracked:
+    if hasattr(type(stream), "__aiter__") or hasattr(type(stream), "__aenter__"):
+        return TrackedAsyncStream(stream, recording, reader)
+    return TrackedStream(stream, recording, reader)
+
+
+def _known(stated: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    return {name: value for name, value in stated.items() if value is not None}

@@ -77,7 +77,8 @@ class Unrecorded:
     def answered(self, library: str, host: str | None, path: str, body: object, content_type: str) -> None:
         """Take note of an answer to a POST that nobody records; never raises.
 
-        `body`: the request's, as bytes or text; anything else cannot be judged. `library` is who got the answer.
+        `body`: the request's JSON, as bytes, text or the object; anything else cannot be judged. `library` is who got
+        the answer.
         """
         try:
             media_type = content_type.partition(";")[0].strip().lower()
@@ -121,9 +122,13 @@ class Unrecorded:
 
 def is_prompt(path: str, body: object) -> bool:
     """Return whether a request looks like one for a model's reply."""
+    if _OTHERS.search(path) is not None:
+        return False
+    if isinstance(body, dict):
+        return "jsonrpc" not in body and any(key in body for key in PROMPT_KEYS)
     if isinstance(body, str):
         body = body.encode("utf-8", "replace")
-    if not isinstance(body, bytes | bytearray) or len(body) > MAX_BODY_BYTES or _OTHERS.search(path) is not None:
+    if not isinstance(body, bytes | bytearray) or len(body) > MAX_BODY_BYTES:
         return False
     # What looks like a key is one: inside of a JSON string every quotation mark has a backslash before it.
     start = bytes(body[:64]).lstrip()

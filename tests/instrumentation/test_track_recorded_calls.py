@@ -1,0 +1,190 @@
+"""`track` around a call that a hook records: one row, with the class, kind and count that `track` states."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.recorded import Recorded
+from support.sse_server import DONE, Reply, SseServer, chunk, whole, words
+
+import otel_llm
+from otel_llm import semconv
+
+THINKS = Reply(
+    [chunk({"role": "assistant"}), *words(4), chunk({"content": "last"}, finish="stop"), DONE]
+)  # the last token comes with the finish reason, as vLLM sends it
+
+
+@pytest.fixture(autouse=True)
+def replies(server: SseServer) -> None:
+    server.replies |= {"m": whole(5), "last": THINKS}
+
+
+@pytest.fixture
+def client(server: SseServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(api_key="none", base_url=server.url, max_retries=0) as sync:
+        yield sync
+
+
+def ask(client: openai.OpenAI, model: str = "m") -> Any:
+    return client.chat.completions.create(model=model, messages=[], stream=True)
+
+
+def kind(piece: object) -> str | None:
+    return None if piece is None else "reasoning"
+
+
+def count(piece: object) -> int:
+    return 2
+
+
+def text_of(piece: Any) -> str | None:
+    content: str | None = piece.choices[0].delta.content
+    return content or None
+
+
+def the_row(recorder: Recorded, tokens: int, basis: str = "exact") -> None:
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS], stream.last[semconv.TOKEN_BASIS]) == (
+        "completed", tokens, basis
+    )  # fmt: skip
+    said: dict[str, object] = {}
+    for segment in [*stream.segments, *recorder.requests()]:
+        said |= dict(segment.attributes or {})
+    assert said[semconv.SLO_CLASS] == "agent"
+    [request] = recorder.requests()
+    assert request.context is not None
+    assert {parent[0] for parent in stream.parents} == {request.context.trace_id}
+
+
+def test_the_stream_of_a_call(recorder: Recorded, client: openai.OpenAI) -> None:
+    stream = ask(client, "last")
+    tracked = otel_llm.track(stream, slo_class="agent", kind=lambda c: kind(text_of(c)), count=count)
+    assert tracked is stream
+    assert len(list(tracked)) == 6
+    the_row(recorder, 10)
+    assert recorder.stream().segments[0].attributes is not None
+    assert recorder.requests()[0].name == "chat last"
+
+
+def test_the_stream_of_a_call_without_callbacks_is_counted_as_the_sdk_is(
+    recorder: Recorded, client: openai.OpenAI
+) -> None:
+    list(otel_llm.track(ask(client), slo_class="agent"))
+    the_row(recorder, 5, "chunk")
+
+
+def test_a_generator_that_makes_the_call(recorder: Recorded, client: openai.OpenAI, server: SseServer) -> None:
+    def pieces() -> Iterator[str | None]:
+        for each in ask(client, "last"):
+            yield text_of(each)
+
+    assert len(list(otel_llm.track(pieces(), slo_class="agent", kind=kind, count=count))) == 6
+    the_row(recorder, 10)
+    [request] = recorder.requests()
+    assert request.context is not None
+    # The server is in the trace of the one row.
+    assert f"{request.context.trace_id:032x}" in dict(server.headers[0])["traceparent"]
+    assert dict(server.headers[0])["x-slo-class"] == "agent"
+
+
+def test_a_generator_that_reads_a_call_made_before(recorder: Recorded, client: openai.OpenAI) -> None:
+    stream = ask(client, "last")
+
+    def pieces() -> Iterator[str | None]:
+        for each in stream:
+            yield text_of(each)
+
+    assert len(list(otel_llm.track(pieces(), slo_class="agent", kind=kind, count=count))) == 6
+    the_row(recorder, 10)
+
+
+def test_a_generator_over_a_generator_and_a_map(recorder: Recorded, client: openai.OpenAI) -> None:
+    texts = map(text_of, ask(client))
+    list(otel_llm.track((piece for piece in texts), slo_class="agent"))
+    the_row(recorder, 5, "chunk")
+
+
+def test_a_generator_over_a_bare_http_client(recorder: Recorded, server: SseServer) -> None:
+    def lines() -> Iterator[str]:
+        body = {"model": "m", "stream": True, "messages": []}
+        with httpx.stream("POST", f"{server.url}/chat/completions", json=body) as reply:
+            yield from (line for line in reply.iter_lines() if "word" in line)
+
+    assert len(list(otel_llm.track(lines(), slo_class="agent", count=count))) == 5
+    the_row(recorder, 10)
+
+
+def test_a_response_that_was_asked_for_before(recorder: Recorded, server: SseServer) -> None:
+    body = {"model": "m", "stream": True, "messages": []}
+    with httpx.stream("POST", f"{server.url}/chat/completions", json=body) as reply:
+        list(otel_llm.track(reply.iter_lines(), slo_class="agent"))
+    the_row(recorder, 5, "chunk")
+
+
+def test_async_calls_before_and_inside(recorder: Recorded, server: SseServer) -> None:
+    async def inside(client: openai.AsyncOpenAI) -> AsyncIterator[str | None]:
+        async for each in await client.chat.completions.create(model="last", messages=[], stream=True):
+            yield text_of(each)
+
+    async def over(stream: Any) -> AsyncIterator[str | None]:
+        async for each in stream:
+            yield text_of(each)
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(api_key="none", base_url=server.url, max_retries=0) as client:
+            for make in ("inside", "before", "itself"):
+                stated: dict[str, Any] = {"slo_class": "agent", "kind": kind, "count": count}
+                if make == "inside":
+                    tracked = otel_llm.track(inside(client), **stated)
+                else:
+                    stream: Any = await client.chat.completions.create(model="last", messages=[], stream=True)
+                    if make == "before":
+                        tracked = otel_llm.track(over(stream), **stated)
+                    else:
+                        tracked = otel_llm.track(stream, **stated | {"kind": lambda c: kind(text_of(c))})
+                assert len([piece async for piece in tracked]) == 6
+
+    asyncio.run(main())
+    streams = recorder.streams()
+    assert [(each.outcome, each.last[semconv.TOKENS]) for each in streams] == [("completed", 10)] * 3
+    assert len(recorder.requests()) == 3
+
+
+def test_what_the_application_asks_between_two_chunks_is_a_row_of_its_own(
+    recorder: Recorded, client: openai.OpenAI
+) -> None:
+    for piece in otel_llm.track(iter("ab")):
+        if piece == "a":
+            list(ask(client))
+    assert sorted(int(str(each.last[semconv.TOKENS])) for each in recorder.streams()) == [2, 5]
+
+
+def test_a_reader_that_leaves_ends_the_one_row(recorder: Recorded, client: openai.OpenAI) -> None:
+    def pieces() -> Iterator[str | None]:
+        yield from map(text_of, ask(client))
+
+    for _ in otel_llm.track(pieces(), slo_class="agent"):
+        break
+    assert [each.outcome for each in recorder.streams()] == ["cancelled"]
+
+
+def test_a_class_that_comes_too_late_is_one_warning(
+    server: SseServer, client: openai.OpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter = InMemorySpanExporter()
+    otel_llm.instrument(exporter=exporter, slo_class="chat")
+    try:
+        for _ in range(2):
+            list(otel_llm.track(ask(client), slo_class="agent"))
+        assert len(Recorded(exporter).streams()) == 2
+    finally:
+        otel_llm.uninstrument()
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
