@@ -37,6 +37,8 @@ _native: Final = _copy_of_thread()
 
 lock: Final[Callable[[], Any]] = _native.allocate_lock
 """Return a new lock; hold it for computing only, never while calling into the host or the network."""
+reentrant_lock: Final[Callable[[], Any]] = _native.RLock
+"""Return a new lock for what the garbage collector may call while the same thread holds it."""
 
 
 class Wake:

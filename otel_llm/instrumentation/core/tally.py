@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.export import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,7 @@ class Tally:
     classes: Counter[str] = field(default_factory=Counter)
     unrecorded: Counter[str] = field(default_factory=Counter)
     changed: Callable[[], None] | None = None
-    # Reentrant: the garbage collector may end a stream of this thread while the lock is held.
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: Any = field(default_factory=threads.reentrant_lock)  # the garbage collector may end a stream meanwhile
 
     def begin(self, stack: str, slo_class: str | None) -> None:
         """Count a stream whose segment 0 was sent."""
