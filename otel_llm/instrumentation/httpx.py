@@ -151,7 +151,7 @@ def _passed(request: Any, response: Any) -> None:
 
 
 def _carry(request: Any) -> None:
-    recording = sse_requests.carried.get()
+    recording = propagation.carrier()
     if recording is not None and api_of(request.url.path, WIRES) is not None:
         propagation.inject(recording, request.headers)
 

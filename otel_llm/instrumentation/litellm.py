@@ -8,7 +8,6 @@ into its headers, since not every provider of litellm's takes headers from outsi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
@@ -16,14 +15,14 @@ from urllib.parse import urlsplit
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation import committed, propagation, runtime, sse_requests
+from otel_llm.instrumentation import committed, propagation, runtime
 from otel_llm.instrumentation.chunks import ChunkReader, choices_of
 from otel_llm.instrumentation.patches import Patches, disguised
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.stack import StackInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 RECORDING: Final = "_otel_llm_recording"
 READING: Final = "_otel_llm_reading"
@@ -65,7 +64,7 @@ def _completion(original: Callable[..., Any]) -> Callable[..., Any]:
         if recording is None:
             return original(*args, **kwargs)
         try:
-            with _covering(recording):
+            with propagation.covering(recording):
                 stream = original(*args, **kwargs)
         except BaseException as error:
             recording.failed(error)
@@ -82,7 +81,7 @@ def _acompletion(original: Callable[..., Any]) -> Callable[..., Any]:
         if recording is None:
             return await original(*args, **kwargs)
         try:
-            with _covering(recording):
+            with propagation.covering(recording):
                 stream = await original(*args, **kwargs)
         except BaseException as error:
             recording.failed(error)
@@ -91,18 +90,6 @@ def _acompletion(original: Callable[..., Any]) -> Callable[..., Any]:
         return stream
 
     return acompletion
-
-
-@contextlib.contextmanager
-def _covering(recording: Recording) -> Iterator[None]:
-    """Let nobody further down record the request again. Not held while the application has its turn."""
-    carried = sse_requests.carried.set(recording)
-    try:
-        with propagation.covering():
-            yield
-    finally:
-        with contextlib.suppress(ValueError):  # thrown away unfinished, and closed elsewhere
-            sse_requests.carried.reset(carried)
 
 
 def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
@@ -184,7 +171,7 @@ def _seen(stream_type: Any) -> Any:
             self.__dict__[READING] = True
             try:
                 if self.completion_stream is None:  # the request leaves with the first chunk
-                    with _covering(recording):
+                    with propagation.covering(recording):
                         chunk = super().__next__()
                 else:
                     chunk = super().__next__()
@@ -204,7 +191,7 @@ def _seen(stream_type: Any) -> Any:
             self.__dict__[READING] = True
             try:
                 if self.completion_stream is None:
-                    with _covering(recording):
+                    with propagation.covering(recording):
                         chunk = await super().__anext__()
                 else:
                     chunk = await super().__anext__()

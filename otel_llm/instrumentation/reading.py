@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 
-    from otel_llm.instrumentation.choices import Reader
     from otel_llm.instrumentation.recording import Recording
 
 T = TypeVar("T")
@@ -17,15 +16,10 @@ T = TypeVar("T")
 # recording learns from weak references why.
 
 
-def recorded(
-    inner: Iterator[T], recording: Recording, owner: object = None, reader: Reader | None = None
-) -> Generator[T, None, None]:
-    """Yield what `inner` yields, recorded; raise what it raises.
-
-    `owner` is kept alive for as long; `reader` is the recording's, where none is given.
-    """
+def recorded(inner: Iterator[T], recording: Recording, owner: object = None) -> Generator[T, None, None]:
+    """Yield what `inner` yields, recorded; raise what it raises. `owner` is kept alive for as long."""
     clock_ns = recording.clock_ns
-    reader = reader or recording.reader
+    reader = recording.reader
     is_plain = reader.is_plain
     try:
         for chunk in inner:
@@ -48,14 +42,11 @@ def recorded(
 
 
 async def recorded_async(
-    inner: AsyncIterator[T], recording: Recording, owner: object = None, reader: Reader | None = None
+    inner: AsyncIterator[T], recording: Recording, owner: object = None
 ) -> AsyncGenerator[T, None]:
-    """Yield what `inner` yields, recorded; raise what it raises.
-
-    `owner` is kept alive for as long; `reader` is the recording's, where none is given.
-    """
+    """Yield what `inner` yields, recorded; raise what it raises. `owner` is kept alive for as long."""
     clock_ns = recording.clock_ns
-    reader = reader or recording.reader
+    reader = recording.reader
     is_plain = reader.is_plain
     try:
         async for chunk in inner:

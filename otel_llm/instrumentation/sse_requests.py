@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,10 +31,6 @@ _STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
 _CANDIDATES: Final = b'"candidateCount"'
 _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
 """Where a path names the model: Azure's and Google's do."""
-
-
-carried: Final[ContextVar[Recording | None]] = ContextVar("otel_llm_carried", default=None)
-"""The recording, begun further up, whose trace goes into the headers of the request for a reply that leaves next."""
 
 
 @dataclass(frozen=True, slots=True)

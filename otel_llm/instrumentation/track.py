@@ -11,8 +11,8 @@ from otel_llm.export.records import KIND_NAMES
 from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.chunks import FRAMING
 from otel_llm.instrumentation.core import restated
-from otel_llm.instrumentation.core.restated import AsyncBeneath, Beneath, StatedReader, beneath
-from otel_llm.instrumentation.reading import recorded, recorded_async
+from otel_llm.instrumentation.core.covering import covering
+from otel_llm.instrumentation.core.restated import StatedReader, read_beneath, read_beneath_async
 from otel_llm.instrumentation.recording import Recording
 
 if TYPE_CHECKING:
@@ -95,18 +95,17 @@ class TrackedStream(_Tracked):
     """A sync iterator, recorded."""
 
     def __iter__(self) -> Generator[Any, None, None]:
-        loop = recorded(Beneath(iter(self._stream), self._recording), self._recording, self, self._callbacks)
+        loop = read_beneath(iter(self._stream), self._recording, self._callbacks, self)
         self._recording.entered(loop)
         return loop
 
     def __next__(self) -> Any:
         if self._reader is None:
-            inner = Beneath(self._stream, self._recording)
-            self._reader = recorded(inner, self._recording, reader=self._callbacks)
+            self._reader = read_beneath(self._stream, self._recording, self._callbacks)
         return next(self._reader)
 
     def __enter__(self) -> Any:
-        with beneath(self._recording):
+        with covering(self._recording):
             entered = self._stream.__enter__()
         return self._same(entered)
 
@@ -119,19 +118,17 @@ class TrackedAsyncStream(_Tracked):
     """An async iterator, recorded."""
 
     def __aiter__(self) -> AsyncGenerator[Any, None]:
-        inner = AsyncBeneath(aiter(self._stream), self._recording)
-        loop = recorded_async(inner, self._recording, self, self._callbacks)
+        loop = read_beneath_async(aiter(self._stream), self._recording, self._callbacks, self)
         self._recording.entered(loop)
         return loop
 
     async def __anext__(self) -> Any:
         if self._reader is None:
-            inner = AsyncBeneath(self._stream, self._recording)
-            self._reader = recorded_async(inner, self._recording, reader=self._callbacks)
+            self._reader = read_beneath_async(self._stream, self._recording, self._callbacks)
         return await anext(self._reader)
 
     async def __aenter__(self) -> Any:
-        with beneath(self._recording):
+        with covering(self._recording):
             entered = await self._stream.__aenter__()
         return self._same(entered)
 

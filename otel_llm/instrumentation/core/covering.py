@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-covered: Final[ContextVar[bool]] = ContextVar("otel_llm_covered", default=False)
-"""Whether the request is recorded already; set and reset in one frame around its call."""
+    from otel_llm.instrumentation.recording import Recording
+
+covered: Final[ContextVar[Recording | bool]] = ContextVar("otel_llm_covered", default=False)
+"""Whether the request is recorded already, or by which recording, whose trace it is to carry; set and reset in one
+frame around its call."""
+
+
+def carrier() -> Recording | None:
+    """Return the recording whose trace goes into the headers of the request that leaves next, None where none is."""
+    recording = covered.get()
+    return None if isinstance(recording, bool) else recording
 
 
 @contextlib.contextmanager
-def covering() -> Iterator[None]:
-    """Let nobody further down record the request that is made inside."""
-    token = covered.set(True)
+def covering(recording: Recording | None = None) -> Iterator[None]:
+    """Let nobody further down record the request that is made inside; it carries the trace of `recording`."""
+    token = covered.set(recording or True)
     try:
         yield
     finally:

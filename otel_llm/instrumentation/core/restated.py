@@ -1,6 +1,6 @@
 """A stream that a hook records and that the application tracks as well: one recording, with what `track` states.
 
-Two cases are one row by themselves: what a tracked stream does while it is read is not recorded below it (`Beneath`).
+What a tracked stream asks for while it is read is not recorded below it (`read_beneath`).
 Where the SDK was called before `track`, its recording is announced already and stays; it gets the class that was
 stated, and its tokens are those that `kind` and `count` say.
 """
@@ -11,17 +11,16 @@ import contextlib
 import gc
 import logging
 from types import AsyncGeneratorType, CellType, GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_llm import semconv
 from otel_llm.instrumentation.chunks import FRAMING
 from otel_llm.instrumentation.core.covering import covered
 from otel_llm.instrumentation.httpx import TAP
 from otel_llm.instrumentation.sdk_stream import RECORDING
-from otel_llm.instrumentation.sse_requests import carried
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.choices import Reader
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 DEPTH: Final = 4
 """A generator over a generator over the SDK's loop over its stream."""
 _FOLLOWED: Final = (GeneratorType, AsyncGeneratorType, CellType, map, filter, zip, enumerate, tuple)
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("otel_llm")
 _warned: Final[list[bool]] = []
@@ -66,62 +67,77 @@ class StatedReader:
         return (*tokens, *((done, kind, 0, True) for done, kind, _, finished in theirs if finished))
 
 
-class _Beneath:
-    """An iterator of a tracked stream; the requests that it makes carry the recording's trace and are not recorded."""
-
-    __slots__ = ("__weakref__", "_inner", "_recording")
-
-    def __init__(self, inner: Any, recording: Recording) -> None:
-        self._inner = inner
-        self._recording = recording
+# The loops of `reading`, for streams that may make requests while they are read. Between two chunks, while the
+# application has its turn, nothing is covered.
 
 
-class Beneath(_Beneath):
-    """A sync iterator."""
+def read_beneath(
+    inner: Iterator[T], recording: Recording, reader: Reader, owner: object = None
+) -> Generator[T, None, None]:
+    """Yield what `inner` yields, recorded, its requests covered; raise what it raises. `owner` is kept alive."""
+    clock_ns = recording.clock_ns
+    is_plain = reader.is_plain
+    token: Any = covered.set(recording)
+    try:
+        for chunk in inner:
+            covered.reset(token)
+            token = None
+            now_ns = clock_ns()
+            try:
+                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
+            except Exception as bug:  # noqa: BLE001
+                recording.broken(bug)
+                yield chunk
+                yield from inner
+                return
+            yield chunk
+            token = covered.set(recording)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        recording.failed(error)
+        raise
+    finally:
+        if token is not None:
+            covered.reset(token)
+    recording.exhausted()
+    del owner
 
-    __slots__ = ()
 
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        cover, carry = covered.set(True), carried.set(self._recording)
-        try:
-            return next(self._inner)
-        finally:
-            carried.reset(carry)
-            covered.reset(cover)
-
-
-class AsyncBeneath(_Beneath):
-    """An async iterator."""
-
-    __slots__ = ()
-
-    def __aiter__(self) -> Any:
-        return self
-
-    async def __anext__(self) -> Any:
-        cover, carry = covered.set(True), carried.set(self._recording)
-        try:
-            return await anext(self._inner)
-        finally:
+async def read_beneath_async(
+    inner: AsyncIterator[T], recording: Recording, reader: Reader, owner: object = None
+) -> AsyncGenerator[T, None]:
+    """Yield what `inner` yields, recorded, its requests covered; raise what it raises. `owner` is kept alive."""
+    clock_ns = recording.clock_ns
+    is_plain = reader.is_plain
+    token: Any = covered.set(recording)
+    try:
+        async for chunk in inner:
+            covered.reset(token)
+            token = None
+            now_ns = clock_ns()
+            try:
+                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
+            except Exception as bug:  # noqa: BLE001
+                recording.broken(bug)
+                yield chunk
+                async for unrecorded in inner:
+                    yield unrecorded
+                return
+            yield chunk
+            token = covered.set(recording)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        recording.failed(error)
+        raise
+    finally:
+        if token is not None:
             # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
             with contextlib.suppress(ValueError):
-                carried.reset(carry)
-                covered.reset(cover)
-
-
-@contextlib.contextmanager
-def beneath(recording: Recording) -> Iterator[None]:
-    """Make requests inside that are the tracked stream's."""
-    cover, carry = covered.set(True), carried.set(recording)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            carried.reset(carry)
-            covered.reset(cover)
+                covered.reset(token)
+    recording.exhausted()
+    del owner
 
 
 def recording_of(stream: object) -> Recording | None:
