@@ -82,7 +82,18 @@ def asked(api: Api, path: str, body: object) -> Asked | None:
 class Call:
     """One HTTP request for a reply that is, or may turn out to be, a stream."""
 
-    __slots__ = ("_api", "_commit_ns", "_context", "_host", "_path", "_port", "_running", "_scheme", "_stack", "recording")
+    __slots__ = (
+        "_api",
+        "_commit_ns",
+        "_context",
+        "_host",
+        "_path",
+        "_port",
+        "_running",
+        "_scheme",
+        "_stack",
+        "recording",
+    )
 
     def __init__(
         self,

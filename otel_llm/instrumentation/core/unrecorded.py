@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.covering import covered
+from otel_llm.instrumentation.parse.wires import WIRES
 from otel_llm.instrumentation.sse_chunks import api_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ class Unrecorded:
             media_type = content_type.partition(";")[0].strip().lower()
             if media_type not in STREAMED or covered.get() or not is_instrumentation_enabled():
                 return
-            if api_of(path) is None and is_prompt(path, body):  # a known API that is not recorded has its own warning
+            if api_of(path, WIRES) is None and is_prompt(
+                path, body
+            ):  # a known API that is not recorded has its own warning
                 self._pass(f"POST {host or ''}{_VARIES.sub('*', path)[:MAX_PATH]} ({media_type}) over {library}")
         except Exception:  # noqa: BLE001
             _log.debug("otel_llm could not judge an answer", exc_info=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.instrumentation.doctor.finding import Finding
 from otel_llm.instrumentation.doctor.situation import version_of
+from otel_llm.instrumentation.parse.wires import WIRES
 from otel_llm.instrumentation.setup import STACKS
 from otel_llm.instrumentation.sse_chunks import api_of
 
@@ -52,7 +53,9 @@ def check_unhooked(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
     """Name each installed package whose streams pass unrecorded."""
     for one in UNHOOKED:
         version = version_of(one.distribution)
-        recorded = (one.path is not None and api_of(one.path) is not None) or any(name in STACKS for name in one.stacks)
+        recorded = (one.path is not None and api_of(one.path, WIRES) is not None) or any(
+            name in STACKS for name in one.stacks
+        )
         if version is not None and not recorded:
             text = f"{one.distribution} {version} is not recorded: {one.why}"
             yield Finding(f"unrecorded.{one.distribution}", "warning", text, _TRACK, {"version": version})
