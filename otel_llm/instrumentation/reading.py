@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 
+    from otel_llm.instrumentation.choices import Reader
     from otel_llm.instrumentation.recording import Recording
 
 T = TypeVar("T")
@@ -16,10 +17,15 @@ T = TypeVar("T")
 # recording learns from weak references why.
 
 
-def recorded(inner: Iterator[T], recording: Recording, owner: object = None) -> Generator[T, None, None]:
-    """Yield what `inner` yields, recorded; raise what it raises. `owner` is kept alive for as long."""
+def recorded(
+    inner: Iterator[T], recording: Recording, owner: object = None, reader: Reader | None = None
+) -> Generator[T, None, None]:
+    """Yield what `inner` yields, recorded; raise what it raises.
+
+    `owner` is kept alive for as long; `reader` is the recording's, where none is given.
+    """
     clock_ns = recording.clock_ns
-    reader = recording.reader
+    reader = reader or recording.reader
     is_plain = reader.is_plain
     try:
         for chunk in inner:
@@ -42,11 +48,14 @@ def recorded(inner: Iterator[T], recording: Recording, owner: object = None) -> 
 
 
 async def recorded_async(
-    inner: AsyncIterator[T], recording: Recording, owner: object = None
+    inner: AsyncIterator[T], recording: Recording, owner: object = None, reader: Reader | None = None
 ) -> AsyncGenerator[T, None]:
-    """Yield what `inner` yields, recorded; raise what it raises. `owner` is kept alive for as long."""
+    """Yield what `inner` yields, recorded; raise what it raises.
+
+    `owner` is kept alive for as long; `reader` is the recording's, where none is given.
+    """
     clock_ns = recording.clock_ns
-    reader = recording.reader
+    reader = reader or recording.reader
     is_plain = reader.is_plain
     try:
         async for chunk in inner:

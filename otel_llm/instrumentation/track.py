@@ -12,7 +12,8 @@ from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.chunks import FRAMING
 from otel_llm.instrumentation.core import restated
 from otel_llm.instrumentation.core.covering import covering
-from otel_llm.instrumentation.core.restated import StatedReader, read_beneath, read_beneath_async
+from otel_llm.instrumentation.core.restated import StatedReader, beneath, beneath_async
+from otel_llm.instrumentation.reading import recorded, recorded_async
 from otel_llm.instrumentation.recording import Recording
 
 if TYPE_CHECKING:
@@ -95,13 +96,14 @@ class TrackedStream(_Tracked):
     """A sync iterator, recorded."""
 
     def __iter__(self) -> Generator[Any, None, None]:
-        loop = read_beneath(iter(self._stream), self._recording, self._callbacks, self)
+        loop = recorded(beneath(iter(self._stream), self._recording), self._recording, self, self._callbacks)
         self._recording.entered(loop)
         return loop
 
     def __next__(self) -> Any:
         if self._reader is None:
-            self._reader = read_beneath(self._stream, self._recording, self._callbacks)
+            inner = beneath(self._stream, self._recording)
+            self._reader = recorded(inner, self._recording, reader=self._callbacks)
         return next(self._reader)
 
     def __enter__(self) -> Any:
@@ -118,13 +120,15 @@ class TrackedAsyncStream(_Tracked):
     """An async iterator, recorded."""
 
     def __aiter__(self) -> AsyncGenerator[Any, None]:
-        loop = read_beneath_async(aiter(self._stream), self._recording, self._callbacks, self)
+        inner = beneath_async(aiter(self._stream), self._recording)
+        loop = recorded_async(inner, self._recording, self, self._callbacks)
         self._recording.entered(loop)
         return loop
 
     async def __anext__(self) -> Any:
         if self._reader is None:
-            self._reader = read_beneath_async(self._stream, self._recording, self._callbacks)
+            inner = beneath_async(self._stream, self._recording)
+            self._reader = recorded_async(inner, self._recording, reader=self._callbacks)
         return await anext(self._reader)
 
     async def __aenter__(self) -> Any:

@@ -1,6 +1,6 @@
 """A stream that a hook records and that the application tracks as well: one recording, with what `track` states.
 
-What a tracked stream asks for while it is read is not recorded below it (`read_beneath`).
+What a tracked stream asks for while it is read is not recorded below it (`beneath`).
 Where the SDK was called before `track`, its recording is announced already and stays; it gets the class that was
 stated, and its tokens are those that `kind` and `count` say.
 """
@@ -67,77 +67,37 @@ class StatedReader:
         return (*tokens, *((done, kind, 0, True) for done, kind, _, finished in theirs if finished))
 
 
-# The loops of `reading`, for streams that may make requests while they are read. Between two chunks, while the
-# application has its turn, nothing is covered.
+# Between two chunks, while the application has its turn, nothing is covered.
 
 
-def read_beneath(
-    inner: Iterator[T], recording: Recording, reader: Reader, owner: object = None
-) -> Generator[T, None, None]:
-    """Yield what `inner` yields, recorded, its requests covered; raise what it raises. `owner` is kept alive."""
-    clock_ns = recording.clock_ns
-    is_plain = reader.is_plain
+def beneath(inner: Iterator[T], recording: Recording) -> Generator[T, None, None]:
+    """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
     token: Any = covered.set(recording)
     try:
         for chunk in inner:
             covered.reset(token)
             token = None
-            now_ns = clock_ns()
-            try:
-                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
-            except Exception as bug:  # noqa: BLE001
-                recording.broken(bug)
-                yield chunk
-                yield from inner
-                return
             yield chunk
             token = covered.set(recording)
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        recording.failed(error)
-        raise
     finally:
         if token is not None:
             covered.reset(token)
-    recording.exhausted()
-    del owner
 
 
-async def read_beneath_async(
-    inner: AsyncIterator[T], recording: Recording, reader: Reader, owner: object = None
-) -> AsyncGenerator[T, None]:
-    """Yield what `inner` yields, recorded, its requests covered; raise what it raises. `owner` is kept alive."""
-    clock_ns = recording.clock_ns
-    is_plain = reader.is_plain
+async def beneath_async(inner: AsyncIterator[T], recording: Recording) -> AsyncGenerator[T, None]:
+    """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
     token: Any = covered.set(recording)
     try:
         async for chunk in inner:
             covered.reset(token)
             token = None
-            now_ns = clock_ns()
-            try:
-                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
-            except Exception as bug:  # noqa: BLE001
-                recording.broken(bug)
-                yield chunk
-                async for unrecorded in inner:
-                    yield unrecorded
-                return
             yield chunk
             token = covered.set(recording)
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        recording.failed(error)
-        raise
     finally:
         if token is not None:
             # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
             with contextlib.suppress(ValueError):
                 covered.reset(token)
-    recording.exhausted()
-    del owner
 
 
 def recording_of(stream: object) -> Recording | None:
