@@ -333,7 +333,9 @@ def test_dropped_segments_are_a_problem() -> None:
         receiver.answers += [Answer(grpc.StatusCode.INVALID_ARGUMENT)] * 20
         status, report, _ = program("ask(url)", environ={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint})
     assert status == 1
-    assert found(report, "segments")["facts"]["dropped"] > 0
+    segments = found(report, "segments")
+    assert segments["status"] == "problem"
+    assert segments["facts"]["dropped"] > 0
 
 
 def test_a_program_without_a_recorder_is_a_problem(running: Collector) -> None:

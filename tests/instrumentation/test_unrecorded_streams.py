@@ -78,7 +78,12 @@ def test_what_track_records_is_not_counted(
     assert running is not None
     running.unrecorded.settle()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    assert len(recorder.streams()) == 2
+    httpx.post(f"{server.url}/answers", json=body).read()
+    running.unrecorded.settle()  # warns, and counts as before
+    with httpx.stream("POST", f"{server.url}/answers", json=body) as reply:
+        list(otel_llm.track(reply.iter_lines()))
+    assert list(counted().values()) == [1]
+    assert len(recorder.streams()) == 3
 
 
 CODE = """

@@ -110,8 +110,6 @@ class Unrecorded:
 
     def _pass(self, what: str) -> None:
         self._tally.pass_by(what)
-        if self._warned:
-            return
         passed = _Passed(what, self._clock_ns())
         _latest.set(passed)
         first = self._first
