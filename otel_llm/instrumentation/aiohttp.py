@@ -74,8 +74,9 @@ def _call(session: Any, method: str, url: Any, kwargs: dict[str, Any]) -> Call |
             return None
         url = session._build_url(url)
         call = sse_requests.call(url.path, _body(kwargs), url.scheme, url.host, url.port, "aiohttp")
-        if call is not None and call.recording is not None:
-            _inject(call.recording, session, kwargs)
+        recording = sse_requests.carried(url.path) if call is None else call.recording
+        if recording is not None:
+            _inject(recording, session, kwargs)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None

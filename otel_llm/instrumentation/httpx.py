@@ -15,9 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm.instrumentation import propagation, runtime, sse_requests
-from otel_llm.instrumentation.parse.wires import WIRES
 from otel_llm.instrumentation.patches import Patches, disguised
-from otel_llm.instrumentation.sse_chunks import api_of
 from otel_llm.instrumentation.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -151,8 +149,8 @@ def _passed(request: Any, response: Any) -> None:
 
 
 def _carry(request: Any) -> None:
-    recording = propagation.carrier()
-    if recording is not None and api_of(request.url.path, WIRES) is not None:
+    recording = sse_requests.carried(request.url.path)
+    if recording is not None:
         propagation.inject(recording, request.headers)
 
 

@@ -14,7 +14,7 @@ from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import COMPLETED, ERROR
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
-from otel_llm.instrumentation.propagation import covered
+from otel_llm.instrumentation.propagation import carrier, covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.sse_chunks import Tap, api_of
 
@@ -170,6 +170,12 @@ def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
 
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
+
+
+def carried(path: str) -> Recording | None:
+    """Return the recording, begun further up, whose trace goes into a request to this path; None where none does."""
+    recording = carrier()
+    return None if recording is None or api_of(path, WIRES) is None else recording
 
 
 def call(path: str, body: object, scheme: str, host: str | None, port: int | None, stack: str) -> Call | None:

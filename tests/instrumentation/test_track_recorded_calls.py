@@ -7,9 +7,11 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import aiohttp
 import httpx
 import openai
 import pytest
+import requests
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.recorded import Recorded
 from support.sse_server import DONE, Reply, SseServer, chunk, whole, words
@@ -112,14 +114,41 @@ def test_a_generator_over_a_generator_and_a_map(recorder: Recorded, client: open
     the_row(recorder, 5, "chunk")
 
 
-def test_a_generator_over_a_bare_http_client(recorder: Recorded, server: SseServer) -> None:
-    def lines() -> Iterator[str]:
-        body = {"model": "m", "stream": True, "messages": []}
-        with httpx.stream("POST", f"{server.url}/chat/completions", json=body) as reply:
-            yield from (line for line in reply.iter_lines() if "word" in line)
+def by_httpx(url: str, body: dict[str, Any]) -> Iterator[str]:
+    with httpx.stream("POST", url, json=body) as reply:
+        yield from (line for line in reply.iter_lines() if "word" in line)
 
-    assert len(list(otel_llm.track(lines(), slo_class="agent", count=count))) == 5
+
+def by_requests(url: str, body: dict[str, Any]) -> Iterator[str]:
+    with requests.post(url, json=body, stream=True, timeout=30) as reply:
+        yield from (line for line in map(bytes.decode, reply.iter_lines()) if "word" in line)
+
+
+@pytest.mark.parametrize("read", [by_httpx, by_requests])
+def test_a_generator_over_a_bare_http_client(recorder: Recorded, server: SseServer, read: Any) -> None:
+    lines = read(f"{server.url}/chat/completions", {"model": "m", "stream": True, "messages": []})
+    assert len(list(otel_llm.track(lines, slo_class="agent", count=count))) == 5
     the_row(recorder, 10)
+    assert dict(server.headers[0])["x-slo-class"] == "agent"
+
+
+def test_an_async_generator_over_aiohttp(recorder: Recorded, server: SseServer) -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        body = {"model": "m", "stream": True, "messages": []}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{server.url}/chat/completions", json=body) as reply,
+        ):
+            async for line in reply.content:
+                if b"word" in line:
+                    yield line
+
+    async def main() -> int:
+        return len([line async for line in otel_llm.track(lines(), slo_class="agent", count=count)])
+
+    assert asyncio.run(main()) == 5
+    the_row(recorder, 10)
+    assert dict(server.headers[0])["x-slo-class"] == "agent"
 
 
 def test_a_response_that_was_asked_for_before(recorder: Recorded, server: SseServer) -> None:

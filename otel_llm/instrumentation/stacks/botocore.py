@@ -140,6 +140,7 @@ def _commit(client: Any, operation_name: str, api_params: Any) -> _Call | None:
             scheme=url.scheme,
             host=url.hostname,
             port=url.port,
+            stack="botocore",
         )
         reader = STREAMS[operation_name][1]()
         recording = Recording(running, request, reader)

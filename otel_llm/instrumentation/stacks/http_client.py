@@ -33,6 +33,8 @@ CALL: Final = "_otel_llm_call"
 """Attribute of a connection: the recorded call that waits for its response."""
 BODY: Final = "_otel_llm_body"
 """Attribute of a connection: the body of the request that urllib3 is about to send."""
+PASSED: Final = "_otel_llm_passed"
+"""Attribute of a connection: host, path and body of a POST that is not recorded, until its response."""
 URLLIB3: Final = "urllib3.connection"
 HTTPS_PORT: Final = 443
 
@@ -110,7 +112,9 @@ def _getresponse(original: Callable[..., Any]) -> Callable[..., Any]:
     def getresponse(self: Any) -> Any:
         call: Call | None = self.__dict__.pop(CALL, None)
         if call is None:
-            return original(self)
+            response = original(self)
+            _passed(self, response)
+            return response
         try:
             response = original(self)
         except BaseException as error:
@@ -125,6 +129,7 @@ def _getresponse(original: Callable[..., Any]) -> Callable[..., Any]:
 def _close(original: Callable[..., Any]) -> Callable[..., Any]:
     def close(self: Any) -> Any:
         call: Call | None = self.__dict__.pop(CALL, None)
+        self.__dict__.pop(PASSED, None)
         if call is not None and call.recording is not None:  # closed before the response
             call.recording.closed()
         return original(self)
@@ -140,14 +145,21 @@ def _commit(connection: Any, body: Any) -> Call | None:
             return None
         # A proxy is sent the whole URL.
         target = urlsplit(line.split(b" ")[1].decode("latin-1"))
+        body = connection.__dict__.get(BODY, body)
+        host = target.hostname or connection._tunnel_host or connection.host
         scheme = "https" if connection.default_port == HTTPS_PORT else "http"
         call = sse_requests.call(
             target.path,
-            connection.__dict__.get(BODY, body),
+            body,
             target.scheme or scheme,
-            target.hostname or connection._tunnel_host or connection.host,
+            host,
             target.port if target.hostname else connection._tunnel_port or connection.port,
+            "http-client",
         )
+        if call is None:
+            connection.__dict__[PASSED] = (host, target.path, body)
+            if (recording := sse_requests.carried(target.path)) is not None:
+                _inject(recording, connection)
         if call is not None and call.recording is not None:
             _inject(call.recording, connection)
             call.recording.opened(connection, None)  # if it is collected, nobody waits for the response
@@ -155,6 +167,18 @@ def _commit(connection: Any, body: Any) -> Call | None:
         runtime.warn(bug)
         return None
     return call
+
+
+def _passed(connection: Any, response: Any) -> None:
+    """Take note of an answer that is not recorded."""
+    passed, running = connection.__dict__.pop(PASSED, None), runtime.running()
+    if passed is None or running is None:
+        return
+    try:
+        host, path, body = passed
+        running.unrecorded.answered("http.client", host, path, body, response.headers.get("content-type", ""))
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
 
 
 def _inject(recording: Recording, connection: Any) -> None:
