@@ -37,7 +37,7 @@ def doctor(
     """Run `otel-llm doctor`; return its exit status, its report as JSON and all that it printed."""
     done = subprocess.run(
         [sys.executable, "-m", "otel_llm.cli.main", "doctor", "--format", "json", *arguments],
-        env=environment() | ALL_OFF | environ,
+        env={**environment(), **ALL_OFF, **environ},
         cwd=ROOT,
         input=stdin,
         capture_output=True,
