@@ -19,11 +19,11 @@ EXPLAINED: Final = {
     "disconnected": "the connection broke under a reader who still wanted the reply",
     "abandoned": "the application dropped the stream without closing it",
     "shadow": "the rule decided, and did nothing: its action is not `mode: enforce`",
-    "unconfirmed": "the action was asked for, and nobody said whether it was done",
+    "unconfirmed": "the action was asked for, and was not seen to be done",
     "budget": "not done: the rule's budget is used up",
     "only_if": "not done: the action's only_if was not true",
     "expired": "not done: its ttl was over",
-    "refuted": "what came later shows that the rule should not have fired",
+    "refuted": "a later segment shows that the condition did not hold",
 }
 """Words of ours on these lines. Each is explained once, after the first line that has it; all are in the glossary."""
 GLOSSARY: Final = "docs/glossary.md"

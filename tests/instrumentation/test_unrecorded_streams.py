@@ -1,4 +1,4 @@
-"""Streamed replies that nobody records: counted, one warning a process; not so event streams that are no replies."""
+"""Streamed replies that no hook records: counted, one warning a process; not so event streams that are no replies."""
 
 from __future__ import annotations
 

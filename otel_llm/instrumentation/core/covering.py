@@ -1,4 +1,4 @@
-"""Whether an instrumentation further up records a request already, so that nobody below records it again."""
+"""Whether an instrumentation further up records a request already, so that no hook below records it again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def carrier() -> Recording | None:
 
 @contextlib.contextmanager
 def covering(recording: Recording | None = None) -> Iterator[None]:
-    """Let nobody further down record the request that is made inside; it carries the trace of `recording`."""
+    """Keep hooks further down from recording the request that is made inside; it carries the trace of `recording`."""
     token = covered.set(recording or True)
     try:
         yield

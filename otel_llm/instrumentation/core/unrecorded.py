@@ -76,7 +76,7 @@ class Unrecorded:
         self._warned = False
 
     def answered(self, library: str, host: str | None, path: str, body: object, content_type: str) -> None:
-        """Take note of an answer to a POST that nobody records; never raises.
+        """Take note of an answer to a POST that no hook records; never raises.
 
         `body`: the request's JSON, as bytes, text or the object; anything else cannot be judged. `library` is who got
         the answer.
@@ -100,7 +100,7 @@ class Unrecorded:
             self._tally.pass_by(passed.what, -1)
 
     def settle(self) -> None:
-        """Warn now of a stream that nobody claimed."""
+        """Warn now of the first stream, unless `track` claimed it."""
         first = self._first
         if first is None or first.claimed or self._warned:
             return

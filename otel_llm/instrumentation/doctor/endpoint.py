@@ -69,7 +69,7 @@ def ask(settings: OtlpSettings) -> Answer:
     """Send one empty export."""
     began_s = time.monotonic()
     answer = _ask_grpc(settings) if settings.protocol == "grpc" else _ask_http(settings)
-    # Words of whoever answers, without what a terminal would obey.
+    # The answer's words, without control characters for a terminal.
     reason = "".join(letter for letter in answer.reason if letter.isprintable())[:MAX_REASON]
     return replace(answer, reason=reason, took_s=time.monotonic() - began_s)
 

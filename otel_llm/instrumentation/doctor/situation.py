@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Situation:
     """An environment.
 
-    `classes`: the SLO classes that the collector knows, None where nobody said. `timeout_s`: the longest wait for an
+    `classes`: the SLO classes that the collector knows, None where not given. `timeout_s`: the longest wait for an
     endpoint; a shorter `OTEL_EXPORTER_OTLP_TIMEOUT` wins.
     """
 

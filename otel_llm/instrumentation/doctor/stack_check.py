@@ -35,8 +35,8 @@ def check_stacks(situation: Situation) -> Iterator[Finding]:
         yield Finding("stacks", "problem", f"{OFF} switches all stacks off", remedy, {"off": sorted(off)})
         return
     installed = [stack for stack, (package, _, _) in STACKS.items() if find_spec(package) is not None]
-    if not installed:
-        text = f"none of {', '.join(STACKS)} is installed here"
+    if all(STACKS[stack][0].partition(".")[0] in sys.stdlib_module_names for stack in installed):
+        text = f"none of {', '.join(STACKS)} is installed here, but what Python brings"
         yield Finding("stacks", "warning", text, f"run the doctor in the application's environment, or {TRACK}")
     tries = {stack: _try(stack, situation) for stack in installed if f"otel-llm-{stack}" not in off}
     for stack in installed:
