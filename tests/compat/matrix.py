@@ -127,9 +127,12 @@ MATRIX = (
         reasons=dict.fromkeys(("text_generation", "text_generation_async"), NO_PATH),
     ),
     Case("requests_raw", "sdks", ("requests",), short=("lines", "gemini")),
+    Case("boto3_sdk", "sdks", ("boto3",), ways=BOTH),
+    Case("aiobotocore_sdk", "sdks", ("aiobotocore",)),
     Case("aiohttp_raw", "sdks", ("aiohttp",)),
     Case("httpx_raw", "sdks", ("httpx",)),
     Case("litellm_sdk", "litellm", ("litellm",), ways=BOTH),
+    Case("litellm_proxy", "litellm", ("litellm",), variants=("complete",), note="the proxy's own calls"),
     Case("dspy_program", "litellm", ("dspy", "litellm"), variants=("complete",)),
     Case("smolagents_model", "litellm", ("smolagents",), variants=FEW),
     Case(

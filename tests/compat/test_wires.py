@@ -33,7 +33,11 @@ PATHS = {
     "ollama-generate": "/api/generate",
     "cohere": "/v2/chat",
     "tgi": "/generate_stream",
+    "bedrock-converse": "/model/{model}/converse-stream",
+    "bedrock-invoke": "/model/{model}/invoke-with-response-stream",
 }
+ENCODED = {"bedrock-converse", "bedrock-invoke"}
+"""Wires whose frames are no text."""
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +67,9 @@ def test_a_wire_sends_each_token_in_a_chunk_of_its_own(server: WireServer, wire:
     groups = {name: value or "" for name, value in match.groupdict().items()}
     frames = list(found.frames(Asked(match.string, {"model": MODEL}, groups, {}, reply)))
     assert [frame.tokens for frame in frames if frame.tokens] == [1] * 15
-    carrying = [frame.data.decode() for frame in frames if frame.tokens]
-    assert [re.findall(r"word\d+ ", data)[:1] for data in carrying] == [[token.text] for token in reply.tokens]
+    if wire not in ENCODED:
+        carrying = [frame.data.decode() for frame in frames if frame.tokens]
+        assert [re.findall(r"word\d+ ", data)[:1] for data in carrying] == [[token.text] for token in reply.tokens]
     answered = _post(server, wire, MODEL)
     assert answered.content == b"".join(frame.data for frame in frames)
     assert server.received[-1].wire == wire
@@ -73,12 +78,10 @@ def test_a_wire_sends_each_token_in_a_chunk_of_its_own(server: WireServer, wire:
 @pytest.mark.parametrize("wire", PATHS)
 def test_a_reply_ends_as_its_name_says(server: WireServer, wire: str) -> None:
     assert _post(server, wire, "tokens-5-status-429").status_code == 429
-    ended = _post(server, wire, "tokens-5-end-3").text
-    assert "word2 " in ended
-    assert "word3 " not in ended
-    told = _post(server, wire, "tokens-5-error-3").text
+    ended = _post(server, wire, "tokens-5-end-3").content
+    told = _post(server, wire, "tokens-5-error-3").content
+    assert [one.sent for one in server.received[-2:]] == [3, 3]
     assert len(told) > len(ended)
-    assert "word3 " not in told
     with pytest.raises(requests.exceptions.ChunkedEncodingError):
         _post(server, wire, "tokens-5-cut-3")
 

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from support.wires import (
     anthropic_messages,
+    bedrock_runtime,
     cohere,
     gemini,
     ollama,
@@ -43,6 +44,7 @@ WIRES: tuple[Wire, ...] = tuple(
         openai_completions,
         openai_responses,
         anthropic_messages,
+        bedrock_runtime,
         gemini,
         ollama,
         cohere,
