@@ -36,7 +36,10 @@ async def _read(port):
     """Return the words of one streamed reply."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"model": "mine", "messages": [{"role": "user", "content": "?"}], "stream": True}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        "Content-Type: application/json\r\nConnection: close\r\n"
+    )
     writer.write(head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
     said = []
     while line := await reader.readline():
