@@ -67,9 +67,12 @@ FEW = ("complete", "left")
 class Case:
     """One script in `cases`, whose public functions are the modes.
 
-    `packages`: the distributions whose versions are told, the subject first. `ways`: `instrument` (a line in the code)
-    and `command` (`opentelemetry-instrument`). `reasons`: why a mode is not recorded (`*`: all of them). `notes` is
-    for the table. `short`: the modes that are part of the suite.
+    `packages`: the distributions whose versions are told, the subject first.
+    `ways`: `instrument` (a line in the code) and `command` (`opentelemetry-instrument`).
+    `short`: the modes that are part of the suite.
+    `reasons`: why a mode is not recorded (`*`: all of them).
+    `outcomes`: a variant to the outcome that this package's own errors give it.
+    `note` is for the table.
     """
 
     script: str
@@ -79,6 +82,7 @@ class Case:
     ways: tuple[str, ...] = ("instrument",)
     short: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -131,7 +135,14 @@ MATRIX = (
     Case("aiobotocore_sdk", "sdks", ("aiobotocore",)),
     Case("aiohttp_raw", "sdks", ("aiohttp",)),
     Case("httpx_raw", "sdks", ("httpx",)),
-    Case("litellm_sdk", "litellm", ("litellm",), ways=BOTH),
+    Case(
+        "litellm_sdk",
+        "litellm",
+        ("litellm",),
+        ways=BOTH,
+        outcomes={"cut": "error"},
+        note="a connection that breaks is an `error`: LiteLLM raises one of its own",
+    ),
     Case("litellm_proxy", "litellm", ("litellm",), variants=("complete",), note="the proxy's own calls"),
     Case("dspy_program", "litellm", ("dspy", "litellm"), variants=("complete",)),
     Case("smolagents_model", "litellm", ("smolagents",), variants=FEW),

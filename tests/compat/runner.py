@@ -218,8 +218,13 @@ def _traced(received: Sequence[Received], streams: Sequence[Stream]) -> bool:
     return carried == {(stream.trace_id, stream.span_id) for stream in streams}
 
 
-def judge(verdict: Verdict, bare: dict[str, Any], own: dict[str, Any], received: Sequence[Received]) -> None:
-    """Put into a verdict what was not as promised. `own` is what the caller of the recorded process got."""
+def judge(
+    verdict: Verdict, bare: dict[str, Any], own: dict[str, Any], received: Sequence[Received], allowed: set[str]
+) -> None:
+    """Put into a verdict what was not as promised.
+
+    `own` is what the caller of the recorded process got; `allowed` are the outcomes that are right.
+    """
     asked = [one for one in received if one.stream]
     verdict.sent = [one.sent for one in asked]
     verdict.traced = _traced(asked, verdict.recorded)
@@ -245,7 +250,6 @@ def judge(verdict: Verdict, bare: dict[str, Any], own: dict[str, Any], received:
     elif tokens != sorted(verdict.sent):
         faults.append(f"tokens {tokens}, sent {verdict.sent}")
     outcomes = {outcome for stream in verdict.recorded for outcome in stream.outcomes}
-    allowed = OUTCOMES[verdict.variant]
     if verdict.variant == "left" and tokens == [TOKENS]:  # some packages read on behind a caller who leaves
         allowed = OUTCOMES["complete"]
     if not outcomes or not outcomes <= allowed:
@@ -285,7 +289,8 @@ class Runner:
                     verdict.faults.append(f"the process died: {before if isinstance(before, str) else after}")
                 else:
                     verdict.recorded = streams_of(after.spans)
-                    judge(verdict, before.result, after.result, after.received)
+                    allowed = {case.outcomes[variant]} if variant in case.outcomes else OUTCOMES[variant]
+                    judge(verdict, before.result, after.result, after.received, allowed)
                 yield verdict
 
     def _calls(
