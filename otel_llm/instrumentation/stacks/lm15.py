@@ -94,11 +94,12 @@ def _commit(request: Any) -> tuple[Call | None, Any]:
         if request.method != "POST" or runtime.running() is None:
             return None, request
         url = urlsplit(request.url)
-        call = sse_requests.call(url.path, request.body, url.scheme, url.hostname, url.port)
-        if call is not None and call.recording is not None:
+        call = sse_requests.call(url.path, request.body, url.scheme, url.hostname, url.port, "lm15")
+        recording = sse_requests.carried(url.path) if call is None else call.recording
+        if recording is not None:
             stated = dict(request.headers)
             headers = dict(stated)
-            propagation.inject(call.recording, headers)
+            propagation.inject(recording, headers)
             added = [(name, headers[name]) for name in headers.keys() - stated.keys()]
             request = dataclasses.replace(request, headers=[*request.headers, *added])
     except Exception as bug:  # noqa: BLE001
