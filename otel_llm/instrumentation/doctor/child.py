@@ -128,11 +128,5 @@ def provider_facts(provider: object) -> dict[str, Any]:
 
 def worker_facts() -> dict[str, Any]:
     """Return what kind of worker this process is, of what was imported already."""
-    gevent = sys.modules.get("gevent.monkey")
-    eventlet = sys.modules.get("eventlet.patcher")
     uwsgi: Any = sys.modules.get("uwsgi")
-    return {
-        "gevent": gevent is not None and bool(gevent.is_module_patched("threading")),
-        "eventlet": eventlet is not None and bool(eventlet.is_monkey_patched("thread")),
-        "uwsgi_without_threads": uwsgi is not None and not {"enable-threads", "threads"} & set(uwsgi.opt),
-    }
+    return {"uwsgi_without_threads": uwsgi is not None and not {"enable-threads", "threads"} & set(uwsgi.opt)}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.doctor.finding import Finding
 from otel_llm.instrumentation.doctor.situation import version_of
 from otel_llm.instrumentation.propagation import is_class
@@ -21,7 +19,6 @@ LEAST_ATTRIBUTES: Final = 48
 CLOCK_S: Final = 0.2
 CLOCK_OFF_NS: Final = 5_000_000
 """By how much two clocks may part in `CLOCK_S`; NTP slews by at most 0.1 ms in that time."""
-HUB_REMEDY: Final = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:4318"
 
 
 def check_switch(situation: Situation) -> Iterator[Finding]:
@@ -55,20 +52,8 @@ def check_limits(situation: Situation) -> Iterator[Finding]:
     yield Finding("limits", "ok", "span limits leave request spans whole")
 
 
-def check_workers(situation: Situation) -> Iterator[Finding]:
-    """Name worker models in which background threads need care."""
-    over_grpc = from_environment(situation.environ).protocol == "grpc"
-    for name in ("gevent", "eventlet"):
-        if find_spec(name) is None:
-            continue
-        facts = {"version": version_of(name)}
-        if over_grpc:
-            text = f"{name} is installed and the protocol is grpc: in a patched process gRPC can block the hub"
-            yield Finding(f"workers.{name}", "warning", text, HUB_REMEDY, facts)
-        else:
-            yield Finding(
-                f"workers.{name}", "ok", f"{name} is installed; the protocol does not block its hub", "", facts
-            )
+def check_workers(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
+    """Name worker models in which nothing would be sent."""
     if version_of("uwsgi") or version_of("pyuwsgi"):
         text = "uWSGI runs no background threads by default: nothing would be sent"
         yield Finding("workers.uwsgi", "warning", text, "enable-threads = true in its configuration")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.core.unrecorded import WARNING_BEGINS
-from otel_llm.instrumentation.doctor.environment_checks import HUB_REMEDY, LEAST_ATTRIBUTES
+from otel_llm.instrumentation.doctor.environment_checks import LEAST_ATTRIBUTES
 from otel_llm.instrumentation.doctor.finding import Finding
 
 if TYPE_CHECKING:
@@ -105,12 +104,7 @@ def _provider(situation: Situation, reports: Sequence[Report]) -> Iterator[Findi
         yield Finding("sampling.segments", "warning", text, "sampling='always', unless it is meant so")
 
 
-def _workers(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:
-    over_grpc = from_environment(situation.environ).protocol == "grpc"
-    for name in ("gevent", "eventlet"):
-        if over_grpc and any(report["workers"][name] for report in reports):
-            text = f"{name} has patched this program and the protocol is grpc, which can block its hub"
-            yield Finding(f"program.{name}", "problem", text, HUB_REMEDY)
+def _workers(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:  # noqa: ARG001
     if any(report["workers"]["uwsgi_without_threads"] for report in reports):
         text = "uWSGI runs this program without threads: nothing is sent"
         yield Finding("program.uwsgi", "problem", text, "enable-threads = true in its configuration")
