@@ -11,6 +11,7 @@ import base64
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ PAGE_S = 60.0
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for journal, logs and settings.")
 def main(out: Path | None) -> None:
     """Show one stall that pages and resolves."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
     folder = Path(tempfile.mkdtemp(prefix="idle-alert-")) if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     secret = secrets.token_bytes(32)

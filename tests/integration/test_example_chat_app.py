@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     out = tmp_path_factory.mktemp("chat")
     env = {name: value for name, value in environment().items() if not name.startswith("OPENAI_")}
     command = [sys.executable, str(EXAMPLE / "run_chat.py"), "--port", "0", "--out", str(out)]
@@ -59,7 +59,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     traces: dict[str, list[dict[str, Any]]] = {}
     for row in otel_llm.audit.load(out / "journal").rows:
         traces.setdefault(str(row["trace_id"]), []).append(row)
-    yield Shown(printed, list(traces.values()), statuses, texts, page)
+    return Shown(printed, list(traces.values()), statuses, texts, page)
 
 
 async def ask_all(url: str) -> tuple[list[int], list[str]]:
@@ -145,7 +145,7 @@ def test_a_model_that_is_not_there_is_an_error_at_both(shown: Shown) -> None:
 def test_the_rows_are_printed_joined(shown: Shown) -> None:
     lines = shown.printed.partition("both ends of each request:")[2].split("\n")
     assert len([line for line in lines if " server " in line]) == len(shown.traces)
-    for line, below in zip(lines, lines[1:], strict=False):
+    for line, below in itertools.pairwise(lines):
         if " server " in line:
             assert re.match(r"[0-9a-f]{8}  server ", line)
             assert re.match(r" {10}client ", below)
