@@ -42,11 +42,11 @@ def main(out: Path | None) -> None:
     pager = Pager(secret)
     print(f"pager         http://{pager.address}")
     with ExitStack() as children:
+        command = [sys.executable, "-m", "otel_llm.bench.paced_server"]
+        server = children.enter_context(Child("server", command, environment(), folder / "server.log"))
         alertmanager = start_alertmanager(children, folder, pager)
         grpc, web = start_collector(children, folder, pager, alertmanager)
         print(f"collector     OTLP/gRPC {grpc}, page and /metrics {web}")
-        command = [sys.executable, "-m", "otel_llm.bench.paced_server"]
-        server = children.enter_context(Child("server", command, environment(), folder / "server.log"))
         base_url = server.wait_for(r"http://\S+/v1", START_S).group()
         print(f"server        {base_url}\n\nnine users read; one reply will stall for three seconds")
         command = [sys.executable, str(HERE / "readers.py"), base_url]
@@ -70,7 +70,7 @@ def start_alertmanager(children: ExitStack, folder: Path, pager: Pager) -> str |
     """Start Alertmanager on a free port; return its address, or None where it is not installed."""
     program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
     if program is None:
-        print("alertmanager  not installed (Debian: prometheus-alertmanager); the collector tells the pager alone")
+        print("alertmanager  not installed (Debian: prometheus-alertmanager); the collector notifies the pager alone")
         return None
     settings = yaml.safe_load((HERE / "alertmanager.yml").read_text(encoding="utf-8"))
     settings["receivers"][0]["webhook_configs"][0]["url"] = f"http://{pager.address}/alertmanager"
