@@ -16,6 +16,8 @@ import otel_llm
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/*.md")))]
 
+STACKS = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/stacks/*.md"))]
+
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(
@@ -36,7 +38,7 @@ def test_python_in_the_docs_runs(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", [*PAGES, *STACKS, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
