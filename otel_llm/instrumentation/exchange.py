@@ -1,9 +1,9 @@
-"""One HTTP exchange of a server, as the middleware hears it: the request's body, the reply's pieces, how it ended."""
+"""One HTTP exchange of a server, as a middleware reports it: the request's body, the reply's pieces, how it ended."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
@@ -14,19 +14,22 @@ from otel_llm.instrumentation.outcomes import CANCELLED, COMPLETED, ERROR, error
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.served import Served, ServedReader
 from otel_llm.instrumentation.sse import SseParser
-from otel_llm.instrumentation.sse_chunks import DONE, View, error_of, is_plain
+from otel_llm.instrumentation.sse_chunks import APIS, DONE, View, error_of, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.instrumentation.asgi import Message, Receive, Scope, Send
     from otel_llm.instrumentation.chunks import Reading
     from otel_llm.instrumentation.runtime import Runtime
     from otel_llm.instrumentation.sse_chunks import Api
 
+    Headers = Iterable[tuple[bytes, bytes]]
+
 MAX_BODY: Final = 4 << 20
 """Bytes of a request's body that are looked at; of a longer one model and choices are told by the reply."""
-EVENT_STREAM: Final = b"text/event-stream"
+EVENT_STREAM: Final = "text/event-stream"
+NO_STREAM: Final = "not_a_stream"
+"""The `error.type` of a stream that was asked for and answered with something else."""
 REQUEST_ID_HEADERS: Final = (b"x-request-id", b"request-id")
 
 # A piece of a reply whose tokens the engine tells is not read but searched: text that looks like one of these has its
@@ -52,163 +55,75 @@ _decoder: Final = json.JSONDecoder(object_hook=View)
 class Exchange:
     """Listens to one exchange and records the reply if it is a stream.
 
-    `receive` and `send` stand in the place of the server's: every message goes through them unchanged, and what they
-    raise is what the server's raised. A failure of ours ends the recording, never the exchange.
+    The middleware of ASGI or WSGI reports each piece of the request and of the reply as it passes. What `take`,
+    `starts` and `sends` raise is a failure of ours, for `broken`: it ends the recording, never the exchange. `deaf`:
+    that happened, and nothing more need be reported. The other methods raise nothing.
     """
+
+    reads_request: ClassVar[bool] = True
+    """Whether the request's body says what its reply will be."""
 
     def __init__(
         self,
         running: Runtime,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        headers: Headers,
+        server: tuple[str, int | None] | None,
         *,
         api: Api,
         provider: str | None,
         instance: str | None,
+        stack: str,
     ) -> None:
         self._commit_ns = running.clock_ns()
         self._running = running
-        self._receive = receive
-        self._send = send
         self._api = api
         self._provider = provider
         self._instance = instance
-        self._server = scope.get("server")
-        self._request_id = _header(scope["headers"], REQUEST_ID_HEADERS)
-        self._context = propagation.extract(scope["headers"])
+        self._stack = stack
+        self._server = server
+        self._request_id = header(headers, REQUEST_ID_HEADERS)
         self._parts: list[bytes] | None = []  # of the request's body, None when it is read, or too long to be
         self._size = 0
         self._model: str | None = None
         self._choices = 1
         self._gone = False  # whether the client was seen to leave
+        self._over = False  # whether the reply was sent to its end
         self._streams = False  # whether the reply is a stream of events
-        self._deaf = False  # whether we failed, and listen no more
         self._text = api.reader()
         self._parser = SseParser()
         self._alike = Alike(self._parser)
-        self.served = Served(ServedReader(self._text))
+        self.deaf = False
+        self.served = Served(ServedReader(self._text), propagation.extract(headers))
 
-    # What the application calls.
-
-    async def receive(self) -> Message:
-        """Return the next message of the client."""
-        message = await self._receive()
-        if not self._deaf:
-            try:
-                if message["type"] == "http.disconnect":
-                    self._left()
-                else:
-                    self._take(message)
-            except Exception as bug:  # noqa: BLE001
-                self._broken(bug)
-        return message
-
-    async def send(self, message: Message) -> None:
-        """Send a message to the client."""
-        ends = False
-        if not self._deaf:
-            try:
-                if message["type"] == "http.response.body":
-                    self._sends(message.get("body", b""))
-                    ends = not message.get("more_body", False)
-                elif message["type"] == "http.response.start":
-                    self._starts(message)
-            except Exception as bug:  # noqa: BLE001
-                self._broken(bug)
-        try:
-            await self._send(message)
-        except OSError:
-            self._left()
-            raise
-        if ends:
-            self._end(COMPLETED)
-
-    # What the middleware calls.
-
-    def raised(self, error: BaseException) -> None:
-        """Take note that the application raised `error`."""
-        if not isinstance(error, Exception) or self._gone:
-            self._end(CANCELLED)
-        else:
-            self._end(ERROR, error_type(error))
-
-    def returned(self) -> None:
-        """Take note that the application is done; a reply that it did not finish is one that failed."""
-        self._end(CANCELLED if self._gone else ERROR, None if self._gone else "incomplete")
-
-    # What becomes of it.
-
-    def _take(self, message: Message) -> None:
+    def take(self, body: bytes, *, more: bool) -> None:
+        """Take note of a piece of the request's body; `more` follow."""
         if self._parts is None:
             return
-        body = message.get("body", b"")
         self._size += len(body)
         if self._size > MAX_BODY:
             self._parts = None
             return
         if body:
             self._parts.append(body)
-        if not message.get("more_body", False):
+        if not more:
             parts, self._parts = self._parts, None
             self._asked(b"".join(parts))
 
-    def _asked(self, body: bytes) -> None:
-        try:
-            asked: Any = json.loads(body)
-        except (ValueError, RecursionError):
-            return  # the application will say what it thinks of that
-        if not isinstance(asked, dict):
-            return
-        model, count, prompt = asked.get("model"), asked.get("n"), asked.get("prompt")
-        self._model = model if isinstance(model, str) else None
-        choices = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-            self.served.prompts = len(prompt)
-        choices *= self.served.prompts
-        self._choices = choices if choices <= MAX_CHOICES else 1
-        if asked.get("stream") is True:
-            self._begin()
-
-    def _begin(self) -> None:
-        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-        if self._choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = self._choices
-        if self._request_id is not None:
-            span_only[semconv.GEN_AI_REQUEST_ID] = self._request_id
-        host, port = self._server or (None, None)
-        request = committed.request(
-            self._running,
-            self._context,
-            operation=self._api.operation,
-            model=self._model,
-            gen_ai={
-                semconv.GEN_AI_PROVIDER_NAME: self._provider,
-                semconv.SERVER_ADDRESS: host,
-                semconv.SERVER_PORT: port,
-            },
-            ours={semconv.INSTANCE: self._instance},
-            span_only=span_only,
-            commit_ns=self._commit_ns,
-            choices=self._choices,
-            server=True,
-            stack="asgi",
-        )
-        recording = Recording(self._running, request, self.served.reader)
-        recording.announce(self._context)
-        self.served.recording = recording
-        if self._gone:
-            self._end(CANCELLED)
-
-    def _starts(self, message: Message) -> None:
-        status, headers = message["status"], message.get("headers", ())
-        self._streams = (_header(headers, (b"content-type",)) or "").startswith(EVENT_STREAM.decode())
+    def starts(self, status: int, headers: Headers) -> None:
+        """Take note of the reply's head."""
+        content_type = media_type(headers)
+        self._streams = content_type == EVENT_STREAM
         if status >= 400:
-            self._end(CANCELLED if self._gone else ERROR, None if self._gone else str(status))
+            self._refused(status)
         elif self._streams and self.served.recording is None:
             self._begin()  # streamed unasked, or asked for in a way that we do not know
+        elif not self._streams and self.served.open and not self.served.reader.adopted:
+            where = next(ending for ending, api in APIS if api is self._api)
+            self._running.refuse_reply(where, content_type, "A stream was asked for: it is recorded as an error.")
+            self._end(ERROR, NO_STREAM)
 
-    def _sends(self, body: bytes) -> None:
+    def sends(self, body: bytes) -> None:
+        """Take note of a piece of the reply, which is about to be sent."""
         recording = self.served.recording
         if recording is None or not self._streams or recording.done:
             return
@@ -235,6 +150,88 @@ class Exchange:
                 reading = self._read(recording, event, now_ns)
         self._alike.learn(body, events, reading if text.plain and not adopted else None)
 
+    def over(self) -> None:
+        """Take note that the reply was sent to its end."""
+        self._over = True
+        self._end(COMPLETED)
+
+    def left(self) -> None:
+        """Take note that the client left."""
+        self._gone = True
+        self._end(CANCELLED)
+        if not self._over:
+            self.served.leave()
+
+    def raised(self, error: BaseException) -> None:
+        """Take note that the application raised `error`."""
+        if not isinstance(error, Exception) or self._gone:
+            self.left()
+        else:
+            self._end(ERROR, error_type(error))
+
+    def returned(self) -> None:
+        """Take note that the application is done; a reply that it did not finish is one that failed."""
+        self._end(CANCELLED if self._gone else ERROR, None if self._gone else "incomplete")
+
+    def broken(self, bug: BaseException) -> None:
+        """Listen no more, because of a failure of ours."""
+        self.deaf = True
+        if self.served.recording is not None:
+            self.served.recording.broken(bug)
+        else:
+            runtime.warn(bug)
+
+    def _asked(self, body: bytes) -> None:
+        try:
+            asked: Any = json.loads(body)
+        except (ValueError, RecursionError):
+            return  # the application will say what it thinks of that
+        if not isinstance(asked, dict):
+            return
+        model, count, prompt = asked.get("model"), asked.get("n"), asked.get("prompt")
+        self._model = model if isinstance(model, str) else None
+        choices = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+            self.served.prompts = len(prompt)
+        choices *= self.served.prompts
+        self._choices = choices if choices <= MAX_CHOICES else 1
+        if asked.get("stream") is True:
+            self._begin()
+
+    def _begin(self) -> None:
+        context = self.served.surroundings()
+        recording = self._recording()
+        recording.announce(context)
+        self.served.recording = recording
+        if self._gone:
+            self._end(CANCELLED)
+
+    def _recording(self) -> Recording:
+        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
+        if self._choices > 1:
+            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = self._choices
+        if self._request_id is not None:
+            span_only[semconv.GEN_AI_REQUEST_ID] = self._request_id
+        host, port = self._server or (None, None)
+        request = committed.request(
+            self._running,
+            self.served.context,
+            operation=self._api.operation,
+            model=self._model,
+            gen_ai={
+                semconv.GEN_AI_PROVIDER_NAME: self._provider,
+                semconv.SERVER_ADDRESS: host,
+                semconv.SERVER_PORT: port,
+            },
+            ours={semconv.INSTANCE: self._instance},
+            span_only=span_only,
+            commit_ns=self._commit_ns,
+            choices=self._choices,
+            server=True,
+            stack=self._stack,
+        )
+        return Recording(self._running, request, self.served.reader)
+
     def _read(self, recording: Recording, event: bytes, now_ns: int) -> Reading | None:
         if event.strip() == DONE:
             return None
@@ -254,30 +251,32 @@ class Exchange:
             self._end(ERROR, failure)
         return reading
 
-    def _left(self) -> None:
-        self._gone = True
-        self._end(CANCELLED)
+    def _refused(self, status: int) -> None:
+        self._end(CANCELLED if self._gone else ERROR, None if self._gone else str(status))
+
+    def _settle(self) -> None:
+        """Do what is left to do before the recording ends."""
 
     def _end(self, outcome: str, error: str | None = None) -> None:
         recording = self.served.recording
-        if self._deaf or recording is None or recording.done:
+        if self.deaf or recording is None or recording.done:
             return
         try:
+            self._settle()
             self.served.tell_facts()
             recording.ended(outcome, error)
         except Exception as bug:  # noqa: BLE001
-            self._broken(bug)
-
-    def _broken(self, bug: BaseException) -> None:
-        self._deaf = True
-        if self.served.recording is not None:
-            self.served.recording.broken(bug)
-        else:
-            runtime.warn(bug)
+            self.broken(bug)
 
 
-def _header(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> str | None:
+def header(headers: Headers, names: tuple[bytes, ...]) -> str | None:
+    """Return the first of the headers with one of these names (lower case), at most 256 characters of it."""
     for name, value in headers:
         if name.lower() in names:
             return bytes(value).decode("latin-1")[:256]
     return None
+
+
+def media_type(headers: Headers) -> str:
+    """Return the content type that a reply's headers state, without its parameters; empty where they state none."""
+    return (header(headers, (b"content-type",)) or "").partition(";")[0].strip().lower()

@@ -7,6 +7,7 @@ header of its own, since some routers drop baggage; baggage as a whole is not ou
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage, trace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
+    from opentelemetry.trace import Span
 
     from otel_llm.instrumentation.recording import Recording
     from otel_llm.instrumentation.runtime import Runtime
@@ -36,8 +38,11 @@ Attached = tuple["Context", "Token[Context]"]
 TRACEPARENT: Final = "traceparent"
 SLO_CLASS_HEADER: Final = "x-slo-class"
 _READ: Final = frozenset({TRACEPARENT, "tracestate", "baggage", SLO_CLASS_HEADER})
+_READ_BYTES: Final = frozenset(name.encode() for name in _READ)
 _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What comes from a network may be a class's name and nothing else: it becomes an attribute, a label, a line."""
+_SERVER_INSTRUMENTATIONS: Final = ("opentelemetry.instrumentation.asgi", "opentelemetry.instrumentation.wsgi")
+"""What OpenTelemetry's instrumentations of web frameworks are built on: loaded, the current span is theirs to set."""
 
 _trace_context: Final = TraceContextTextMapPropagator()
 _baggage: Final = W3CBaggagePropagator()
@@ -117,6 +122,35 @@ def extract(headers: Iterable[tuple[bytes, bytes]]) -> Context:
         runtime.warn(bug)
         return current
     return context
+
+
+def carries(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request's headers (names in lower case) carry anything that `extract` reads."""
+    return any(name in _READ_BYTES for name, _ in headers)
+
+
+def around(context: Context, span: Span) -> Context | None:
+    """Return what is to be current around an application that serves a request; None where nothing is propagated.
+
+    That is the request's baggage and SLO class from `context`, with `span` as the current span. A span that is current
+    already stays, and none is set where OpenTelemetry instruments the server: its span would become INTERNAL. Never
+    raises.
+    """
+    try:
+        running = runtime.running()
+        if running is None or not running.propagate:
+            return None
+        present = trace.get_current_span()
+        theirs = present.get_span_context().is_valid or any(name in sys.modules for name in _SERVER_INSTRUMENTATIONS)
+        return trace.set_span_in_context(present if theirs else span, context)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+
+
+def enter(context: Context | None) -> Attached | None:
+    """Make a context current; `detach` what is returned in the same frame. None changes nothing."""
+    return None if context is None else (context, otel_context.attach(context))
 
 
 def admitted(running: Runtime | None, stated: object) -> str | None:

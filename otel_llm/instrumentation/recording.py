@@ -11,7 +11,7 @@ from opentelemetry.trace import TraceFlags
 from otel_llm import semconv
 from otel_llm.export import threads
 from otel_llm.export.records import Origin
-from otel_llm.instrumentation import gpu, request_span
+from otel_llm.instrumentation import gpu, request_span, served
 from otel_llm.instrumentation.choices import Choices
 from otel_llm.instrumentation.guard import inert_on_bug
 from otel_llm.instrumentation.metrics import of_chunks, of_request
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from opentelemetry.context import Context
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import SpanContext
 
     from otel_llm.export.records import AttributeValue, Segment
@@ -69,6 +70,7 @@ class Recording:
         self._choices: Choices | None = None
         self._span: RequestSpan | None = None
         self._done = False
+        self._announced = False
         self._presence = Presence(host.clock_ns, request.commit_ns)
         self._facts: dict[str, AttributeValue] = {}
         self._unsaid: Mapping[str, AttributeValue] = {}
@@ -82,11 +84,11 @@ class Recording:
     @property
     def announced(self) -> bool:
         """Return whether segment 0 was sent."""
-        return self._span is not None
+        return self._announced
 
     @property
     def context(self) -> SpanContext | None:
-        """Return the request span's context, None before the request was announced."""
+        """Return the request span's context, None before there is one."""
         return None if self._span is None else self._span.context
 
     @property
@@ -102,27 +104,49 @@ class Recording:
         return None if due_ns is None else due_ns - self._request.offset_ns
 
     @inert_on_bug
-    def announce(self, context: Context) -> None:
-        """Send segment 0: somebody waits. The request span is begun, or found, in `context`."""
-        if self._done or self.announced:
-            return
+    def begin(self, context: Context) -> None:
+        """Begin the request span in `context`, without a word of what it stands for: that may never be announced."""
+        if not self._done and self._span is None:
+            self._span = self._span_in(context, self._host.resource(), {}, {})
+
+    def _span_in(
+        self,
+        context: Context,
+        resource: Resource,
+        ours: Mapping[str, AttributeValue],
+        gen_ai: Mapping[str, AttributeValue],
+    ) -> RequestSpan:
         request, host = self._request, self._host
-        commit_ns = request.commit_ns + request.offset_ns
-        resource = host.resource()
-        self._span = request_span.begin(
+        return request_span.begin(
             context,
             host.provider(),
             resource,
             request.name,
-            commit_ns,
-            request.ours,
-            {**request.gen_ai, **request.span_only},
+            request.commit_ns + request.offset_ns,
+            ours,
+            gen_ai,
             host.getrandbits,
             lambda record: host.send([record]),
             server=request.server,
         )
+
+    @inert_on_bug
+    def announce(self, context: Context) -> None:
+        """Send segment 0: somebody waits. The request span is begun, or found, in `context`, unless it was before."""
+        if self._done or self._announced:
+            return
+        self._announced = True
+        request, host = self._request, self._host
+        commit_ns = request.commit_ns + request.offset_ns
+        resource = host.resource()
+        if self._span is None:
+            self._span = self._span_in(context, resource, request.ours, {**request.gen_ai, **request.span_only})
+        else:
+            self._span.say({**request.gen_ai, **request.span_only, **request.ours})
         if request.server:
             self._gpu = gpu.mark()
+        elif (serving := served.current.get()) is not None:
+            serving.join(self)
         if host.sampling == "parent" and not self._span.context.trace_flags & TraceFlags.SAMPLED:
             self.append = _discard
         else:

@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from otel_llm import semconv
 from otel_llm.export.records import RequestRecord, version
+from otel_llm.instrumentation.served import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +29,9 @@ class RequestSpan(Protocol):
 
     context: SpanContext
 
+    def say(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Say what the span, which was begun without attributes, stands for."""
+
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
     ) -> None:
@@ -41,6 +45,10 @@ class AttachedSpan:
         self._span = span
         self.context = span.get_span_context()
         span.set_attributes(ours)
+
+    def say(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Say what the span stands for."""
+        self._span.set_attributes(attributes)
 
     def end(
         self,
@@ -60,6 +68,10 @@ class StartedSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
         self.context = span.get_span_context()
+
+    def say(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Say what the span stands for."""
+        self._span.set_attributes(attributes)
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
@@ -99,6 +111,10 @@ class OwnSpan:
             trace_flags=parent.trace_flags if parent is not None else TraceFlags(TraceFlags.SAMPLED),
             trace_state=parent.trace_state if parent is not None else None,
         )
+
+    def say(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Say what the span stands for."""
+        self._attributes = {**self._attributes, **attributes}
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
@@ -141,15 +157,18 @@ def begin(
     """Return the request span of a request that was committed at `start_ns` (unix ns) in `context`.
 
     `ours` are the attributes under `otel_llm.`, which an attached span gets too; `gen_ai` the others. In a `server` its
-    parent is the client's span, or the server span that somebody already opened for it.
+    parent is the client's span, or the server span that somebody already opened for it. A client's is in the trace of
+    the request that is being served, if there is one.
     """
     current = trace.get_current_span(context)
-    parent = current.get_span_context()
+    if is_inference(current):
+        return AttachedSpan(current, ours)
+    if not server:
+        context = within(context)
+    parent = trace.get_current_span(context).get_span_context()
     kind = SpanKind.CLIENT
     if server:
         kind = SpanKind.INTERNAL if parent.is_valid and not parent.is_remote else SpanKind.SERVER
-    if is_inference(current):
-        return AttachedSpan(current, ours)
     attributes = {**gen_ai, **ours}
     if has_provider(provider):
         tracer = provider.get_tracer(semconv.SCOPE_NAME, version())

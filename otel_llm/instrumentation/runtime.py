@@ -74,6 +74,7 @@ class Runtime:
         self.slo_classes = None if slo_classes is None else frozenset(slo_classes)
         self.propagate = propagate
         self.refused_classes = 0  # SLO classes that came with requests and are not known here
+        self.refused_replies = 0  # replies of a server's recorded paths that were no streams
         self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
         self._names = names
         self.tally = Tally()
@@ -155,6 +156,13 @@ class Runtime:
         self.refused_classes += 1
         if self.refused_classes == 1:  # the name is not repeated: it may be anything
             _log.warning("otel_llm: a request named an SLO class that is not among slo_classes; it gets the default")
+
+    def refuse_reply(self, where: str, content_type: str, remedy: str) -> None:
+        """Take note that a server answered at a recorded path with a reply of no token; say so, once."""
+        self.refused_replies += 1
+        if self.refused_replies == 1:
+            sort = content_type or "no content type"
+            _log.warning("otel_llm: a reply of %s (%s) shows no tokens. %s", where, sort, remedy)
 
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""

@@ -1,14 +1,22 @@
-"""A request that is being served: where the HTTP side of a server and the engine under it meet.
+"""A request that is being served: where the HTTP side of a server meets the engine or the model calls under it.
 
-The ASGI middleware knows how a reply ended for its reader; an engine's plugin knows when each token was made. Where
-both are active there is one recording: the middleware's, whose tokens the engine tells.
+The middleware knows how a reply ended for its reader; an engine's plugin knows when each token was made. Where both are
+active there is one recording: the middleware's, whose tokens the engine tells. In a gateway the calls that the handler
+makes belong to the request: they join its trace, and end when its client leaves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
+from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT
@@ -16,10 +24,16 @@ from otel_llm.export.records import CONTENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext
+
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.choices import Reader
     from otel_llm.instrumentation.chunks import Reading
     from otel_llm.instrumentation.recording import Recording
+
+MAX_CALLS: Final = 256
+"""Model calls of one request that end when its client leaves: the newest."""
 
 
 class ServedReader:
@@ -69,19 +83,35 @@ class ServedReader:
 class Served:
     """One request on its way through a server.
 
-    `recording` is None until the request's body says that it is a stream. `kinds` has the kind of the text that was
-    sent last, by choice: what an engine's tokens are is only known there. `prompts` is how many prompts the request
-    has, each with choices of its own.
+    `context` holds the trace, baggage and SLO class that the request's headers carry. `recording` is None until the
+    request's body says that it is a stream. `kinds` has the kind of the text that was sent last, by choice: only there
+    is known what an engine's tokens are. `prompts` is how many prompts the request has, each with choices of its own.
     """
 
-    __slots__ = ("_facts", "kinds", "prompts", "reader", "recording")
+    __slots__ = (
+        "_beginning",
+        "_begun",
+        "_calls",
+        "_facts",
+        "context",
+        "kinds",
+        "prompts",
+        "reader",
+        "recording",
+        "span",
+    )
 
-    def __init__(self, reader: ServedReader) -> None:
+    def __init__(self, reader: ServedReader, context: Context) -> None:
         self.reader = reader
+        self.context = context
         self.recording: Recording | None = None
         self.prompts = 1
         self.kinds: dict[int, int] = {}
+        self.span = ServedSpan(self)
+        self._beginning: threading.RLock | None = None
+        self._begun = False
         self._facts: list[Callable[[], Mapping[str, AttributeValue]]] = []
+        self._calls: deque[weakref.ref[Recording]] = deque(maxlen=MAX_CALLS)
 
     @property
     def open(self) -> bool:
@@ -110,6 +140,76 @@ class Served:
             with contextlib.suppress(Exception):  # one engine's failure is not the recording's
                 self.recording.attributes(source())
 
+    def hold(self, recording: Recording) -> None:
+        """Have a recording that is announced later, if ever; its span begins when something asks for a parent."""
+        self.recording = recording
+        self._beginning = threading.RLock()
+
+    def announce(self) -> None:
+        """Announce the recording that is held."""
+        if self.recording is not None and self._beginning is not None:
+            with self._beginning:
+                self._begun = True
+                self.recording.announce(self.surroundings())
+
+    def join(self, call: Recording) -> None:
+        """Remember a model call that is made for this request, weakly."""
+        self._calls.append(weakref.ref(call))
+
+    def leave(self) -> None:
+        """End the recordings of the model calls made so far: the client of this request left."""
+        for found in list(self._calls):
+            if (call := found()) is not None:
+                call.closed()
+
+    def surroundings(self) -> Context:
+        """Return the context in which the request's span begins: that of a span opened around us, else the headers'.
+
+        A server instrumentation beneath the middleware opens its span after the headers were read here.
+        """
+        current = trace.get_current_span()
+        if current is self.span or not current.get_span_context().is_valid:
+            return self.context
+        return otel_context.get_current()
+
+    def span_context(self) -> SpanContext:
+        """Return the request span's context; while there is none, that of the span that the headers carry."""
+        recording = self.recording
+        own = None if recording is None else recording.context
+        if own is None and recording is not None and self._beginning is not None:
+            with self._beginning:  # handlers ask from several threads; a span processor may ask while it begins
+                if not self._begun:
+                    self._begun = True
+                    recording.begin(self.surroundings())
+            own = recording.context
+        return trace.get_current_span(self.context).get_span_context() if own is None else own
+
+
+class ServedSpan(NonRecordingSpan):
+    """The current span around an application: the request's own as soon as there is one, the client's until then."""
+
+    def __init__(self, served: Served) -> None:
+        super().__init__(INVALID_SPAN_CONTEXT)
+        self._served = served
+
+    def get_span_context(self) -> SpanContext:
+        """Return the context of the span that this one stands for."""
+        return self._served.span_context()
+
 
 current: Final[ContextVar[Served | None]] = ContextVar("otel_llm_served", default=None)
 """The request that this task serves; set and reset in one frame, around the application."""
+
+
+def within(context: Context) -> Context:
+    """Return the context in which the span of a model call begins: `context`, in the trace of the request served.
+
+    Another trace is current where a server instrumentation began one of its own for a request that carried none.
+    """
+    serving = current.get()
+    if serving is None or not serving.open:
+        return context
+    own = serving.span_context()
+    if not own.is_valid or trace.get_current_span(context).get_span_context().trace_id == own.trace_id:
+        return context
+    return trace.set_span_in_context(NonRecordingSpan(own), context)

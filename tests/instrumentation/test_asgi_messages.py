@@ -276,7 +276,7 @@ def test_two_requests_at_once_are_two_streams(recorder: Recorded) -> None:
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
-        *((Exchange, method) for method in ("__init__", "_take", "_begin", "_starts", "_sends", "_left")),
+        *((Exchange, method) for method in ("__init__", "take", "_begin", "starts", "sends", "left")),
         (served.Served, "tell_facts"),
     ],
 )

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -86,26 +86,10 @@ class Application:
             self.closed += 1
 
 
-class AsgiServer:
-    """Runs an ASGI application on uvicorn, on a free port, in a thread of its own."""
+class Served:
+    """A server on `port` of this machine, and how a test asks it."""
 
-    def __init__(self, app: Any) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.base_url = f"http://127.0.0.1:{self.port}/v1"
-        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        until(lambda: self._server.started)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(GATE_S)
-        self._listener.close()
+    port: int
 
     def connect(self, body: Json | bytes, path: str = "/v1/chat/completions", **headers: str) -> socket.socket:
         """Send a request; return the connection, of which nothing was read."""
@@ -120,6 +104,28 @@ class AsgiServer:
         """Return all that the server says to a request, to the end of the connection."""
         with self.connect(body, path, **headers) as connection:
             return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+class AsgiServer(Served):
+    """Runs an ASGI application on uvicorn, on a free port, in a thread of its own."""
+
+    def __init__(self, app: Any, lifespan: Literal["on", "off"] = "on") -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{self.port}/v1"
+        config = uvicorn.Config(app, log_config=None, lifespan=lifespan, timeout_graceful_shutdown=5)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        until(lambda: self._server.started)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(GATE_S)
+        self._listener.close()
 
 
 def until(happened: Callable[[], object]) -> None:

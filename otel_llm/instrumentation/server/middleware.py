@@ -1,0 +1,119 @@
+"""What the middlewares of ASGI and WSGI have in common: which requests are recorded, from when, and by what name."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from opentelemetry import trace
+
+from otel_llm.instrumentation import propagation, runtime
+from otel_llm.instrumentation.exchange import Exchange
+from otel_llm.instrumentation.server.own import Endpoints, Own, OwnExchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from opentelemetry.context import Context
+
+    from otel_llm.instrumentation.exchange import Headers
+    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.server.own import Count, Kind
+
+    Address = tuple[str, int | None]
+
+ENGINES: Final = ("vllm", "sglang", "transformers")
+"""The provider where none is stated: the first of these that this process has imported."""
+INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
+
+_log: Final = logging.getLogger("otel_llm")
+
+
+class Middleware:
+    """Decides what is recorded of a server's requests; a subclass passes them through.
+
+    `provider` is the `gen_ai.provider.name` on what is recorded, default the engine that is found in this process.
+    `instance` says which replica this is (`otel_llm.instance`), default the variable OTEL_LLM_INSTANCE, else
+    `host:port`. `paths` are endpoints of the application's own, exact or with a trailing `*`, beside those of the known
+    APIs. Each server-sent event, line or piece of text that they stream is a chunk: `kind(chunk)` says what it carries
+    (`content`, `reasoning`, `tool`, or None for no token; default: content), `count(chunk)` how many tokens (default:
+    one); `chunk` is the event's data, the line, or the piece, as text. Raises ValueError for paths that are none.
+    """
+
+    stack: ClassVar[str]
+    """What records, by name."""
+
+    def __init__(
+        self,
+        app: Any,
+        provider: str | None = None,
+        instance: str | None = None,
+        *,
+        paths: Iterable[str] = (),
+        kind: Kind | None = None,
+        count: Count | None = None,
+    ) -> None:
+        self._app = app
+        self._provider = provider
+        self._instance = instance or os.environ.get(INSTANCE_VARIABLE) or None
+        self._endpoints = Endpoints(paths, kind, count)
+        self._started = False
+        self._failed = False
+
+    def _exchange(
+        self, method: str, path: str, headers: Callable[[], Headers], address: Callable[[], Address | None]
+    ) -> Exchange | None:
+        """Return what listens to a request that may be answered by a stream, None for all others. Raises nothing."""
+        try:
+            endpoint = self._endpoints.find(method, path)
+            running = None if endpoint is None else self._running()
+            if endpoint is None or running is None:
+                return None
+            server = address()
+            instance = self._instance or (None if server is None else _instance(server[1]))
+            provider = self._provider or next((name for name in ENGINES if name in sys.modules), None)
+            known: dict[str, Any] = {"provider": provider, "instance": instance, "stack": self.stack}
+            if isinstance(endpoint, Own):
+                return OwnExchange(running, headers(), server, own=endpoint, method=method, **known)
+            return Exchange(running, headers(), server, api=endpoint, **known)
+        except Exception as bug:  # noqa: BLE001
+            runtime.warn(bug)
+            return None
+
+    def _running(self) -> Runtime | None:
+        """Return the recorder, started by the first who asks: at the start of the server, where that is reported.
+
+        Once: a recorder that was stopped is not started again.
+        """
+        if self._started:
+            return runtime.running()
+        if self._failed or runtime.disabled():
+            self._failed = True
+            return None
+        try:
+            running = runtime.start(runtime.configured)
+        except Exception as bug:  # noqa: BLE001  bad settings: they are as bad for the next request
+            self._failed = True
+            _log.warning("otel_llm cannot start and records nothing", exc_info=bug)
+            return None
+        self._started = True
+        return running
+
+
+def handed_on(headers: Headers) -> Context | None:
+    """Return what is to be current around an application whose reply is not recorded; None: as it is."""
+    try:
+        if runtime.running() is None or not propagation.carries(headers):
+            return None
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+    context = propagation.extract(headers)
+    return propagation.around(context, trace.get_current_span(context))
+
+
+def _instance(port: int | None) -> str:
+    return socket.gethostname() if port is None else f"{socket.gethostname()}:{port}"

@@ -1,0 +1,361 @@
+"""A gateway's request and the model calls that its handler makes: one trace, one class, one end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import types
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+from support.asgi_server import AsgiServer, until
+from support.gateways import BODIES, QUESTION, SETTINGS, by_async_sdk, event, gateway
+from support.recorded import Recorded, Stream, ids
+from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
+
+import otel_llm
+from otel_llm import semconv
+from otel_llm.instrumentation import propagation
+from otel_llm.instrumentation.asgi import StreamMiddleware
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CAME = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x_slo_class": "voice"}
+STREAMED = {**QUESTION, "stream": True}
+
+
+@pytest.fixture
+def model(server: SseServer) -> SseServer:
+    server.replies["m"] = whole(3)
+    return server
+
+
+def rows(recorder: Recorded) -> dict[str, tuple[ReadableSpan, Stream]]:
+    """Return the request span and the stream of the client's side and of the server's."""
+    until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 2)
+    streams = {stream.parents[0]: stream for stream in recorder.streams()}
+    spans = [span for span in recorder.requests() if ids(span.context) in streams]
+    return {str((span.attributes or {})[semconv.MEASURED_AT]): (span, streams[ids(span.context)]) for span in spans}
+
+
+def classes(sides: dict[str, tuple[ReadableSpan, Stream]]) -> set[object]:
+    return {(stream.segments[0].attributes or {}).get(semconv.SLO_CLASS) for _, stream in sides.values()}
+
+
+@pytest.mark.parametrize("came", [CAME, {}], ids=["from a traced client", "from a browser"])
+@pytest.mark.parametrize("body", BODIES)
+def test_both_rows_share_trace_and_class(body: str, came: dict[str, str], model: SseServer, recorder: Recorded) -> None:
+    with AsgiServer(StreamMiddleware(gateway(model.url, BODIES[body]))) as server:
+        assert b"[DONE]" in server.post(STREAMED, **came)
+    sides = rows(recorder)
+    (calling, called), (serving, served) = sides["client"], sides["server"]
+    assert ids(calling.parent) == ids(serving.context)
+    assert (called.outcome, served.outcome) == ("completed", "completed")
+    assert (called.last[semconv.TOKENS], served.last[semconv.TOKENS]) == (3, 3)
+    assert classes(sides) == {"voice" if came else None}
+    assert serving.kind is SpanKind.SERVER
+    if came:
+        assert serving.parent is not None
+        assert f"{serving.parent.span_id:016x}" == SPAN
+
+
+def test_a_sync_endpoint_in_a_thread(model: SseServer, recorder: Recorded) -> None:
+    with AsgiServer(StreamMiddleware(gateway(model.url))) as server:
+        assert b"[DONE]" in server.post(STREAMED, "/sync/chat/completions", content_type="application/json", **CAME)
+    sides = rows(recorder)
+    assert ids(sides["client"][0].parent) == ids(sides["server"][0].context)
+    assert classes(sides) == {"voice"}
+
+
+def test_a_path_that_is_not_recorded_hands_trace_and_class_on(model: SseServer, recorder: Recorded) -> None:
+    with AsgiServer(StreamMiddleware(gateway(model.url))) as server:
+        server.post(STREAMED, "/chat", **CAME)
+    [calling] = recorder.requests()
+    assert calling.parent is not None
+    assert (f"{calling.parent.trace_id:032x}", f"{calling.parent.span_id:016x}") == (TRACE, SPAN)
+    assert (recorder.stream().segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
+
+
+def test_a_background_task_calls_within_the_request(model: SseServer, recorder: Recorded) -> None:
+    async def remember(url: str) -> None:
+        async for _ in by_async_sdk(url):
+            pass
+
+    with AsgiServer(StreamMiddleware(gateway(model.url, background=remember))) as server:
+        server.post(STREAMED, **CAME)
+        until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 3)
+    assert [stream.outcome for stream in recorder.streams()] == ["completed"] * 3
+    assert {span.context.trace_id for span in recorder.requests() if span.context} == {int(TRACE, 16)}
+
+
+def test_spans_of_the_application_join_the_trace(model: SseServer) -> None:
+    spans, segments = InMemorySpanExporter(), InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    otel_llm.instrument(exporter=segments, tracer_provider=provider)
+
+    async def body(url: str) -> AsyncIterator[str]:
+        with provider.get_tracer("mine").start_as_current_span("step"):
+            async for data in by_async_sdk(url):
+                yield data
+
+    try:
+        with AsgiServer(StreamMiddleware(gateway(model.url, body))) as server:
+            server.post(STREAMED)
+        by_name = {(span.name, span.kind): span for span in spans.get_finished_spans()}
+        serving = by_name["chat m", SpanKind.SERVER]
+        step = by_name["step", SpanKind.INTERNAL]
+        assert ids(step.parent) == ids(serving.context)
+        assert ids(by_name["chat m", SpanKind.CLIENT].parent) == ids(step.context)
+        assert trace.get_current_span() is trace.INVALID_SPAN
+    finally:
+        otel_llm.uninstrument()
+
+
+def test_nothing_is_current_after_a_request(model: SseServer, recorder: Recorded) -> None:
+    async def main() -> list[object]:
+        seen: list[object] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(baggage.get_baggage(semconv.SLO_CLASS))
+
+        headers = [(b"x-slo-class", b"voice")]
+        for path in ("/chat", "/v1/chat/completions"):
+            scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+            await StreamMiddleware(app)(scope, None, None)  # type: ignore[arg-type]
+            seen.append(baggage.get_baggage(semconv.SLO_CLASS))
+        return seen
+
+    assert asyncio.run(main()) == ["voice", None, "voice", None]
+
+
+def test_nothing_is_attached_where_propagation_is_off(model: SseServer) -> None:
+    otel_llm.instrument(exporter=InMemorySpanExporter(), propagate=False)
+    try:
+        context = propagation.extract([(b"x-slo-class", b"voice")])
+        assert propagation.around(context, trace.INVALID_SPAN) is None
+    finally:
+        otel_llm.uninstrument()
+
+
+# Another server instrumentation.
+
+
+class ServerSpans:
+    """A server instrumentation inside the middleware, as OpenTelemetry's are: SERVER unless a span is current."""
+
+    def __init__(self, app: Any, provider: TracerProvider) -> None:
+        self._app = app
+        self._tracer = provider.get_tracer("http")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        current = trace.get_current_span() is not trace.INVALID_SPAN
+        kind = SpanKind.INTERNAL if current else SpanKind.SERVER
+        with self._tracer.start_as_current_span("POST", kind=kind):
+            await self._app(scope, receive, send)
+
+
+def test_a_server_instrumentation_inside_keeps_its_kind_and_is_the_parent(
+    model: SseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "opentelemetry.instrumentation.asgi"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    otel_llm.instrument(exporter=InMemorySpanExporter(), tracer_provider=provider)
+    try:
+        with AsgiServer(StreamMiddleware(ServerSpans(gateway(model.url), provider))) as server:
+            server.post(STREAMED)
+        by_kind = {span.kind: span for span in spans.get_finished_spans()}
+        outer = by_kind[SpanKind.SERVER]
+        assert outer.name == "POST"
+        assert ids(by_kind[SpanKind.INTERNAL].parent) == ids(outer.context)
+        assert ids(by_kind[SpanKind.CLIENT].parent) == ids(outer.context)
+    finally:
+        otel_llm.uninstrument()
+
+
+def test_a_trace_that_an_instrumentation_began_later_does_not_part_the_rows(
+    model: SseServer, monkeypatch: pytest.MonkeyPatch, recorder: Recorded
+) -> None:
+    """Django's opens its span behind the body, hence in a trace of its own where none came with the request."""
+    name = "opentelemetry.instrumentation.asgi"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    provider = TracerProvider()
+
+    async def body(url: str) -> AsyncIterator[str]:
+        with provider.get_tracer("http").start_as_current_span("POST", kind=SpanKind.SERVER):
+            async for data in by_async_sdk(url):
+                yield data
+
+    with AsgiServer(StreamMiddleware(gateway(model.url, body))) as server:
+        server.post(STREAMED)
+    sides = rows(recorder)
+    assert ids(sides["client"][0].parent) == ids(sides["server"][0].context)
+
+
+# A browser that leaves.
+
+
+@pytest.fixture
+def gate(server: SseServer) -> Iterator[Gate]:
+    """A model that sends three words, and three more behind a gate."""
+    held = Gate()
+    server.replies["m"] = Reply([*words(3), held, *words(3), chunk(finish="stop"), DONE])
+    yield held
+    held.open()
+
+
+def leave_after_three(server: AsgiServer) -> None:
+    with server.connect(STREAMED, **CAME) as connection:
+        got = b""
+        while b"word2" not in got:
+            got += connection.recv(65536)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_browser_that_leaves_cancels_both(body: str, gate: Gate, server: SseServer, recorder: Recorded) -> None:
+    with AsgiServer(StreamMiddleware(gateway(server.url, BODIES[body]))) as serving:
+        leave_after_three(serving)
+        sides = rows(recorder)
+        gate.open()
+    assert [sides[side][1].outcome for side in ("client", "server")] == ["cancelled", "cancelled"]
+    assert [sides[side][1].last[semconv.TOKENS] for side in ("client", "server")] == [3, 3]
+    assert classes(sides) == {"voice"}
+
+
+def test_what_is_read_after_that_passes_uncounted(gate: Gate, server: SseServer, recorder: Recorded) -> None:
+    got: list[str] = []
+    finished = threading.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def body(url: str) -> AsyncIterator[str]:
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def read(alone: bool) -> None:
+            async with openai.AsyncOpenAI(base_url=url, **SETTINGS) as client:
+                async for one in await client.chat.completions.create(**QUESTION, stream=True):
+                    if alone and one.choices[0].delta.content:
+                        got.append(one.choices[0].delta.content)
+                        await queue.put(event(one))
+            if alone:
+                finished.set()
+
+        tasks.extend(asyncio.create_task(read(alone)) for alone in (True, False))
+        while (data := await queue.get()) is not None:
+            yield data
+
+    with AsgiServer(StreamMiddleware(gateway(server.url, body))) as serving:
+        leave_after_three(serving)
+        until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 3)
+        gate.open()
+        until(finished.is_set)
+    assert got == [f"word{i} " for i in (0, 1, 2, 0, 1, 2)]
+    assert [stream.outcome for stream in recorder.streams()] == ["cancelled"] * 3
+    assert max(int(str(stream.last[semconv.TOKENS])) for stream in recorder.streams()) == 3
+
+
+def test_a_call_behind_the_whole_reply_goes_on(gate: Gate, server: SseServer, recorder: Recorded) -> None:
+    """A background task's: the client that hung up had all that it asked for."""
+    server.replies["short"] = whole(1)
+    begun = threading.Event()
+
+    async def short(url: str) -> AsyncIterator[str]:
+        async with openai.AsyncOpenAI(base_url=url, **SETTINGS) as client:
+            async for one in await client.chat.completions.create(**{**QUESTION, "model": "short"}, stream=True):
+                yield event(one)
+
+    async def remember(url: str) -> None:
+        async for data in by_async_sdk(url):
+            if "word2" in data:
+                begun.set()
+
+    with AsgiServer(StreamMiddleware(gateway(server.url, short, background=remember))) as serving:
+        serving.post(STREAMED)
+        until(begun.is_set)
+        gate.open()
+        until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 3)
+    assert [stream.outcome for stream in recorder.streams()] == ["completed"] * 3
+
+
+class Driven:
+    """A request that a test drives by hand: its handler calls the model, keeps the stream, and goes on as told."""
+
+    def __init__(self, url: str, *messages: dict[str, Any]) -> None:
+        self._url = url
+        self._messages = [{"type": "http.request", "body": b'{"model": "m", "stream": true}'}, *messages]
+        self.reached = asyncio.Event()
+        self.chunks: Any = None
+
+    async def receive(self) -> dict[str, Any]:
+        return self._messages.pop(0)
+
+    async def send(self, message: Any) -> None:
+        pass
+
+    async def call(self) -> None:
+        async with openai.AsyncOpenAI(base_url=self._url, **SETTINGS) as client:
+            self.chunks = aiter(await client.chat.completions.create(**QUESTION, stream=True))
+            await anext(self.chunks)
+            self.reached.set()
+
+    def served_by(self, app: Any) -> Any:
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+        return StreamMiddleware(app)(scope, self.receive, self.send)
+
+
+def test_a_handler_that_is_cancelled_cancels_its_calls(gate: Gate, server: SseServer, recorder: Recorded) -> None:
+    async def main() -> None:
+        driven = Driven(server.url)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            calling = asyncio.create_task(driven.call())  # of its own: the handler's cancellation does not reach it
+            await calling
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(driven.served_by(app))
+        await driven.reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [stream.outcome for stream in recorder.streams()] == ["cancelled", "cancelled"]
+        gate.open()
+
+    asyncio.run(main())
+
+
+def test_a_disconnect_behind_the_whole_reply_ends_no_call(gate: Gate, server: SseServer, recorder: Recorded) -> None:
+    async def main() -> None:
+        driven = Driven(server.url, {"type": "http.disconnect"})
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send(
+                {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+            )
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+            async with openai.AsyncOpenAI(base_url=server.url, **SETTINGS) as client:
+                chunks = aiter(await client.chat.completions.create(**QUESTION, stream=True))
+                await anext(chunks)
+                assert (await receive())["type"] == "http.disconnect"
+                gate.open()
+                async for _ in chunks:
+                    pass
+
+        await driven.served_by(app)
+
+    asyncio.run(main())
+    assert [stream.outcome for stream in recorder.streams()] == ["completed", "completed"]
+    assert recorder.streams()[1].last[semconv.TOKENS] == 6

@@ -1,0 +1,319 @@
+"""Endpoints of the application's own: what counts as a token there, and what is no stream."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from support.asgi_server import AsgiServer, until
+from support.gateways import by_async_sdk
+from support.recorded import Recorded, ids
+from support.sse_server import GATE_S, Gate, Reply, SseServer, whole, words
+
+from otel_llm import semconv
+from otel_llm.instrumentation.asgi import StreamMiddleware
+from otel_llm.instrumentation.server.forms import Lines
+
+EVENTS = [b": hello\n\n", b"event: delta\ndata: one\n\n", b"data: two\n\nda", b"ta: three\n\n", b"data: [DONE]\n\n"]
+LINES = [b'{"t":"one"}\n{"t":', b'"two"}\r\n\n', b'{"t":"three"}']
+TEXT = [b"one ", b"two ", b"three"]
+
+
+def app(answer: Any, methods: Sequence[str] = ("GET", "POST")) -> Starlette:
+    return Starlette(routes=[Route("/{path:path}", answer, methods=list(methods))])
+
+
+def streaming(pieces: Sequence[bytes], content_type: str | None, **headers: str) -> Starlette:
+    async def body() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async def answer(request: Request) -> Response:
+        stated = {name.replace("_", "-"): value for name, value in headers.items()}
+        return StreamingResponse(body(), media_type=content_type, headers=stated)
+
+    return app(answer)
+
+
+def ask(application: Any, path: str = "/chat", body: bytes = b"hello", **settings: Any) -> bytes:
+    with AsgiServer(StreamMiddleware(application, **{"paths": ["/chat"], **settings})) as server:
+        return server.post(body, path)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "content_type"),
+    [
+        (EVENTS, "text/event-stream"),
+        (LINES, "application/x-ndjson"),
+        ([b"\x1e" + line for line in (b'{"t":1}\n', b'{"t":2}\n', b'{"t":3}\n')], "application/json-seq"),
+        (TEXT, "text/plain; charset=utf-8"),
+        (TEXT, None),
+    ],
+)
+def test_what_a_token_is(pieces: Sequence[bytes], content_type: str | None, recorder: Recorded) -> None:
+    assert b"three" in ask(streaming(pieces, content_type)) or content_type == "application/json-seq"
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS], stream.last[semconv.TOKEN_BASIS]) == ("completed", 3, "chunk")
+    assert (stream.segments[0].attributes or {})[semconv.MEASURED_AT] == "server"
+    [request] = recorder.requests()
+    assert (request.attributes or {})[semconv.GEN_AI_OPERATION_NAME] == "chat"
+
+
+def test_kind_and_count_see_each_chunk_as_text(recorder: Recorded) -> None:
+    seen: list[str] = []
+
+    def kind(chunk: str) -> str | None:
+        seen.append(chunk)
+        found: str | None = json.loads(chunk).get("kind")
+        return found
+
+    pieces = [{"status": "searching"}, {"kind": "reasoning", "n": 2}, {"kind": "content", "n": 3}]
+    reply = b"".join(b"data: " + json.dumps(piece).encode() + b"\n\n" for piece in pieces)
+    ask(streaming([reply], "text/event-stream"), kind=kind, count=lambda chunk: int(json.loads(chunk)["n"]))
+    assert [json.loads(chunk) for chunk in seen] == pieces
+    stream = recorder.stream()
+    assert (stream.last[semconv.TOKENS], stream.last[semconv.TOKEN_BASIS]) == (5, "exact")
+    events = [event for segment in stream.segments for event in segment.events]
+    assert [(e.attributes or {}).get(semconv.TOKEN_KIND) for e in events] == ["reasoning", None]
+
+
+@pytest.mark.parametrize(
+    ("paths", "path", "tokens"),
+    [
+        (["/chat"], "/chat", 3),
+        (["/chat"], "/chats", None),
+        (["/api/*"], "/api/rooms/1", 3),
+        (["/chat"], "/v1/chat/completions", 0),  # as that API's: a chunk without choices
+        (["/v1/*"], "/v1/chat/completions", 0),
+        (["/v1/chat/completions"], "/v1/chat/completions", 3),
+    ],
+)
+def test_which_paths(paths: list[str], path: str, tokens: int | None, recorder: Recorded) -> None:
+    ask(streaming(EVENTS, "text/event-stream"), path, paths=paths)
+    assert [stream.last[semconv.TOKENS] for stream in recorder.streams()] == ([] if tokens is None else [tokens])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"paths": "/chat"}, {"paths": ["chat"]}, {"paths": ["/*/chat"]}, {"kind": str}, {"count": len}]
+)
+def test_settings_that_cannot_be(settings: Any) -> None:
+    with pytest.raises(ValueError, match="paths"):
+        StreamMiddleware(Starlette(), **settings)
+
+
+# What is no stream.
+
+
+async def as_json(request: Request) -> Response:
+    await request.body()
+    return JSONResponse({"answer": "private words"})
+
+
+async def as_text(request: Request) -> Response:
+    return PlainTextResponse("private words")
+
+
+@pytest.mark.parametrize(
+    ("application", "sort"),
+    [
+        (app(as_json), "application/json"),
+        (app(as_text), "text/plain"),
+        (streaming([b"\x1f\x8b"], "text/event-stream", content_encoding="gzip"), "text/event-stream"),
+    ],
+    ids=["JSON", "with a length", "compressed"],
+)
+def test_a_reply_that_is_no_stream_is_said_once_and_not_recorded(
+    application: Any, sort: str, recorder: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "otel_llm"):
+        for _ in range(2):
+            ask(application, paths=["/ch*"])
+    assert recorder.spans() == ()
+    [warned] = caplog.messages
+    assert "/ch*" in warned
+    assert sort in warned
+    assert "application/x-ndjson" in warned
+    assert "private" not in warned
+
+
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "HEAD"])
+def test_a_page_or_a_preflight_is_passed_over(
+    method: str, recorder: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    with AsgiServer(StreamMiddleware(app(as_text, ["GET", "OPTIONS"]), paths=["/chat"])) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request(method, "/chat")
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert recorder.spans() == ()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("content_type", "tokens"), [("text/html", []), ("text/event-stream", [3])])
+def test_of_a_get_only_a_type_made_for_streams_counts(content_type: str, tokens: list[int], recorder: Recorded) -> None:
+    with AsgiServer(StreamMiddleware(streaming(EVENTS, content_type), paths=["/chat"])) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("GET", "/chat")
+        assert b"three" in connection.getresponse().read()
+        connection.close()
+    assert [stream.last[semconv.TOKENS] for stream in recorder.streams()] == tokens
+
+
+@pytest.mark.parametrize("status", [204, 307])
+def test_a_reply_without_a_body_is_passed_over(
+    status: int, recorder: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(status_code=status)
+
+    ask(app(answer))
+    assert recorder.spans() == ()
+    assert caplog.messages == []
+
+
+def test_a_stream_without_a_token_is_said(recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "otel_llm"):
+        ask(streaming(EVENTS, "text/event-stream"), kind=lambda chunk: None)
+    assert recorder.stream().last[semconv.TOKENS] == 0
+    [warned] = caplog.messages
+    assert "`kind`" in warned
+
+
+def test_a_known_path_that_answers_with_json_though_asked_to_stream(
+    recorder: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "otel_llm"):
+        ask(app(as_json), "/v1/chat/completions", json.dumps({"model": "m", "stream": True}).encode())
+    assert recorder.stream().outcome == "error"
+    [request] = recorder.requests()
+    assert (request.attributes or {})[semconv.ERROR_TYPE] == "not_a_stream"
+    [warned] = caplog.messages
+    assert "/chat/completions" in warned
+
+
+# How it ends.
+
+
+def test_a_failure(recorder: Recorded) -> None:
+    async def answer(request: Request) -> Response:
+        return JSONResponse({"error": "busy"}, 503)
+
+    ask(app(answer))
+    assert recorder.stream().outcome == "error"
+    [request] = recorder.requests()
+    assert (request.attributes or {})[semconv.ERROR_TYPE] == "503"
+
+
+def test_a_callback_that_fails_costs_the_row_alone(recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    def kind(chunk: str) -> str:
+        raise KeyError(chunk)
+
+    with caplog.at_level(logging.WARNING, "otel_llm"):
+        assert b"three" in ask(streaming(EVENTS, "text/event-stream"), kind=kind)
+    assert len(caplog.messages) == 1
+
+
+def test_segment_0_leaves_with_the_head(recorder: Recorded) -> None:
+    waits = threading.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        await asyncio.to_thread(waits.wait, GATE_S)
+        yield b"data: one\n\n"
+
+    async def answer(request: Request) -> Response:
+        return StreamingResponse(body(), media_type="text/event-stream")
+
+    application = StreamMiddleware(app(answer), paths=["/chat"])
+    with AsgiServer(application) as server, server.connect(b"hello", "/chat") as connection:
+        until(lambda: recorder.streams())
+        waits.set()
+        assert b"one" in b"".join(iter(lambda: connection.recv(65536), b""))
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 1)
+
+
+# As a gateway.
+
+
+def gateway(url: str) -> Starlette:
+    async def answer(request: Request) -> Response:
+        chunks = by_async_sdk(url)
+        first = await anext(chunks)  # the call is made before the reply's head
+
+        async def body() -> AsyncIterator[str]:
+            yield first
+            async for data in chunks:
+                yield data
+
+        return StreamingResponse(body(), media_type="text/event-stream")
+
+    return app(answer)
+
+
+def test_a_call_before_the_head_is_in_the_requests_trace(server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = whole(3)
+    ask(gateway(server.url))
+    by_side = {str((span.attributes or {})[semconv.MEASURED_AT]): span for span in recorder.requests()}
+    assert ids(by_side["client"].parent) == ids(by_side["server"].context)
+    assert [stream.outcome for stream in recorder.streams()] == ["completed", "completed"]
+
+
+def test_a_call_for_a_reply_that_is_no_stream_keeps_its_parent(server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = whole(3)
+
+    async def answer(request: Request) -> Response:
+        return JSONResponse([data async for data in by_async_sdk(server.url)])
+
+    ask(app(answer))
+    assert recorder.stream().outcome == "completed"
+    by_side = {(span.attributes or {}).get(semconv.MEASURED_AT): span for span in recorder.requests()}
+    assert ids(by_side["client"].parent) == ids(by_side[None].context)
+    assert semconv.GEN_AI_OPERATION_NAME not in (by_side[None].attributes or {})  # no row comes of it
+
+
+def test_a_client_that_leaves_before_the_first_token(server: SseServer, recorder: Recorded) -> None:
+    held = Gate()
+    server.replies["m"] = Reply([held, *words(1)])
+    gone = threading.Event()
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        calling = asyncio.ensure_future(anext(by_async_sdk(server.url)))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+        await asyncio.wait([calling])
+
+    with AsgiServer(StreamMiddleware(waits, paths=["/chat"]), lifespan="off") as serving:
+        with serving.connect(b"hello", "/chat"):
+            until(lambda: recorder.streams())
+        until(gone.is_set)
+        until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 2)
+        held.open()
+    assert [stream.outcome for stream in recorder.streams()] == ["cancelled", "cancelled"]
+
+
+# Lines.
+
+
+def test_lines_in_any_pieces() -> None:
+    data = b"\x1e{}\r\n\n  \nword\nrest"
+    for size in range(1, len(data) + 1):
+        lines = Lines()
+        found = [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])]
+        assert found + lines.end() == [b"{}", b"word", b"rest"]
+
+
+def test_a_line_that_is_too_long_is_dropped() -> None:
+    lines = Lines(max_bytes=4)
+    assert lines.feed(b"12345") + lines.feed(b"6\n12\n") == [b"12"]

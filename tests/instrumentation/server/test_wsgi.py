@@ -1,0 +1,432 @@
+"""The WSGI middleware: Flask and Django on a real server, and PEP 3333 to the letter."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from wsgiref.util import FileWrapper, setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
+from support.asgi_server import AsgiServer, data_of, until
+from support.gateways import QUESTION
+from support.recorded import Recorded, ids
+from support.sse_server import DONE, Gate, Reply, SseServer, Wait, chunk, whole, words
+from support.wsgi_apps import django_asgi, django_wsgi, flask_gateway
+from support.wsgi_server import WsgiServer
+
+import otel_llm
+from otel_llm import semconv
+from otel_llm.instrumentation import asgi, exchange, served
+from otel_llm.instrumentation.server.wsgi import StreamMiddleware
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CAME = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x_slo_class": "voice", "content_type": "application/json"}
+STREAMED = {**QUESTION, "stream": True}
+EVENT_STREAM = [("Content-Type", "text/event-stream")]
+REPLY = [data_of(chunk({"content": word})) for word in ("one ", "two ")] + [data_of(DONE)]
+
+
+def flask_wsgi(url: str) -> Any:
+    app: Any = flask_gateway(url)
+    app.wsgi_app = StreamMiddleware(app.wsgi_app, paths=["/chat", "/whole"])
+    return app
+
+
+def django_on_wsgi(url: str) -> Any:
+    return StreamMiddleware(django_wsgi(url), paths=["/chat", "/text", "/whole"])
+
+
+def django_on_asgi(url: str) -> Any:
+    return asgi.StreamMiddleware(django_asgi(url), paths=["/async/chat"])
+
+
+GATEWAYS: dict[str, tuple[Callable[[str], Any], tuple[str, str]]] = {
+    "Flask": (flask_wsgi, ("/chat", "/v1/chat/completions")),
+    "Django, WSGI": (django_on_wsgi, ("/chat", "/v1/chat/completions")),
+    "Django, ASGI": (django_on_asgi, ("/async/chat", "/async/chat/completions")),
+}
+
+
+def serving(name: str, url: str) -> Any:
+    app = GATEWAYS[name][0](url)
+    return AsgiServer(app, lifespan="off") if "ASGI" in name else WsgiServer(app)
+
+
+@pytest.mark.parametrize("came", [CAME, {"content_type": "application/json"}], ids=["from a traced client", "browser"])
+@pytest.mark.parametrize("own", [True, False], ids=["own path", "known path"])
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_both_rows_share_trace_and_class(
+    name: str, own: bool, came: dict[str, str], server: SseServer, recorder: Recorded
+) -> None:
+    server.replies["m"] = whole(3)
+    with serving(name, server.url) as running:
+        assert b"[DONE]" in running.post(STREAMED, GATEWAYS[name][1][0 if own else 1], **came)
+    streams = recorder.streams()
+    assert sorted(str((s.segments[0].attributes or {})[semconv.MEASURED_AT]) for s in streams) == ["client", "server"]
+    assert [stream.outcome for stream in streams] == ["completed", "completed"]
+    assert {(s.segments[0].attributes or {}).get(semconv.SLO_CLASS) for s in streams} == {came.get("x_slo_class")}
+    by_side = {str((span.attributes or {})[semconv.MEASURED_AT]): span for span in recorder.requests()}
+    assert ids(by_side["client"].parent) == ids(by_side["server"].context)
+    if "traceparent" in came:
+        assert f"{ids(by_side['server'].parent)[1]:016x}" == SPAN
+    if name == "Flask" and not own:  # whose view reads the request; Django's does not
+        assert by_side["server"].name == "chat m"
+    # At an own path each event is a token: of the role, three words and the end.
+    assert {s.last[semconv.TOKENS] for s in streams} == ({5, 3} if own else {3})
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_a_browser_that_leaves_cancels_both(name: str, server: SseServer, recorder: Recorded) -> None:
+    gate = Gate()
+    # A WSGI server sees that its client left when it writes to it, so the model goes on.
+    behind = [step for word in words(300) for step in (word, Wait(0.01))]
+    server.replies["m"] = Reply([*words(3), gate, *behind, chunk(finish="stop"), DONE])
+    with serving(name, server.url) as running:
+        with running.connect(STREAMED, GATEWAYS[name][1][0], **CAME) as connection:
+            got = b""
+            while b"word2" not in got:
+                got += connection.recv(65536)
+        gate.open()
+        until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 2)
+    assert [stream.outcome for stream in recorder.streams()] == ["cancelled", "cancelled"]
+
+
+def test_text_that_django_streams(recorder: Recorded) -> None:
+    with WsgiServer(django_on_wsgi("")) as running:
+        assert b"one two three" in running.post({}, "/text")
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 3)
+
+
+@pytest.mark.parametrize("name", ["Flask", "Django, WSGI"])
+def test_json_of_its_own_is_said(name: str, recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(name, "") as running:
+        assert b"all of it" in running.post({}, "/whole")
+    assert recorder.spans() == ()
+    [warned] = [record.getMessage() for record in caplog.records if record.name == "otel_llm"]
+    assert "/whole (application/json)" in warned
+
+
+# PEP 3333.
+
+
+class Gateway:
+    """A server by hand: what it was told to start with, and what it was handed."""
+
+    def __init__(self, body: bytes = json.dumps(STREAMED).encode(), path: str = "/v1/chat/completions") -> None:
+        self.environ: dict[str, Any] = {
+            "REQUEST_METHOD": "POST",
+            "PATH_INFO": path,
+            "QUERY_STRING": "",
+            "SCRIPT_NAME": "",
+            "CONTENT_LENGTH": str(len(body)),
+            "CONTENT_TYPE": "application/json",
+            "HTTP_X_SLO_CLASS": "voice",
+            "wsgi.input": io.BytesIO(body),
+        }
+        setup_testing_defaults(self.environ)
+        self.started: list[tuple[Any, ...]] = []
+        self.written: list[bytes] = []
+
+    def start_response(self, *args: Any, **named: Any) -> Callable[[bytes], object]:
+        if self.started and len(args) > 2 and args[2] is not None:
+            raise args[2][1].with_traceback(args[2][2])
+        self.started.append((*args, *named.items()))
+        return self.written.append
+
+    def serve(self, app: Any, **settings: Any) -> Any:
+        return StreamMiddleware(app, **settings)(self.environ, self.start_response)
+
+
+class Reply3:
+    """An application's reply, which counts what is asked of it."""
+
+    def __init__(self, pieces: Iterable[bytes] = REPLY) -> None:
+        self._pieces = iter(pieces)
+        self.asked = 0
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self.asked += 1
+        return next(self._pieces)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def answering(body: Any) -> Any:
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        environ["wsgi.input"].read()
+        start_response("200 OK", EVENT_STREAM)
+        return body
+
+    return app
+
+
+def test_pieces_pass_one_for_one_and_the_reply_is_closed_once(recorder: Recorded) -> None:
+    server, reply = Gateway(), Reply3()
+    body = server.serve(answering(reply))
+    assert reply.asked == 0, "read ahead"
+    for number, piece in enumerate(body, 1):
+        assert piece is REPLY[number - 1]
+        assert reply.asked == number, "read ahead"
+    assert reply.closed == 0
+    body.close()
+    assert reply.closed == 1
+    assert server.started == [("200 OK", EVENT_STREAM)]
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 2)
+    assert (stream.segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
+    assert (stream.segments[0].attributes or {})[semconv.GEN_AI_REQUEST_MODEL] == "m"
+
+
+def test_closed_before_its_end(recorder: Recorded) -> None:
+    reply = Reply3()
+    body = Gateway().serve(answering(reply))
+    next(body)
+    body.close()
+    assert reply.closed == 1
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("cancelled", 1)
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_dropped_without_being_closed(read: int, recorder: Recorded) -> None:
+    body = Gateway().serve(answering(Reply3()))
+    for _ in range(read):
+        next(body)
+    del body
+    gc.collect()
+    assert recorder.stream().outcome == "abandoned"
+
+
+def test_a_reply_that_failed_is_closed_without_its_client_leaving(recorder: Recorded) -> None:
+    calls: list[Any] = []
+
+    def pieces() -> Iterator[bytes]:
+        calls.append(iter(otel_llm.track(iter(["one", "two"]))))
+        next(calls[0])
+        raise RuntimeError
+        yield b""
+
+    body = Gateway().serve(answering(Reply3(pieces())))
+    with pytest.raises(RuntimeError):
+        next(body)
+    body.close()
+    assert list(calls[0]) == ["two"]
+    assert [stream.outcome for stream in recorder.streams()] == ["error", "completed"]
+
+
+def test_an_exception_in_the_reply(recorder: Recorded) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield REPLY[0]
+        raise RuntimeError("private words")
+
+    reply = Reply3(pieces())
+    body = Gateway().serve(answering(reply))
+    next(body)
+    with pytest.raises(RuntimeError, match="private words"):
+        next(body)
+    body.close()
+    assert reply.closed == 1
+    assert recorder.stream().outcome == "error"
+    assert "private" not in str([span.to_json() for span in recorder.spans()])
+
+
+def test_an_exception_in_the_application(recorder: Recorded) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        environ["wsgi.input"].read()
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        Gateway().serve(app)
+    assert recorder.stream().outcome == "error"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the head left", "after it left"])
+def test_exc_info(late: bool, recorder: Recorded) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        environ["wsgi.input"].read()
+        if late:
+            start_response("200 OK", EVENT_STREAM)
+        try:
+            int("no")
+        except ValueError:
+            start_response("500 Internal Server Error", [], sys.exc_info())
+        return [b"sorry"]
+
+    server = Gateway()
+    if late:
+        with pytest.raises(ValueError, match="no"):
+            server.serve(app)
+    else:
+        assert server.serve(app) == [b"sorry"]
+        assert server.started[0][2][0] is ValueError
+    assert recorder.stream().outcome == "error"
+
+
+def test_write(recorder: Recorded) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        environ["wsgi.input"].read()
+        write = start_response("200 OK", EVENT_STREAM)
+        for piece in REPLY:
+            write(piece)
+        return []
+
+    server = Gateway()
+    assert server.serve(app) == []
+    assert server.written == REPLY
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 2)
+
+
+def test_a_generator_that_starts_the_response_itself(recorder: Recorded) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        environ["wsgi.input"].read()
+        start_response("200 OK", EVENT_STREAM)
+        yield from REPLY
+
+    assert list(Gateway().serve(app)) == REPLY
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 2)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/files"])
+def test_files_and_lists_stay_what_they_are(path: str, recorder: Recorded) -> None:
+    for body in ([b"whole"], (b"whole",), FileWrapper(io.BytesIO(b"file"))):
+        server = Gateway(path=path)
+        server.environ["wsgi.file_wrapper"] = FileWrapper
+        assert server.serve(answering(body)) is body
+
+
+def test_a_reply_that_knows_its_length_keeps_it(recorder: Recorded) -> None:
+    class One(Reply3):
+        def __len__(self) -> int:
+            return 1
+
+    assert len(Gateway().serve(answering(One()))) == 1
+    assert not hasattr(Gateway().serve(answering(Reply3())), "__len__")
+
+
+def test_a_request_of_which_nothing_is_wanted_gets_the_servers_own_functions(recorder: Recorded) -> None:
+    server = Gateway(path="/other")
+    del server.environ["HTTP_X_SLO_CLASS"]
+    seen: list[Any] = []
+    body = Reply3()
+
+    def app(*given: Any) -> Any:
+        seen.extend(given)
+        return body
+
+    wanted = server.environ["wsgi.input"]
+    assert server.serve(app) is body
+    assert seen[0] is server.environ
+    assert seen[0]["wsgi.input"] is wanted
+    assert seen[1] == server.start_response
+
+
+@pytest.mark.parametrize(
+    "how", ["read", "read(7)", "readinto", "readline", "readlines", "for", "read without a length"]
+)
+def test_the_request_is_seen_in_whatever_way_it_is_read(how: str, recorder: Recorded) -> None:
+    asked = json.dumps(STREAMED, indent=1).encode()
+    got: list[bytes] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        body = environ["wsgi.input"]
+        assert body.seekable()  # all else is the server's own object's
+        if how == "read(7)":
+            got.extend(iter(lambda: body.read(7), b""))
+        elif how == "readinto":
+            buffer = bytearray(7)
+            while size := body.readinto(buffer):
+                got.append(bytes(buffer[:size]))
+        elif how == "readline":
+            got.extend(iter(body.readline, b""))
+        elif how == "for":
+            got.extend(body)
+        elif how == "readlines":
+            got.extend(body.readlines())
+        else:
+            got.append(body.read())
+        start_response("200 OK", EVENT_STREAM)
+        return Reply3()
+
+    server = Gateway(asked)
+    if how.endswith("length"):
+        del server.environ["CONTENT_LENGTH"]
+    list(server.serve(app))
+    assert b"".join(got) == asked
+    assert (recorder.stream().segments[0].attributes or {})[semconv.GEN_AI_REQUEST_MODEL] == "m"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat", "/other"])
+def test_the_standard_librarys_validator_finds_nothing(path: str, recorder: Recorded) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        start_response("200 OK", EVENT_STREAM)
+        return iter(REPLY)
+
+    server = Gateway(path=path)
+    outer: Any = validator(StreamMiddleware(validator(app), paths=["/chat"]))
+    body: Any = outer(server.environ, server.start_response)
+    assert list(body) == REPLY
+    body.close()
+
+
+def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Recorded) -> None:
+    key = otel_context.create_key("mine")
+    seen: list[tuple[object, object, bool]] = []
+
+    def look() -> None:
+        seen.append(
+            (baggage.get_baggage(semconv.SLO_CLASS), otel_context.get_value(key), served.current.get() is not None)
+        )
+
+    def pieces() -> Iterator[bytes]:
+        look()
+        token = otel_context.attach(otel_context.set_value(key, 1))  # held over the pieces, as a span may be
+        yield REPLY[0]
+        look()
+        yield REPLY[1]
+        otel_context.detach(token)
+        look()
+
+    body = Gateway().serve(answering(pieces()))
+    for _ in body:
+        assert otel_context.get_current() == {}
+        assert served.current.get() is None
+    body.close()
+    assert seen == [("voice", None, True), ("voice", 1, True), ("voice", None, True)]
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_a_path_that_is_not_recorded_hands_trace_and_class_on(server: SseServer, recorder: Recorded) -> None:
+    server.replies["m"] = whole(3)
+    with WsgiServer(StreamMiddleware(flask_gateway(server.url))) as running:
+        running.post(STREAMED, "/chat", **CAME)
+    [calling] = recorder.requests()
+    assert f"{ids(calling.parent)[1]:016x}" == SPAN
+    assert (recorder.stream().segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
+
+
+@pytest.mark.parametrize("method", ["__init__", "take", "_begin", "starts", "sends"])
+def test_a_bug_of_ours_is_one_warning_and_no_more(
+    method: str, recorder: Recorded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bug(*args: Any, **kwargs: Any) -> None:
+        raise KeyError("our own")
+
+    monkeypatch.setattr(exchange.Exchange, method, bug)
+    reply = Reply3()
+    body = Gateway().serve(answering(reply))
+    assert list(body) == REPLY
+    if body is not reply:
+        body.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
