@@ -303,17 +303,9 @@ def test_a_client_that_leaves_before_the_first_token(server: SseServer, recorder
     assert [stream.outcome for stream in recorder.streams()] == ["cancelled", "cancelled"]
 
 
-# Lines.
-
-
 def test_lines_in_any_pieces() -> None:
-    data = b"\x1e{}\r\n\n  \nword\nrest"
+    data = b"\x1e{}\r\n\n  \n\x1e\nword\nrest"
     for size in range(1, len(data) + 1):
         lines = Lines()
         found = [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])]
         assert found + lines.end() == [b"{}", b"word", b"rest"]
-
-
-def test_a_line_that_is_too_long_is_dropped() -> None:
-    lines = Lines(max_bytes=4)
-    assert lines.feed(b"12345") + lines.feed(b"6\n12\n") == [b"12"]
