@@ -132,7 +132,7 @@ class Recording:
 
     @inert_on_bug
     def announce(self, context: Context) -> None:
-        """Send segment 0: somebody waits. The request span is begun, or found, in `context`, unless it was before."""
+        """Send segment 0: a user waits. The request span is begun, or found, in `context`, unless it was before."""
         if self._done or self._announced:
             return
         self._announced = True

@@ -157,8 +157,8 @@ def begin(
     """Return the request span of a request that was committed at `start_ns` (unix ns) in `context`.
 
     `ours` are the attributes under `otel_llm.`, which an attached span gets too; `gen_ai` the others. In a `server` its
-    parent is the client's span, or the server span that somebody already opened for it. A client's is in the trace of
-    the request that is being served, if there is one.
+    parent is the client's span, or a server span that is open for it already. A client's is in the trace of the request
+    that is being served, if there is one.
     """
     current = trace.get_current_span(context)
     if is_inference(current):

@@ -16,6 +16,16 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHt
 from django.urls import path
 from support.gateways import by_async_sdk, by_sync_sdk
 
+# When this is imported: Django's settings are an object that fails when a look at all objects comes by and they are not.
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["*"],
+    SECRET_KEY="of no use",
+    MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
+    LOGGING_CONFIG=None,
+)
+django.setup()
+
 MODEL: list[str] = []
 """The URL of the model that Django's views call: the newest."""
 
@@ -70,26 +80,13 @@ urlpatterns = [
 ]
 
 
-def _configure(url: str) -> None:
-    MODEL.append(url)
-    if not settings.configured:
-        settings.configure(
-            ROOT_URLCONF=__name__,
-            ALLOWED_HOSTS=["*"],
-            SECRET_KEY="of no use",
-            MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
-            LOGGING_CONFIG=None,
-        )
-        django.setup()
-
-
 def django_wsgi(url: str) -> WSGIHandler:
     """Return Django's application for WSGI."""
-    _configure(url)
+    MODEL.append(url)
     return get_wsgi_application()
 
 
 def django_asgi(url: str) -> ASGIHandler:
     """Return Django's application for ASGI."""
-    _configure(url)
+    MODEL.append(url)
     return get_asgi_application()

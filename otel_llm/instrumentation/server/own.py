@@ -119,7 +119,7 @@ class OwnExchange(Exchange):
                 self._count(self._form.end())
                 if self._seen and not self._told and not self.served.reader.adopted:
                     self._running.refuse_reply(self._pattern, "streamed", _NAME_IT)
-        elif self._posts:  # failed, or left by its client, before its head said anything: somebody waited for a stream
+        elif self._posts:  # it failed before its head, or its client left: a user waited for a stream
             self.served.announce()
         else:
             self._give_up()
