@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHt
 from django.urls import path
 from support.gateways import by_async_sdk, by_sync_sdk
 
-# When this is imported: Django's settings are an object that fails when a look at all objects comes by and they are not.
+# At import: a look at all objects of the process, as some tests take, fails on settings that are not configured.
 settings.configure(
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["*"],
