@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from otel_llm.instrumentation import propagation, served
+from otel_llm.instrumentation import propagation, runtime, served
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
+
+LAST_WORDS: Final = frozenset({"lifespan.shutdown.complete", "lifespan.shutdown.failed"})
+"""What an application says at the end of its lifespan, after which its server stops."""
 
 
 class StreamMiddleware(Middleware):
@@ -41,6 +44,7 @@ class StreamMiddleware(Middleware):
             )
         elif kind == "lifespan":
             self._running()  # the first request shall not wait for that
+            send = self._stopping(send)
         if heard is None:
             attached = propagation.enter(handed_on(scope.get("headers", ())))
             try:
@@ -62,6 +66,17 @@ class StreamMiddleware(Middleware):
             # A coroutine that is dropped is closed in another context, where there is nothing to put back.
             with contextlib.suppress(ValueError):
                 served.current.reset(token)
+
+    def _stopping(self, send: Send) -> Send:
+        """Return the lifespan's `send`, which sends what was recorded before it tells the server that it may stop."""
+
+        async def sends(message: Message) -> None:
+            if message["type"] in LAST_WORDS and (running := runtime.running()) is not None:
+                # On the event loop, of whatever library: no stream is served any more. `settle` is bounded.
+                running.settle()
+            await send(message)
+
+        return sends
 
 
 # What the application calls in the place of the server's functions: every message goes through unchanged, and what they

@@ -143,12 +143,11 @@ def test_back_pressure_stays(recorder: Recorded) -> None:
 @pytest.mark.parametrize(
     "scope",
     [
-        {"type": "lifespan"},
         scope_of(kind="websocket"),
         scope_of("/v1/models"),
         scope_of(method="GET"),
     ],
-    ids=["lifespan", "websocket", "another path", "another method"],
+    ids=["websocket", "another path", "another method"],
 )
 def test_other_connections_get_the_servers_own_functions(recorder: Recorded, scope: dict[str, Any]) -> None:
     server = Server()
@@ -160,6 +159,28 @@ def test_other_connections_get_the_servers_own_functions(recorder: Recorded, sco
     serve(app, server, scope)
     assert seen == [scope, server.receive, server.send]
     assert seen[0] is scope
+
+
+def test_the_end_of_the_lifespan_waits_for_what_was_recorded(recorder: Recorded) -> None:
+    said = [{"type": f"lifespan.{word}"} for word in ("startup.complete", "shutdown.complete")]
+    sent_before: list[int] = []
+
+    class Lifespan(Server):
+        async def send(self, message: Message) -> None:
+            sent_before.append(len(recorder.exporter.get_finished_spans()))
+            await super().send(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(said[0])
+        for _ in otel_llm.track(iter("abc"), model="m"):
+            pass
+        await send(said[1])
+
+    server = Lifespan()
+    serve(app, server, {"type": "lifespan"})
+    assert server.sent == said
+    assert all(ours is theirs for ours, theirs in zip(server.sent, said, strict=True))
+    assert sent_before == [0, 3]  # two segments and the request span
 
 
 def outcome_when(recorder: Recorded, app: App, server: Server, error: type[BaseException] | None = None) -> object:
