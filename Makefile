@@ -98,7 +98,7 @@ $(LITELLM_VENV)/ready: pyproject.toml
 litellm-env: $(LITELLM_VENV)/ready ## LiteLLM, for its tests (a minute, 0.4 GB)
 
 # Packages that stream replies, in environments of their own under .venv-compat.
-compat-env: $(VENV)/ready-dev ## the packages of the short matrix, for its tests (a minute, 1 GB)
+compat-env: $(VENV)/ready-dev ## the packages of the short matrix, for its tests (two minutes, 2 GB)
 	cd tests && ../$(BIN)/python -m compat --make
 
 compat: $(VENV)/ready-dev ## the whole matrix of packages, and its table in docs/compatibility.md (15 minutes, 3 GB)
