@@ -10,7 +10,7 @@ read, so back-pressure stays what it was.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm.instrumentation import propagation, runtime, served
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on

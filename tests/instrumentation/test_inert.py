@@ -81,6 +81,9 @@ def test_our_own_bug_is_one_warning_and_no_more(
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr(owner, name, bug)
+    stream = client.chat.completions.create(**QUESTION)
+    otel_llm.flush(20)  # a look at a stream that is open
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == WHOLE
     for _ in range(3):
         assert (text(client) if mode == "sync" else asyncio.run(text_async(server.url))) == WHOLE
     otel_llm.flush(20)

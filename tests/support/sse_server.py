@@ -163,7 +163,8 @@ def _handler(owner: SseServer) -> type[BaseHTTPRequestHandler]:
 
         def stream(self, steps: Iterable[Step]) -> None:
             self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
+            bedrock = self.path.endswith(("/converse-stream", "/invoke-with-response-stream"))
+            self.send_header("Content-Type", "application/vnd.amazon.eventstream" if bedrock else "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             for step in steps:

@@ -27,11 +27,11 @@ BEFORE_KILL_S: Final = 1.0
 """How long before the end of gunicorn's grace open streams are ended; half of the grace where it is below 2 s."""
 
 GUNICORN: Final = (
-    ("gunicorn.workers.base", "Worker", "handle_exit"),
-    ("gunicorn.workers.gthread", "ThreadWorker", "handle_exit"),
-    ("gunicorn.workers.gasgi", "ASGIWorker", "_shutdown"),
+    ("gunicorn.workers.base", "Worker", "handle_exit", 0.0),
+    ("gunicorn.workers.gthread", "ThreadWorker", "handle_exit", 0.0),
+    ("gunicorn.workers.gasgi", "ASGIWorker", "_shutdown", 1.0),
 )
-"""Module, class and method that a worker calls when its grace begins; a class may have its parent's."""
+"""Module, class and method that a worker calls when its grace begins, and by how many seconds it may be late."""
 
 _log: Final = logging.getLogger("otel_llm")
 
@@ -55,8 +55,8 @@ class Stops:
     def __init__(self, running: Callable[[], Stoppable | None]) -> None:
         self._running = running
         self._when_imported("uvicorn.server", self._hook_uvicorn)
-        for module, owner, method in GUNICORN:
-            self._when_imported(module, functools.partial(self._hook_gunicorn, owner=owner, method=method))
+        for module, owner, method, late_s in GUNICORN:
+            self._when_imported(module, functools.partial(self._hook_gunicorn, owner, method, late_s))
         self._when_imported("celery.signals", self._hook_celery)
 
     def _when_imported(self, name: str, hook: Callable[[Any], None]) -> None:
@@ -92,29 +92,30 @@ class Stops:
 
         return handle_exit
 
-    def _hook_gunicorn(self, module: Any, owner: str, method: str) -> None:
+    def _hook_gunicorn(self, owner: str, method: str, late_s: float, module: Any) -> None:
         worker_type = getattr(module, owner)
-        Patches().replace(worker_type, method, self._gunicorn_exit)
+        Patches().replace(worker_type, method, functools.partial(self._gunicorn_exit, late_s))
         # A worker installs its handler and then loads the application, which may bring us: install it once more.
         worker = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if isinstance(worker, worker_type):
             signal.signal(signal.SIGTERM, worker.handle_exit)
 
-    def _gunicorn_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _gunicorn_exit(self, late_s: float, original: Callable[..., Any]) -> Callable[..., Any]:
         def handle_exit(worker: Any, *args: Any, **kwargs: Any) -> Any:
-            self._grace_begins(worker)
+            self._grace_begins(worker, late_s)
             return original(worker, *args, **kwargs)
 
         return handle_exit
 
-    def _grace_begins(self, worker: Any) -> None:
+    def _grace_begins(self, worker: Any, late_s: float = 0.0) -> None:
         """Have the streams ended shortly before the grace of a gunicorn worker is over; None: there is no such worker.
 
+        The grace began up to `late_s` ago.
         This runs in signal handlers: the thread that one interrupts may hold a lock, so it takes none.
         """
         if worker is not None and (running := self._running()) is not None:
             with contextlib.suppress(Exception):
-                grace_s = float(worker.cfg.graceful_timeout)
+                grace_s = max(float(worker.cfg.graceful_timeout) - late_s, 0.0)
                 running.leave_in(grace_s - min(BEFORE_KILL_S, grace_s / 2))
 
     def _hook_celery(self, module: Any) -> None:
