@@ -75,11 +75,18 @@ class Outbox:
             self._urgent |= urgent or len(self._queue) >= BATCH
             wakes = self._idle or self._urgent
         if starts:
-            threads.start(self._run)
+            self._start()
         elif wakes:
             self._wake.set()
         if lost:
             self._warn(f"the queue of {self._capacity} is full: the endpoint is slow or away")
+
+    def _start(self) -> None:
+        try:
+            threads.start(self._run)
+        except BaseException:  # no more threads: the next records try again
+            self._started = False
+            raise
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
         """Send what is queued without waiting for company or back-off; return whether all was settled in time.
@@ -90,7 +97,7 @@ class Outbox:
         self._hurry = True
         self._wake.set()
         threads.wait_until(
-            lambda: self._settled >= goal or not (patient or self._failures == failures),
+            lambda: self._settled >= goal or not self._started or not (patient or self._failures == failures),
             timeout_s,
         )
         return self._settled >= goal

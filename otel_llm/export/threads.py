@@ -35,10 +35,12 @@ def _copy_of_thread() -> Any:
 
 _native: Final = _copy_of_thread()
 
-lock: Final[Callable[[], Any]] = _native.allocate_lock
-"""Return a new lock; hold it for computing only, never while calling into the host or the network."""
-reentrant_lock: Final[Callable[[], Any]] = _native.RLock
-"""Return a new lock for what the garbage collector may call while the same thread holds it."""
+lock: Final[Callable[[], Any]] = _native.RLock
+"""Return a new lock; hold it for computing only, never while calling into the host or the network.
+
+It is reentrant: the garbage collector may run while a thread holds it, and what it collects may be a stream of the host
+that ends there, in the same thread.
+"""
 
 
 class Wake:
@@ -47,7 +49,7 @@ class Wake:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = lock()
+        self._lock = _native.allocate_lock()  # which another thread may release
         self._lock.acquire()
 
     def set(self) -> None:

@@ -10,9 +10,11 @@ read, so back-pressure stays what it was.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm.instrumentation import propagation, runtime, served
+from otel_llm.instrumentation.server import stops
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
 
+UVICORN: Final = "uvicorn.server"
 LAST_WORDS: Final = frozenset({"lifespan.shutdown.complete", "lifespan.shutdown.failed"})
 """What an application says at the end of its lifespan, after which its server stops."""
 
@@ -71,9 +74,11 @@ class StreamMiddleware(Middleware):
         """Return the lifespan's `send`, which sends what was recorded before it tells the server that it may stop."""
 
         async def sends(message: Message) -> None:
-            if message["type"] in LAST_WORDS and (running := runtime.running()) is not None:
-                # On the event loop, of whatever library: no stream is served any more. `settle` is bounded.
-                running.settle()
+            # uvicorn's own shutdown waits, and later: when the streams that its grace cut have ended.
+            if message["type"] in LAST_WORDS and UVICORN not in sys.modules:
+                with contextlib.suppress(Exception):
+                    if (running := runtime.running()) is not None:
+                        await stops.settled(running)
             await send(message)
 
         return sends

@@ -79,9 +79,9 @@ class Flusher:
 
     def add(self, recording: Recording) -> None:
         """Look at a recording from now on, until it is done."""
-        self._new.append(recording)
         if not self._started:
             self._start()
+        self._new.append(recording)
         if self._idle:
             self._wake.set()
 
@@ -154,7 +154,11 @@ class Flusher:
             self._started |= starts
             self._running |= starts
         if starts:
-            threads.start(self._run)
+            try:
+                threads.start(self._run)
+            except BaseException:  # no more threads: the next stream tries again
+                self._started = self._running = False
+                raise
 
     def _run(self) -> None:
         busy_ns = self._clock_ns()

@@ -77,7 +77,11 @@ class Sampler:
             self.running = True
         if starts:
             self._stopping = False
-            threads.start(self._run)
+            try:
+                threads.start(self._run)
+            except BaseException:
+                self.running = False
+                raise
 
     def _run(self) -> None:
         # Any failure, of the driver or of its bindings, means that there is nothing to tell.

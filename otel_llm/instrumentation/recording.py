@@ -287,6 +287,8 @@ class Recording:
 
     def _finish(self, outcome: str, at_ns: int | None, error: str | None = None) -> None:
         # At None: when it was last read, as far as nothing was said of a later time already.
+        if self._done:  # asked before the lock, too: in a forked child it may be one that nobody releases
+            return
         offset_ns = self._request.offset_ns
         with self._lock:
             if self._done:

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opentelemetry import trace
 
@@ -24,7 +24,7 @@ from otel_llm.instrumentation.core.unrecorded import Unrecorded
 from otel_llm.instrumentation.flusher import Flusher
 from otel_llm.instrumentation.metrics import Metrics
 from otel_llm.instrumentation.names import NAMES, named
-from otel_llm.instrumentation.server.stops import Stops
+from otel_llm.instrumentation.server.stops import EXIT_S, Stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,9 +43,6 @@ Measures = Literal["off", "requests", "chunks"]
 
 SAMPLING: Final[tuple[Sampling, ...]] = ("always", "parent")
 MEASURES: Final[tuple[Measures, ...]] = ("off", "requests", "chunks")
-EXIT_S: Final = 5.0
-"""The longest that the end of a process waits for what is queued."""
-
 _log: Final = logging.getLogger("otel_llm")
 
 
@@ -90,6 +87,7 @@ class Runtime:
         self._detected: Resource | None = None
         self._instance_id = str(uuid.uuid4())
         self._leaves_after: tuple[object, ...] = (self, self)
+        self._finalizer: Any = None
         self._stop_by_s: float | None = None  # the time-out of the stop that began since the newest stream
         self._warned = False
 
@@ -176,16 +174,18 @@ class Runtime:
         self.flusher.stop(timeout_s)
         self.unrecorded.settle()
         atexit.unregister(self.leave)
+        self._cancel_finalizer()
         return self.outbox.close(timeout_s)
 
-    def settle(self, *, leaving: bool = False) -> None:
-        """Send what was recorded before a server stops; wait `EXIT_S` at most, and for no endpoint that fails.
+    def settle(self, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
+        """Send what was recorded before a server stops; wait `within_s` at most, and for no endpoint that fails.
 
         `leaving`: end the streams that are still open.
         """
         with contextlib.suppress(Exception):
-            self.flusher.settle(self._patience_s(), leaving=leaving)
-            self.outbox.flush(self._patience_s(), patient=False)
+            settled = self.flusher.settle(min(self._patience_s(), within_s), leaving=leaving)
+            if self.outbox.flush(min(self._patience_s(), within_s), patient=False) and settled:
+                self._stop_by_s = None  # nothing of this stop is left to be waited for
 
     def leave_in(self, seconds: float) -> None:
         """End in so many seconds the streams that are still open then: the process is killed soon after.
@@ -212,6 +212,7 @@ class Runtime:
         self._instance_id = str(uuid.uuid4())
         self._resource = None
         self._leaves_after = (self, self)
+        self._finalizer = None  # the parent's
         self._stop_by_s = None
         self._random.seed()
         self.tally = Tally()
@@ -230,11 +231,17 @@ class Runtime:
         atexit.unregister(self.leave)
         atexit.register(self.leave)
         # A process that multiprocessing forked ends without running those handlers, but with its own.
+        self._cancel_finalizer()
         if (util := sys.modules.get("multiprocessing.util")) is not None:
-            util.Finalize(None, self.leave, exitpriority=100)
+            self._finalizer = util.Finalize(None, self.leave, exitpriority=100)
+
+    def _cancel_finalizer(self) -> None:
+        finalizer, self._finalizer = self._finalizer, None
+        if finalizer is not None:
+            finalizer.cancel()
 
 
-_lock: Final = threads.lock()
+_lock = threads.lock()
 _running: list[Runtime] = []
 _users: Final[set[str]] = set()
 
@@ -320,8 +327,8 @@ def start(runtime: Callable[[], Runtime]) -> Runtime:
     with _lock:
         if not _running:
             _running.append(made)
-            _register_hooks()
         runs = _running[0]
+    _register_hooks()
     if runs is made and "OTEL_LLM_DOCTOR_DIR" in os.environ:
         from otel_llm.instrumentation.doctor import child
 
@@ -352,6 +359,8 @@ def stop(timeout_s: float = EXIT_S) -> bool:
 
 
 def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  another thread of the parent may have held it
+    _lock = threads.lock()
     for runtime in _running:
         with contextlib.suppress(Exception):
             runtime.after_fork()

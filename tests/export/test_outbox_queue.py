@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext
 
 from otel_llm.export import outbox as outbox_module
+from otel_llm.export import threads as native
 from otel_llm.export.delivery import Pause, SpanExporterDelivery
 from otel_llm.export.outbox import BATCH, Outbox
 from otel_llm.export.records import Origin, Record, Segment
@@ -243,3 +245,56 @@ def test_an_exporter_of_the_application_takes_spans(result: SpanExportResult, dr
     outbox.put([segment(1)])
     assert outbox.close(WAIT_S)
     assert (exporter.names, outbox.dropped, exporter.flushed) == (["otel_llm.segment"], dropped, 1)
+
+
+class Cycle:
+    """An object of the host that is only ever collected, and sends something as it goes."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.me = self
+        self.outbox = outbox
+
+    def __del__(self) -> None:
+        self.outbox.put([segment(9)])
+
+
+def test_what_the_garbage_collector_ends_may_send_while_something_is_sent(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow.open.set()
+    outbox = Outbox(slow)
+    count = Outbox._count
+
+    def collecting(self: Outbox, records: Sequence[Record], dropped: int) -> None:  # under the lock
+        gc.collect()
+        count(self, records, dropped)
+
+    monkeypatch.setattr(Outbox, "_count", collecting)
+    Cycle(outbox)
+    done = threading.Event()
+
+    def put() -> None:
+        outbox.put([segment(1)])
+        done.set()
+
+    threading.Thread(target=put, daemon=True).start()
+    assert done.wait(WAIT_S)
+    assert outbox.close(WAIT_S)
+    assert sorted(slow.delivered) == [1, 9]
+
+
+def test_a_thread_that_cannot_start_is_tried_again(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow.open.set()
+    outbox = Outbox(slow)
+
+    def none_left(run: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "start", none_left)
+        with pytest.raises(RuntimeError):
+            outbox.put([segment(1)])
+        assert not outbox.flush(WAIT_S)  # there is nothing to wait for
+    outbox.put([segment(2)])
+    assert outbox.close(WAIT_S)
+    assert slow.delivered == [1, 2]

@@ -22,7 +22,7 @@ from support.sse_server import DONE, chunk
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import runtime, served
+from otel_llm.instrumentation import asgi, runtime, served
 from otel_llm.instrumentation.asgi import StreamMiddleware
 from otel_llm.instrumentation.exchange import Exchange
 
@@ -161,7 +161,10 @@ def test_other_connections_get_the_servers_own_functions(recorder: Recorded, sco
     assert seen[0] is scope
 
 
-def test_the_end_of_the_lifespan_waits_for_what_was_recorded(recorder: Recorded) -> None:
+def test_the_end_of_the_lifespan_waits_for_what_was_recorded(
+    recorder: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "UVICORN", "a server without a hook of its own")
     said = [{"type": f"lifespan.{word}"} for word in ("startup.complete", "shutdown.complete")]
     sent_before: list[int] = []
 

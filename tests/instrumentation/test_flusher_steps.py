@@ -343,3 +343,19 @@ def test_what_is_open_when_a_grace_ends_is_ended() -> None:
     flusher.leave_at(host.clock_ns())
     assert threads.wait_until(lambda: read.recording.done, 20.0)
     flusher.stop(20.0)
+
+
+def test_a_thread_that_cannot_start_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, flusher = running()
+
+    def none_left(run: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threads, "start", none_left)
+        lost = host.record()
+    assert (lost.done, flusher.in_flight, len(host.bugs)) == (True, 0, 1)
+    read = Read(host)
+    assert flusher.settle(20.0, leaving=True)
+    assert read.recording.done
+    flusher.stop(20.0)

@@ -176,6 +176,28 @@ def test_the_handlers_of_one_stop_share_their_time() -> None:
         assert third > 0.0
 
 
+BUSY_EXECUTOR = """
+import asyncio, os, sys, time
+from otel_llm.instrumentation.server import stops
+class Recorder:
+    def settle(self, *, leaving=False, within_s=5.0):
+        print("settled", leaving)
+    def leave_in(self, seconds):
+        pass
+async def main():
+    loop = asyncio.get_running_loop()
+    jobs = [loop.run_in_executor(None, time.sleep, 3600) for _ in range(64)]
+    await stops.settled(Recorder(), leaving=True)
+asyncio.new_event_loop().run_until_complete(main())
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_stop_does_not_wait_for_the_executor_of_the_loop() -> None:
+    assert python(BUSY_EXECUTOR, environment={}) == "settled True\n"
+
+
 PROVIDER_AT_EXIT = (
     PRELUDE
     + """

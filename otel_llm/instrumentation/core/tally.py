@@ -33,7 +33,7 @@ class Tally:
     classes: Counter[str] = field(default_factory=Counter)
     unrecorded: Counter[str] = field(default_factory=Counter)
     changed: Callable[[], None] | None = None
-    _lock: Any = field(default_factory=threads.reentrant_lock)  # the garbage collector may end a stream meanwhile
+    _lock: Any = field(default_factory=threads.lock)  # the garbage collector may end a stream meanwhile
 
     def begin(self, stack: str, slo_class: str | None) -> None:
         """Count a stream whose segment 0 was sent."""

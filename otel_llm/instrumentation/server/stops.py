@@ -12,15 +12,23 @@ import contextlib
 import functools
 import logging
 import signal
+import sys
+import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import wrapt
 
+from otel_llm.export import threads
 from otel_llm.instrumentation.patches import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+EXIT_S: Final = 5.0
+"""The longest that the end of a process waits for what is queued."""
+FORCED_S: Final = 0.5
+"""The same where a second signal asked for haste."""
+POLL_S: Final = 0.01
 CANCELLED_S: Final = 1.0
 """How long uvicorn's cancelled tasks may take to end before their streams are ended for them."""
 BEFORE_KILL_S: Final = 1.0
@@ -39,8 +47,8 @@ _log: Final = logging.getLogger("otel_llm")
 class Stoppable(Protocol):
     """The recorder of a process, as a graceful stop needs it; `runtime.Runtime` in an application."""
 
-    def settle(self, *, leaving: bool = False) -> None:
-        """Send what was recorded, within a bound; `leaving`: end the streams that are still open."""
+    def settle(self, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
+        """Send what was recorded, `within_s`; `leaving`: end the streams that are still open. Blocks its thread."""
 
     def leave_in(self, seconds: float) -> None:
         """End in so many seconds the streams that are still open then; takes no lock."""
@@ -99,6 +107,7 @@ class Stops:
         worker = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if isinstance(worker, worker_type):
             signal.signal(signal.SIGTERM, worker.handle_exit)
+            signal.siginterrupt(signal.SIGTERM, False)  # as the worker has it
 
     def _gunicorn_exit(self, late_s: float, original: Callable[..., Any]) -> Callable[..., Any]:
         def handle_exit(worker: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,8 +137,36 @@ class Stops:
 
 
 async def _send_before_signal(running: Stoppable, server: Any) -> None:
-    if tasks := set(server.server_state.tasks):  # the grace is over: they were cancelled, and end now
+    hurry = bool(server.force_exit)  # a second signal: nothing was waited for
+    if not hurry and (tasks := set(server.server_state.tasks)):  # the grace is over: they were cancelled, and end now
         await asyncio.wait(tasks, timeout=CANCELLED_S)
     # After a signal the process ends by it next. A server that was stopped by a program may leave other streams open.
     leaving = bool(getattr(server, "_captured_signals", ()))
-    await asyncio.to_thread(running.settle, leaving=leaving)
+    await settled(running, leaving=leaving, within_s=FORCED_S if hurry else EXIT_S)
+
+
+async def settled(running: Stoppable, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
+    """Wait until what was recorded is sent, at most `within_s`; the event loop, asyncio's or trio's, runs on."""
+    done: list[bool] = []
+
+    def settle() -> None:
+        running.settle(leaving=leaving, within_s=within_s)
+        done.append(True)
+
+    # A thread of our own: those of the loop's executor may all be busy for as long as the server stops.
+    threads.start(settle)
+    until_s = time.monotonic() + within_s
+    while not done and time.monotonic() < until_s:
+        await _pause(POLL_S)
+
+
+async def _pause(seconds: float) -> None:
+    trio = sys.modules.get("trio")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if trio is None:
+            raise
+        await trio.sleep(seconds)
+    else:
+        await asyncio.sleep(seconds)
