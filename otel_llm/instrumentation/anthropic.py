@@ -14,7 +14,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation import committed, runtime, sdk_stream
 from otel_llm.instrumentation.patches import Patches
-from otel_llm.instrumentation.propagation import covered
+from otel_llm.instrumentation.propagation import is_covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.sdk_stream import RAW_RESPONSE_HEADER, Call
 from otel_llm.instrumentation.sse_chunks import MESSAGES
@@ -83,7 +83,7 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
         running = runtime.running()
         if running is None or kwargs.get("stream") is not True or not is_instrumentation_enabled():
             return None
-        if covered.get() or options.url.partition("?")[0] != PATH:
+        if is_covered() or options.url.partition("?")[0] != PATH:
             return None
         body = options.json_data if isinstance(options.json_data, dict) else {}
         name = type(client).__name__

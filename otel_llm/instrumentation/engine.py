@@ -180,7 +180,7 @@ def begin(
             if request_id is not None:
                 upstream.recording.identify({semconv.GEN_AI_REQUEST_ID: request_id})
             return Generation(upstream.recording, None, upstream=upstream)
-        if propagation.covered.get():
+        if propagation.is_covered():
             return None
         own = otel_context.get_current() if context is None else context
         span_only: dict[str, AttributeValue] = {}

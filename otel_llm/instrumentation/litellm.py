@@ -59,7 +59,7 @@ class LiteLLMInstrumentor(StackInstrumentor):
 
 def _completion(original: Callable[..., Any]) -> Callable[..., Any]:
     def completion(*args: Any, **kwargs: Any) -> Any:
-        # `acompletion` calls this in a thread of its own, where `covered` is seen as well.
+        # `acompletion` calls this in a thread of its own, where its cover is seen as well.
         recording = _commit(args, kwargs)
         if recording is None:
             return original(*args, **kwargs)
@@ -100,7 +100,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
             running is None
             or kwargs.get("stream") is not True
             or kwargs.get("text_completion") is True  # a stream of another kind, which whoever sends it records
-            or propagation.covered.get()
+            or propagation.is_covered()
             or not is_instrumentation_enabled()
         ):
             return None

@@ -18,7 +18,7 @@ from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import ERROR
 from otel_llm.instrumentation.parse.wires import AZURE, provider_of
 from otel_llm.instrumentation.patches import Patches
-from otel_llm.instrumentation.propagation import covered
+from otel_llm.instrumentation.propagation import is_covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.responses import ResponsesReader
 from otel_llm.instrumentation.sdk_stream import RAW_RESPONSE_HEADER, Call
@@ -99,7 +99,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
         running = runtime.running()
         if running is None or kwargs.get("stream") is not True or not is_instrumentation_enabled():
             return None
-        if covered.get():
+        if is_covered():
             return None
         url = resource._client.base_url
         headers = kwargs.get("extra_headers") or {}

@@ -19,8 +19,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_llm import semconv
 from otel_llm.instrumentation import runtime
 from otel_llm.instrumentation.core.covering import carrier as carrier
-from otel_llm.instrumentation.core.covering import covered as covered
 from otel_llm.instrumentation.core.covering import covering as covering
+from otel_llm.instrumentation.core.covering import is_covered as is_covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping

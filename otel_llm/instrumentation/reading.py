@@ -43,7 +43,7 @@ def recorded(
     except BaseException as error:
         recording.failed(error)
         raise
-    recording.exhausted()
+    recording.exhausted(reader)
     del owner
 
 
@@ -74,5 +74,5 @@ async def recorded_async(
     except BaseException as error:
         recording.failed(error)
         raise
-    recording.exhausted()
+    recording.exhausted(reader)
     del owner

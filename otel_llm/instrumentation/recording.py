@@ -75,6 +75,8 @@ class Recording:
         self._facts: dict[str, AttributeValue] = {}
         self._unsaid: Mapping[str, AttributeValue] = {}
         self._gpu: gpu.Mark | None = None
+        self._outer: Reader | None = None
+        self._beneath: str | None = None
 
     @property
     def done(self) -> bool:
@@ -167,23 +169,39 @@ class Recording:
         if self._choices is not None:
             self._choices.reader = reader
 
-    @inert_on_bug
-    def opened(self, stream: object, inner: object) -> None:
-        """Take note that there is a stream to read, which gets its chunks from `inner`."""
+    def hand_over(self, outer: Reader, stream: object, inner: object) -> None:
+        """Hear of the end from another stream, which is made of this one, `inner` between them; nothing was read yet.
+
+        That stream names its reader `outer` in what it tells. This one only remembers how it ended, unless it raises.
+        """
+        self._outer = outer
+        self._presence = Presence(self.clock_ns, self._request.commit_ns)
         self._presence.open(stream, inner)
 
+    def _is_beneath(self, reader: Reader | None) -> bool:
+        return self._outer is not None and reader is not self._outer
+
     @inert_on_bug
-    def entered(self, loop: object) -> None:
+    def opened(self, stream: object, inner: object, reader: Reader | None = None) -> None:
+        """Take note that there is a stream to read, which gets its chunks from `inner`."""
+        if not self._is_beneath(reader):
+            self._presence.open(stream, inner)
+
+    @inert_on_bug
+    def entered(self, loop: object, reader: Reader | None = None) -> None:
         """Take note that `loop` reads the stream."""
-        if not self._done:
+        if not self._done and not self._is_beneath(reader):
             self._presence.enter(loop)
 
     @inert_on_bug
-    def exhausted(self) -> None:
+    def exhausted(self, reader: Reader | None = None) -> None:
         """Take note that the stream ran to its end."""
-        self._finish(
-            DISCONNECTED if self._request.says_complete and self._presence.body_ended else COMPLETED, self.clock_ns()
-        )
+        cut_off = self._request.says_complete and self._presence.body_ended
+        outcome = self._beneath or (DISCONNECTED if cut_off else COMPLETED)
+        if self._is_beneath(reader):
+            self._beneath = outcome
+        else:
+            self._finish(outcome, self.clock_ns())
 
     @inert_on_bug
     def failed(self, error: BaseException) -> None:
@@ -191,15 +209,24 @@ class Recording:
         self._finish(outcome_of(error), self.clock_ns(), error_type(error))
 
     @inert_on_bug
-    def closed(self) -> None:
+    def closed(self, reader: Reader | None = None) -> None:
         """Take note that the reader closed the stream."""
+        if not self._is_beneath(reader):
+            self.left()
+
+    @inert_on_bug
+    def left(self) -> None:
+        """Take note that the client that the reply is for has left."""
         left_ns = self._left_ns()
         self._finish(CANCELLED, self.clock_ns() if left_ns is None else left_ns)
 
     @inert_on_bug
     def ended(self, outcome: str, error: str | None = None) -> None:
         """Take note that whoever serves the stream knows how it ended; `error` is an `error.type`."""
-        self._finish(outcome, self.clock_ns(), error)
+        if self._outer is not None and error is None:
+            self._beneath = self._beneath or outcome
+        else:
+            self._finish(outcome, self.clock_ns(), error)
 
     @inert_on_bug
     def closing(self, frame: FrameType | None) -> None:

@@ -160,7 +160,7 @@ class Served:
         """End the recordings of the model calls made so far: the client of this request left."""
         for found in list(self._calls):
             if (call := found()) is not None:
-                call.closed()
+                call.left()
 
     def surroundings(self) -> Context:
         """Return the context in which the request's span begins: that of a span opened around us, else the headers'.

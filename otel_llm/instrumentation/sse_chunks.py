@@ -133,14 +133,13 @@ class Tap:
     stop there and never see the end of the body. Nothing here raises.
     """
 
-    __slots__ = ("__weakref__", "_alike", "_parser", "_reader", "_text", "looped", "recording", "waiting")
+    __slots__ = ("__weakref__", "_alike", "_parser", "_text", "looped", "recording", "waiting")
 
     def __init__(self, recording: Recording, api: Api, parser: Parser | None = None) -> None:
         self.recording = recording
         self.waiting = False
         self.looped = False
         self._text = api.text
-        self._reader = recording.reader
         self._parser = SseParser() if parser is None else parser
         self._alike = Alike(self._parser)
 
@@ -181,7 +180,7 @@ class Tap:
                 parser.forget()
                 events.append(pending)
                 reading = told
-            self._alike.learn(data, events, reading if self._reader.plain else None)
+            self._alike.learn(data, events, reading if recording.reader.plain else None)
         except Exception as bug:  # noqa: BLE001
             recording.broken(bug)
 
@@ -201,7 +200,7 @@ class Tap:
     def _read(self, event: bytes, now_ns: int) -> Reading | None:
         """Record what an event carries, and return it; None of one that is not whole, as far as one can tell."""
         text = self._text
-        if text is not None and self._reader.plain and is_plain(event, text):
+        if text is not None and self.recording.reader.plain and is_plain(event, text):
             self.recording.append(now_ns)
             return PLAIN
         if event.strip() == DONE:
@@ -213,7 +212,7 @@ class Tap:
             return None
         reading = FRAMING
         if isinstance(chunk, View):
-            reading = self._reader(chunk)
+            reading = self.recording.reader(chunk)
             self.recording.append((now_ns, reading))
             if (error := error_of(chunk)) is not None:
                 self.recording.ended(ERROR, error)

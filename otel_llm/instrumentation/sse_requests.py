@@ -14,7 +14,7 @@ from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.outcomes import COMPLETED, ERROR
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
-from otel_llm.instrumentation.propagation import carrier, covered
+from otel_llm.instrumentation.propagation import carrier, is_covered
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.sse_chunks import Tap, api_of
 
@@ -185,7 +185,7 @@ def call(path: str, body: object, scheme: str, host: str | None, port: int | Non
     """
     try:
         running = runtime.running()
-        if running is None or (api := api_of(path, WIRES)) is None or covered.get() or not is_instrumentation_enabled():
+        if running is None or (api := api_of(path, WIRES)) is None or is_covered() or not is_instrumentation_enabled():
             return None
         wants = asked(api, path, body)
         return None if wants is None else Call(running, api, path, wants, scheme, host, port, stack)

@@ -79,7 +79,7 @@ class _Tracked:
             return value
 
         def close(*args: Any, **kwargs: Any) -> Any:
-            self._recording.closed()
+            self._recording.closed(self._callbacks)
             return value(*args, **kwargs)
 
         return close
@@ -88,7 +88,7 @@ class _Tracked:
         """Return ourselves where entering a stream gave the stream, else what it gave, tracked."""
         if entered is not self._stream:
             self._stream = entered
-            self._recording.opened(self, entered)
+            self._recording.opened(self, entered, self._callbacks)
         return self
 
 
@@ -97,7 +97,7 @@ class TrackedStream(_Tracked):
 
     def __iter__(self) -> Generator[Any, None, None]:
         loop = recorded(beneath(iter(self._stream), self._recording), self._recording, self, self._callbacks)
-        self._recording.entered(loop)
+        self._recording.entered(loop, self._callbacks)
         return loop
 
     def __next__(self) -> Any:
@@ -112,7 +112,7 @@ class TrackedStream(_Tracked):
         return self._same(entered)
 
     def __exit__(self, *exc_info: object) -> Any:
-        self._recording.closed()
+        self._recording.closed(self._callbacks)
         return self._stream.__exit__(*exc_info)
 
 
@@ -122,7 +122,7 @@ class TrackedAsyncStream(_Tracked):
     def __aiter__(self) -> AsyncGenerator[Any, None]:
         inner = beneath_async(aiter(self._stream), self._recording)
         loop = recorded_async(inner, self._recording, self, self._callbacks)
-        self._recording.entered(loop)
+        self._recording.entered(loop, self._callbacks)
         return loop
 
     async def __anext__(self) -> Any:
@@ -137,7 +137,7 @@ class TrackedAsyncStream(_Tracked):
         return self._same(entered)
 
     async def __aexit__(self, *exc_info: object) -> Any:
-        self._recording.closed()
+        self._recording.closed(self._callbacks)
         return await self._stream.__aexit__(*exc_info)
 
 
@@ -179,7 +179,9 @@ def track(
             if not stated:
                 return stream
             recording.read_by(StatedReader(recording.reader, reader, silent=True))
-            return _tracked(stream, recording, reader)
+            tracked = _tracked(stream, recording, reader)
+            recording.hand_over(reader, tracked, stream)
+            return tracked
         context = otel_context.get_current()
         request = committed.request(
             running,

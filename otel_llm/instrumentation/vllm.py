@@ -242,7 +242,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
         stream = Stream(watch, recording, index, upstream.kinds, None)
         upstream.add_facts(functools.partial(_facts, upstream, stream))
     else:
-        if propagation.covered.get():
+        if propagation.is_covered():
             return
         key = request.request_id if parent is None else parent.request_id
         group = watch.groups.get(key) if index else None

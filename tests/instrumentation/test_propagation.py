@@ -23,7 +23,7 @@ from support.sse_server import Reply, SseServer, whole
 import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation import committed, runtime
-from otel_llm.instrumentation.propagation import attach, covered, detach, extract, inject
+from otel_llm.instrumentation.propagation import attach, covering, detach, extract, inject
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.track import CallbackReader
 
@@ -219,11 +219,8 @@ def test_requests_that_are_not_streamed_carry_nothing(client: Any, server: SseSe
 def test_what_is_covered_is_recorded_once_by_whoever_covers_it(
     client: Any, server: SseServer, recorder: Recorded
 ) -> None:
-    token = covered.set(True)
-    try:
+    with covering():
         consume(client)
-    finally:
-        covered.reset(token)
     assert recorder.spans() == ()
     assert sent(server, "traceparent") == []
     consume(client)

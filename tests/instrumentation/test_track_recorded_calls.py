@@ -14,10 +14,12 @@ import pytest
 import requests
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.recorded import Recorded
-from support.sse_server import DONE, Reply, SseServer, chunk, whole, words
+from support.sse_server import DONE, Cut, Reply, SseServer, chunk, whole, words
 
 import otel_llm
 from otel_llm import semconv
+from otel_llm.instrumentation.core.covering import covering, is_covered
+from otel_llm.instrumentation.core.restated import recording_of
 
 THINKS = Reply(
     [chunk({"role": "assistant"}), *words(4), chunk({"content": "last"}, finish="stop"), DONE]
@@ -203,6 +205,145 @@ def test_a_reader_that_leaves_ends_the_one_row(recorder: Recorded, client: opena
     for _ in otel_llm.track(pieces(), slo_class="agent"):
         break
     assert [each.outcome for each in recorder.streams()] == ["cancelled"]
+
+
+def lines_of(client: openai.OpenAI, stack: str, model: str = "m") -> Iterator[Any]:
+    """Return a reply that was asked for already, by the SDK or by its HTTP client."""
+    if stack == "openai":
+        return iter(ask(client, model))
+    body = {"model": model, "stream": True, "messages": []}
+    http = client._client
+    reply = http.send(http.build_request("POST", f"{client.base_url}chat/completions", json=body), stream=True)
+    return (line for line in reply.iter_lines() if "word" in line)
+
+
+def with_a_tail(stream: Any) -> Iterator[str]:
+    for _ in stream:
+        yield "piece"
+    otel_llm.flush()  # the flusher looks meanwhile
+    yield "tail"
+    yield "end"
+
+
+@pytest.mark.parametrize("stack", ["openai", "httpx"])
+def test_what_comes_after_the_end_of_the_stream_beneath(recorder: Recorded, client: openai.OpenAI, stack: str) -> None:
+    stream = lines_of(client, stack)
+    pieces = list(otel_llm.track(with_a_tail(stream), slo_class="agent", count=lambda _: 1))
+    the_row(recorder, len(pieces))
+
+
+def test_what_comes_after_the_end_of_the_async_stream_beneath(recorder: Recorded, server: SseServer) -> None:
+    async def pieces(stream: Any) -> AsyncIterator[str]:
+        async for _ in stream:
+            yield "piece"
+        otel_llm.flush()
+        yield "tail"
+
+    async def main() -> int:
+        async with openai.AsyncOpenAI(api_key="none", base_url=server.url, max_retries=0) as client:
+            stream: Any = await client.chat.completions.create(model="m", messages=[], stream=True)
+            tracked = otel_llm.track(pieces(stream), slo_class="agent", count=lambda _: 1)
+            return len([piece async for piece in tracked])
+
+    the_row(recorder, asyncio.run(main()))
+
+
+@pytest.mark.parametrize("stack", ["openai", "httpx"])
+@pytest.mark.parametrize("leave", ["break", "close", "in the tail"])
+def test_who_leaves_the_outer_stream_ends_the_row(
+    recorder: Recorded, client: openai.OpenAI, stack: str, leave: str
+) -> None:
+    tracked: Any = otel_llm.track(with_a_tail(lines_of(client, stack)), count=lambda _: 1)
+    for piece in tracked:
+        if leave == "close":
+            tracked.close()
+        if leave != "in the tail" or piece == "tail":
+            break
+    stream = recorder.stream()
+    assert stream.outcome == "cancelled"
+    assert len(recorder.requests()) == 1
+
+
+@pytest.mark.parametrize("stack", ["openai", "httpx"])
+def test_an_error_beneath_is_the_error_of_the_row(
+    recorder: Recorded, client: openai.OpenAI, server: SseServer, stack: str
+) -> None:
+    server.replies["cut"] = Reply([*words(3), Cut()])
+    with pytest.raises(Exception, match="peer closed|Connection error"):
+        list(otel_llm.track(with_a_tail(lines_of(client, stack, "cut")), count=lambda _: 1))
+    stream = recorder.stream()
+    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("disconnected", 3)
+
+
+def test_a_client_that_leaves_the_server_ends_the_row(recorder: Recorded, client: openai.OpenAI) -> None:
+    stream = ask(client)
+    recording = recording_of(stream)
+    assert recording is not None
+    tracked = otel_llm.track(with_a_tail(stream), count=lambda _: 1)
+    next(tracked)
+    recording.left()  # as the server's middleware says it
+    assert recorder.stream().outcome == "cancelled"
+
+
+class Pieces:
+    """An iterator of the application's own, over the SDK's stream."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.chunks = iter(stream)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return text_of(next(self.chunks))
+
+
+def test_an_iterator_that_holds_the_stream(recorder: Recorded, client: openai.OpenAI) -> None:
+    assert len(list(otel_llm.track(Pieces(ask(client, "last")), slo_class="agent", kind=kind, count=count))) == 6
+    the_row(recorder, 10)
+
+
+def test_a_task_that_outlives_the_tracked_stream_records_what_it_asks(recorder: Recorded, server: SseServer) -> None:
+    async def main() -> None:
+        over = asyncio.Event()
+        born: list[asyncio.Task[None]] = []
+
+        async def later() -> None:
+            await over.wait()
+            async with openai.AsyncOpenAI(api_key="none", base_url=server.url, max_retries=0) as client:
+                async for _ in await client.chat.completions.create(model="m", messages=[], stream=True):
+                    pass
+
+        async def pieces() -> AsyncIterator[int]:
+            born.append(asyncio.create_task(later()))
+            yield 1
+
+        async for _ in otel_llm.track(pieces()):
+            pass
+        over.set()
+        await born[0]
+
+    asyncio.run(main())
+    assert sorted(int(str(each.last[semconv.TOKENS])) for each in recorder.streams()) == [1, 5]
+
+
+def test_a_task_born_in_a_covered_call_is_covered_no_longer_than_the_call() -> None:
+    async def main() -> list[bool]:
+        over = asyncio.Event()
+
+        async def look() -> list[bool]:
+            seen = [is_covered()]
+            await over.wait()
+            return [*seen, is_covered()]
+
+        with covering():
+            task = asyncio.create_task(look())
+            await asyncio.sleep(0)
+        over.set()
+        return await task
+
+    assert asyncio.run(main()) == [True, False]
 
 
 def test_a_class_that_comes_too_late_is_one_warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import subprocess
 import sys
@@ -126,6 +127,25 @@ def test_a_long_lived_process_warns_at_the_next_such_stream(caplog: pytest.LogCa
     assert [passes(), passes()] == [1, 1]
     unrecorded.settle()
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(("waited_ns", "claims", "left"), [(0, 1, 1), (0, 3, 1), (SETTLES_NS, 1, 2)])
+def test_track_claims_one_stream_that_just_came(waited_ns: int, claims: int, left: int) -> None:
+    now_ns = 0
+    tally = Tally()
+    unrecorded = Unrecorded(tally, lambda: now_ns)
+
+    def passes_and_is_tracked() -> None:
+        nonlocal now_ns
+        for _ in range(2):
+            unrecorded.answered("httpx", "h", "/answers", b'{"prompt": 1}', SSE)
+        now_ns += waited_ns
+        for _ in range(claims):
+            unrecorded.claim()
+
+    contextvars.copy_context().run(passes_and_is_tracked)
+    assert sum(tally.unrecorded.values()) == left
+    unrecorded.settle()  # now, and not at the end of the tests' process
 
 
 @pytest.mark.parametrize(

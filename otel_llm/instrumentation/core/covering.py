@@ -11,24 +11,45 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.recording import Recording
 
-covered: Final[ContextVar[Recording | bool]] = ContextVar("otel_llm_covered", default=False)
-"""Whether the request is recorded already, or by which recording, whose trace it is to carry; set and reset in one
-frame around its call."""
+
+class Cover:
+    """One call, or one tracked stream, whose requests are recorded further up already.
+
+    `live` until it is over: a task that begins meanwhile inherits the context, and with it the cover, for its own life.
+    """
+
+    __slots__ = ("live", "recording")
+
+    def __init__(self, recording: Recording | None = None) -> None:
+        self.live = True
+        self.recording = recording
+
+
+cover: Final[ContextVar[Cover | None]] = ContextVar("otel_llm_cover", default=None)
+"""The cover of the request that leaves next; set and reset in one frame around its call. Ask `is_covered`."""
+
+
+def is_covered() -> bool:
+    """Return whether the request that leaves next is recorded further up."""
+    present = cover.get()
+    return present is not None and present.live and (present.recording is None or not present.recording.done)
 
 
 def carrier() -> Recording | None:
     """Return the recording whose trace goes into the headers of the request that leaves next, None where none is."""
-    recording = covered.get()
-    return None if isinstance(recording, bool) else recording
+    present = cover.get()
+    return None if present is None or not is_covered() else present.recording
 
 
 @contextlib.contextmanager
 def covering(recording: Recording | None = None) -> Iterator[None]:
     """Keep hooks further down from recording the request that is made inside; it carries the trace of `recording`."""
-    token = covered.set(recording or True)
+    present = Cover(recording)
+    token = cover.set(present)
     try:
         yield
     finally:
+        present.live = False
         # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
         with contextlib.suppress(ValueError):
-            covered.reset(token)
+            cover.reset(token)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 from types import AsyncGeneratorType, CellType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_llm import semconv
 from otel_llm.instrumentation.chunks import FRAMING
-from otel_llm.instrumentation.core.covering import covered
+from otel_llm.instrumentation.core.covering import Cover, cover
 from otel_llm.instrumentation.httpx import TAP
 from otel_llm.instrumentation.sdk_stream import RECORDING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 DEPTH: Final = 4
 """A generator over a generator over the SDK's loop over its stream."""
+MAX_HELD: Final = 100
+"""Of an object that holds more, no more are looked at."""
 _FOLLOWED: Final = (GeneratorType, AsyncGeneratorType, CellType, map, filter, zip, enumerate, tuple)
 
 T = TypeVar("T")
@@ -72,32 +75,36 @@ class StatedReader:
 
 def beneath(inner: Iterator[T], recording: Recording) -> Generator[T, None, None]:
     """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
-    token: Any = covered.set(recording)
+    present = Cover(recording)
+    token: Any = cover.set(present)
     try:
         for chunk in inner:
-            covered.reset(token)
+            cover.reset(token)
             token = None
             yield chunk
-            token = covered.set(recording)
+            token = cover.set(present)
     finally:
+        present.live = False
         if token is not None:
-            covered.reset(token)
+            cover.reset(token)
 
 
 async def beneath_async(inner: AsyncIterator[T], recording: Recording) -> AsyncGenerator[T, None]:
     """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
-    token: Any = covered.set(recording)
+    present = Cover(recording)
+    token: Any = cover.set(present)
     try:
         async for chunk in inner:
-            covered.reset(token)
+            cover.reset(token)
             token = None
             yield chunk
-            token = covered.set(recording)
+            token = cover.set(present)
     finally:
+        present.live = False
         if token is not None:
             # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
             with contextlib.suppress(ValueError):
-                covered.reset(token)
+                cover.reset(token)
 
 
 def recording_of(stream: object) -> Recording | None:
@@ -112,7 +119,9 @@ def recording_of(stream: object) -> Recording | None:
 
 def recording_beneath(stream: object, depth: int = DEPTH) -> Recording | None:
     """Return the recording of a stream that the iterator `stream`, not begun yet, holds on to; None where none."""
-    for held in gc.get_referents(stream):
+    members = getattr(stream, "__dict__", None)  # once somebody asked for it, the attributes are no referents any more
+    attributes = members.values() if isinstance(members, dict) else ()
+    for held in itertools.islice(itertools.chain(gc.get_referents(stream), list(attributes)), MAX_HELD):
         recording = recording_of(held)
         if recording is None and depth and isinstance(held, _FOLLOWED):
             recording = recording_beneath(held, depth - 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation.core.covering import covered
+from otel_llm.instrumentation.core.covering import is_covered
 from otel_llm.instrumentation.parse.wires import WIRES
 from otel_llm.instrumentation.sse_chunks import api_of
 
@@ -83,7 +83,7 @@ class Unrecorded:
         """
         try:
             media_type = content_type.partition(";")[0].strip().lower()
-            if media_type not in STREAMED or covered.get() or not is_instrumentation_enabled():
+            if media_type not in STREAMED or is_covered() or not is_instrumentation_enabled():
                 return
             if api_of(path, WIRES) is None and is_prompt(
                 path, body
@@ -95,7 +95,10 @@ class Unrecorded:
     def claim(self) -> None:
         """Take note that `track` records the stream that this context got last."""
         passed = _latest.get()
-        if passed is not None and not passed.claimed:
+        if passed is None:
+            return
+        _latest.set(None)
+        if not passed.claimed and self._clock_ns() - passed.at_ns < SETTLES_NS:
             passed.claimed = True
             self._tally.pass_by(passed.what, -1)
 

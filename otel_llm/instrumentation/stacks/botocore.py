@@ -21,7 +21,7 @@ from otel_llm.instrumentation import committed, runtime
 from otel_llm.instrumentation.outcomes import ABANDONED, DISCONNECTED, ERROR
 from otel_llm.instrumentation.parse.bedrock import ConverseReader, InvokeReader
 from otel_llm.instrumentation.patches import Patches, disguised
-from otel_llm.instrumentation.propagation import attach, covered, covering, detach, inject
+from otel_llm.instrumentation.propagation import attach, covering, detach, inject, is_covered
 from otel_llm.instrumentation.reading import recorded, recorded_async
 from otel_llm.instrumentation.recording import Recording
 from otel_llm.instrumentation.stack import StackInstrumentor
@@ -126,7 +126,7 @@ def _commit(client: Any, operation_name: str, api_params: Any) -> _Call | None:
         return None
     try:
         running = runtime.running()
-        if running is None or covered.get() or not is_instrumentation_enabled():
+        if running is None or is_covered() or not is_instrumentation_enabled():
             return None
         if client.meta.service_model.service_name != SERVICE:
             return None
