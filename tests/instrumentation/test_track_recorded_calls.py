@@ -269,7 +269,7 @@ def test_an_error_beneath_is_the_error_of_the_row(
     recorder: Recorded, client: openai.OpenAI, server: SseServer, stack: str
 ) -> None:
     server.replies["cut"] = Reply([*words(3), Cut()])
-    with pytest.raises(Exception, match="peer closed|Connection error"):
+    with pytest.raises(Exception, match=r"peer closed|Connection error"):
         list(otel_llm.track(with_a_tail(lines_of(client, stack, "cut")), count=lambda _: 1))
     stream = recorder.stream()
     assert (stream.outcome, stream.last[semconv.TOKENS]) == ("disconnected", 3)
