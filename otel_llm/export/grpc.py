@@ -41,7 +41,7 @@ class GrpcSender:
         try:
             response = self._call(payload, timeout=self._settings.timeout_s, metadata=self._settings.headers)
         except grpc.RpcError as error:
-            return _judged(error)
+            return _judged(error, detailed=self._settings.shown == self._settings.endpoint)
         rejected, reason = rejected_spans(response)
         return Attempt("accepted", reason, rejected=rejected)
 
@@ -82,9 +82,11 @@ def _read(path: str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def _judged(error: Any) -> Attempt:
+def _judged(error: Any, *, detailed: bool) -> Attempt:
+    # The details quote the endpoint: not where it holds credentials.
     code: str = error.code().name
-    reason = f"{code}: {error.details() or ''}".strip().rstrip(":")[:300]
+    details = error.details() if detailed else None
+    reason = f"{code}: {details or ''}".strip().rstrip(":")[:300]
     after_s = retry_info_s(error.trailing_metadata() or ())
     if code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after_s is not None):
         return Attempt("retry", reason, after_s=after_s)

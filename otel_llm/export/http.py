@@ -36,9 +36,9 @@ class HttpSender:
         try:
             response = self.post(payload)
         except requests.exceptions.RequestException as error:
-            return Attempt("retry" if _is_passing(error) else "refused", _first_line(error))
+            return Attempt("retry" if _is_passing(error) else "refused", words(error))
         except (OSError, ValueError) as error:  # a certificate file that is not there, a URL that is none
-            return Attempt("refused", _first_line(error))
+            return Attempt("refused", words(error))
         return _judged(response)
 
     def post(self, payload: bytes) -> requests.Response:
@@ -123,8 +123,11 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, passing)
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+def words(error: Exception) -> str:
+    """Return what may be printed of an error: no more than its class where its text may hold a secret."""
+    # A ValueError quotes what it refuses: a header's value, or a URL with its credentials.
+    name = type(error).__name__
+    return name if isinstance(error, ValueError) else f"{name}: {error}".splitlines()[0][:300]
 
 
 def _compress(payload: bytes, compression: str) -> bytes:

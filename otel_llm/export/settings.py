@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlparse
@@ -20,6 +21,9 @@ DEFAULT_GRPC_ENDPOINT: Final = "http://localhost:4317"
 DEFAULT_HTTP_ENDPOINT: Final = "http://localhost:4318"
 TRACES_PATH: Final = "v1/traces"
 DEFAULT_TIMEOUT_S: Final = 10.0
+
+_USERINFO: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?.*@", re.DOTALL)
+"""What stands before the host of an endpoint: its scheme, which is kept, and perhaps credentials, to the last `@`."""
 
 _log: Final = logging.getLogger("otel_llm")
 
@@ -43,12 +47,17 @@ class OtlpSettings:
     client_certificate: str | None = None
 
     @property
+    def shown(self) -> str:
+        """Return the endpoint without the credentials that a URL may hold: what may be printed."""
+        return _USERINFO.sub(r"\1", self.endpoint)
+
+    @property
     def words(self) -> str:
         """Return where it is sent and how, and the remedy where the port is usually the other protocol's."""
         usual = urlparse(DEFAULT_HTTP_ENDPOINT if self.protocol == "grpc" else DEFAULT_GRPC_ENDPOINT).port
         other = next(protocol for protocol in PROTOCOLS if protocol != self.protocol)
-        address = self.endpoint if "//" in self.endpoint else f"//{self.endpoint}"
-        said = f"{self.endpoint} over {self.protocol}"
+        address = self.shown if "//" in self.shown else f"//{self.shown}"
+        said = f"{self.shown} over {self.protocol}"
         if urlparse(address).netloc.rpartition(":")[2] != str(usual):
             return said
         return f"{said} (this port is usually that of {other}: is OTEL_EXPORTER_OTLP_PROTOCOL right?)"
@@ -60,15 +69,13 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> OtlpSettings:
     The traces variable wins over the general one. Source: OpenTelemetry specification, "OTLP exporter"; the rules for
     `insecure` are those of opentelemetry-exporter-otlp-proto-grpc.
     """
-    from opentelemetry.util.re import parse_env_headers
-
     protocol = _protocol(environ)
     endpoint, insecure = _grpc_endpoint(environ) if protocol == "grpc" else (_http_endpoint(environ), False)
     return OtlpSettings(
         protocol=protocol,
         endpoint=endpoint,
         insecure=insecure,
-        headers=tuple(parse_env_headers(_signal(environ, "HEADERS") or "", liberal=True).items()),
+        headers=_headers(environ),
         timeout_s=_timeout_s(environ),
         compression=_compression(environ, protocol),
         certificate=_signal(environ, "CERTIFICATE"),
@@ -107,6 +114,29 @@ def _http_endpoint(environ: Mapping[str, str]) -> str:
         return endpoint
     base = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or DEFAULT_HTTP_ENDPOINT
     return f"{base.removesuffix('/')}/{TRACES_PATH}"
+
+
+def _headers(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    from opentelemetry.util.re import parse_env_headers
+
+    unread: list[logging.LogRecord] = []
+
+    def hear(record: logging.LogRecord) -> bool:
+        unread.append(record)
+        return False
+
+    # OpenTelemetry's own warning has the header in it, and so a secret.
+    log = logging.getLogger(parse_env_headers.__module__)
+    log.addFilter(hear)
+    try:
+        headers = parse_env_headers(_signal(environ, "HEADERS") or "", liberal=True)
+    finally:
+        log.removeFilter(hear)
+    if unread:
+        traces = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+        name = traces if environ.get(traces) else "OTEL_EXPORTER_OTLP_HEADERS"
+        _log.warning("%s has a header that is not name=value: not sending it", name)
+    return tuple(headers.items())
 
 
 def _timeout_s(environ: Mapping[str, str]) -> float:

@@ -379,7 +379,7 @@ class Recording:
     def give_up(self) -> None:
         """Stop recording; the request span ends here, and says nothing of how the stream did."""
         span, self._span = self._span, None
-        if span is not None and not self._done:
+        if self._announced and span is not None and not self._done:
             self._host.tally.end(self._request.stack, GIVEN_UP, 0, 0)
         self.detach()
         if span is not None:

@@ -166,6 +166,25 @@ def test_a_clock_that_differs_from_the_collectors_is_told() -> None:
     assert clock["facts"]["ahead_s"] == pytest.approx(90, abs=5)
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize(
+    ("headers", "user"),
+    [("authorization=Bearer%20SECRET%0A1", ""), ("Bearer SECRET", ""), ("a=b", "user:SECRET@")],
+    ids=["value", "header", "endpoint"],
+)
+def test_no_credentials_are_printed(protocol: str, headers: str, user: str, running: Collector) -> None:
+    # The other protocol's port, for the variables to set.
+    address = running.http if protocol == "grpc" else running.grpc
+    environ = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{user}{address}",
+        "OTEL_EXPORTER_OTLP_HEADERS": headers,
+    }
+    _, report, done = doctor(environ=environ)
+    assert address in found(report, "endpoint")["facts"]["endpoint"]
+    assert "SECRET" not in done.stdout + done.stderr
+
+
 # The environment.
 
 

@@ -164,3 +164,31 @@ def test_retry_after() -> None:
     assert 60 < (retry_after_s(soon) or 0) <= 90
     assert [retry_after_s(value) for value in (past, "-3", "0", "2.5")] == [0, 0, 0, 2.5]
     assert [retry_after_s(value) for value in (None, "", "inf", "nan", "later")] == [None] * 5
+
+
+@pytest.mark.parametrize("value", ["Bearer SECRET\n123", "Bearer SECRET\u20ac"])
+def test_a_header_that_cannot_be_sent_is_not_quoted(value: str) -> None:
+    sender = HttpSender(
+        OtlpSettings("http/protobuf", "http://127.0.0.1:9/v1/traces", headers=(("authorization", value),))
+    )
+    attempt = sender.send(b"")
+    sender.close()
+    assert (attempt.verdict, attempt.reason) == (
+        "refused",
+        "UnicodeEncodeError" if "\u20ac" in value else "InvalidHeader",
+    )
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_an_endpoint_with_credentials_is_not_quoted(protocol: Any) -> None:
+    # A port that is none, so that requests refuses the URL and quotes it.
+    wrong = "user:SECRET@127.0.0.1:no"
+    sender = (
+        GrpcSender(OtlpSettings("grpc", wrong))
+        if protocol == "grpc"
+        else HttpSender(OtlpSettings("http/protobuf", f"http://{wrong}/v1/traces"))
+    )
+    attempt = sender.send(b"")
+    sender.close()
+    assert attempt.verdict != "accepted"
+    assert "SECRET" not in attempt.reason

@@ -144,3 +144,24 @@ def test_the_words_of_an_endpoint_tell_where_it_is_and_a_port_that_is_the_other_
     found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).words
     assert found.startswith(words)
     assert ("usually" in found) == ("usually" in words)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "endpoint", "shown"),
+    [
+        ("grpc", "http://user:SECRET@a:4317", "a:4317"),
+        ("grpc", "user:SECRET@a:4317", "a:4317"),
+        ("http/protobuf", "https://user:SEC@RET@a/base", "https://a/base/v1/traces"),
+        ("http/protobuf", "http://a:4318", "http://a:4318/v1/traces"),
+    ],
+)
+def test_credentials_of_an_endpoint_are_not_shown(protocol: str, endpoint: str, shown: str) -> None:
+    found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
+    assert (found.shown, found.words) == (shown, f"{shown} over {protocol}")
+
+
+@pytest.mark.parametrize("key", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])
+def test_a_header_that_cannot_be_read_is_warned_of_without_its_text(key: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert from_environment({key: "a=b,Bearer SECRET"}).headers == (("a", "b"),)
+    assert [(record.name, key in record.getMessage()) for record in caplog.records] == [("otel_llm", True)]
+    assert "SECRET" not in caplog.text

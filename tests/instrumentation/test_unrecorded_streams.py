@@ -15,6 +15,8 @@ import httpx
 import httpx2
 import pytest
 import requests
+from opentelemetry import context
+from support.fake_host import OFFSET_NS, FakeHost, WordReader
 from support.recorded import Recorded
 from support.sse_server import SseServer, whole
 
@@ -22,6 +24,8 @@ import otel_llm
 from otel_llm.instrumentation import runtime
 from otel_llm.instrumentation.core.tally import MAX_NAMES, OTHERS, Tally
 from otel_llm.instrumentation.core.unrecorded import SETTLES_NS, Unrecorded, is_prompt
+from otel_llm.instrumentation.host import Request
+from otel_llm.instrumentation.recording import Recording
 
 ROOT = Path(__file__).parents[2]
 SSE = "text/event-stream; charset=utf-8"
@@ -206,3 +210,13 @@ def test_the_tally_counts_streams_by_stack(recorder: Recorded, server: SseServer
     assert found["begun"] == found["ended"] == {"httpx": 1, "track": 1}
     assert found["tokens"] == {"httpx": 3, "track": 2}
     assert (found["outcomes"], found["classes"]) == ({"completed": 2}, {"chat": 1})
+
+
+def test_a_recording_that_is_given_up_counts_as_ended_only_if_it_was_announced() -> None:
+    host = FakeHost()
+    never = Recording(host, Request("chat m", host.now_ns, OFFSET_NS), WordReader())
+    never.begin(context.get_current())
+    never.give_up()
+    assert host.tally.snapshot()["ended"] == {}
+    host.record().give_up()
+    assert sum(host.tally.ended.values()) == sum(host.tally.begun.values()) == 1

@@ -35,8 +35,6 @@ class Reporter:
         self._warnings: list[str] = []
         self._pid = os.getpid()
         self._since_ns = time.time_ns()
-        self._forked = False
-        self._left = False
         self._changed = False
         self._writing = False
 
@@ -44,7 +42,7 @@ class Reporter:
         """Write now, and after each change."""
         # A filter and no handler: a logger that has a handler prints no more by itself.
         _log.addFilter(self._heard)
-        atexit.register(self._leave)
+        atexit.register(self._write)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
         self._listen()
@@ -54,12 +52,9 @@ class Reporter:
         self._write()
 
     def _after_fork(self) -> None:
-        self._pid, self._since_ns, self._forked, self._warnings = os.getpid(), time.time_ns(), True, []
+        self._pid, self._since_ns, self._warnings = os.getpid(), time.time_ns(), []
+        self._writing = False  # the thread that wrote is the parent's
         self._listen()
-
-    def _leave(self) -> None:
-        self._left = True
-        self._write()
 
     def _heard(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING and len(self._warnings) < MAX_WARNINGS:
@@ -90,9 +85,7 @@ class Reporter:
         runtime = self._runtime
         return {
             "pid": self._pid,
-            "forked": self._forked,
             "program": Path((getattr(sys, "argv", None) or ["python"])[0]).name,
-            "left": self._left,
             **runtime.tally.snapshot(),
             "dropped": runtime.dropped,
             "refused_classes": runtime.refused_classes,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from otel_llm.export.grpc import GrpcSender
-from otel_llm.export.http import HttpSender
+from otel_llm.export.http import HttpSender, words
 from otel_llm.export.settings import TRACES_PATH
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _ask_http(settings: OtlpSettings) -> Answer:
     except requests.exceptions.Timeout as error:
         return Answer("no_answer", str(error))
     except (requests.exceptions.RequestException, OSError, ValueError) as error:
-        return Answer(_by_words(str(error)), f"{type(error).__name__}: {error}")
+        return Answer(_by_words(str(error)), words(error))
     finally:
         sender.close()
     return _judged(response)
@@ -122,7 +122,7 @@ def _ahead_s(date: str | None) -> float | None:
 
 
 def _by_words(reason: str) -> Kind:
-    return next((kind for words, kind in _BY_WORDS if words in reason), "failed")
+    return next((kind for part, kind in _BY_WORDS if part in reason), "failed")
 
 
 def others(settings: OtlpSettings) -> list[OtlpSettings]:
@@ -143,9 +143,9 @@ def others(settings: OtlpSettings) -> list[OtlpSettings]:
 
 
 def variables(settings: OtlpSettings) -> str:
-    """Return the variables that choose these settings, as a shell takes them."""
-    url = settings.endpoint
+    """Return the variables that choose these settings, as a shell takes them, without credentials."""
+    url = settings.shown
     if settings.protocol == "grpc":
-        url = f"{'http' if settings.insecure else 'https'}://{settings.endpoint}"
+        url = f"{'http' if settings.insecure else 'https'}://{settings.shown}"
     base = url.removesuffix(f"/{TRACES_PATH}")
     return f"OTEL_EXPORTER_OTLP_PROTOCOL={settings.protocol} OTEL_EXPORTER_OTLP_ENDPOINT={base}"

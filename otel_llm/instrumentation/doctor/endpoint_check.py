@@ -46,10 +46,10 @@ def check_endpoint(situation: Situation) -> Iterator[Finding]:
     """Send an empty export to where segments go."""
     settings = yield from _read(situation)
     settings = replace(settings, timeout_s=min(settings.timeout_s, situation.timeout_s))
-    where = f"{settings.endpoint} over {settings.protocol}"
+    where = f"{settings.shown} over {settings.protocol}"
     answer = ask(settings)
     facts: dict[str, object] = {
-        "endpoint": settings.endpoint,
+        "endpoint": settings.shown,
         "protocol": settings.protocol,
         "answer": answer.kind,
         "reason": answer.reason,

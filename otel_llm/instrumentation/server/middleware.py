@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import trace
 
 from otel_llm.instrumentation import propagation, runtime
+from otel_llm.instrumentation.engine import INSTANCE_VARIABLE
 from otel_llm.instrumentation.exchange import Exchange
 from otel_llm.instrumentation.server.own import Endpoints, Own, OwnExchange
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 ENGINES: Final = ("vllm", "sglang", "transformers")
 """The provider where none is stated: the first of these that this process has imported."""
-INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
 
 _log: Final = logging.getLogger("otel_llm")
 

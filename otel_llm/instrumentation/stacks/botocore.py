@@ -96,7 +96,7 @@ _pending: Final[ContextVar[_Call | None]] = ContextVar("otel_llm_bedrock", defau
 
 def _make_api_call(original: Callable[..., Any]) -> Callable[..., Any]:
     def _make_api_call(self: Any, operation_name: str, api_params: Any) -> Any:
-        call = _commit(self, operation_name, api_params)
+        call = _commit(self, operation_name, api_params, BotocoreInstrumentor.stack)
         if call is None:
             return original(self, operation_name, api_params)
         with _calling(call):
@@ -109,7 +109,7 @@ def _make_api_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _make_api_call_async(original: Callable[..., Any]) -> Callable[..., Any]:
     async def _make_api_call(self: Any, operation_name: str, api_params: Any) -> Any:
-        call = _commit(self, operation_name, api_params)
+        call = _commit(self, operation_name, api_params, AiobotocoreInstrumentor.stack)
         if call is None:
             return await original(self, operation_name, api_params)
         with _calling(call):
@@ -120,7 +120,7 @@ def _make_api_call_async(original: Callable[..., Any]) -> Callable[..., Any]:
     return _make_api_call
 
 
-def _commit(client: Any, operation_name: str, api_params: Any) -> _Call | None:
+def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _Call | None:
     """Return the call of a streamed reply, None for one that is not recorded."""
     if operation_name not in STREAMS:
         return None
@@ -140,7 +140,7 @@ def _commit(client: Any, operation_name: str, api_params: Any) -> _Call | None:
             scheme=url.scheme,
             host=url.hostname,
             port=url.port,
-            stack="botocore",
+            stack=stack,
         )
         reader = STREAMS[operation_name][1]()
         recording = Recording(running, request, reader)

@@ -237,7 +237,7 @@ class _WatchedFile:
             self._recording.failed(error)
             raise
         # A buffered file gives less than was asked for only at its end.
-        self._see(data, size is None or size < 0 or len(data) < size)
+        self._see(data, lambda: (data, size is None or size < 0 or len(data) < size))
         return data
 
     def read1(self, size: int = -1, /) -> Any:
@@ -246,7 +246,7 @@ class _WatchedFile:
         except BaseException as error:
             self._recording.failed(error)
             raise
-        self._see(data, not data and size != 0)
+        self._see(data, lambda: (data, not data and size != 0))
         return data
 
     def readline(self, size: int | None = -1, /) -> Any:
@@ -255,7 +255,7 @@ class _WatchedFile:
         except BaseException as error:
             self._recording.failed(error)
             raise
-        self._see(line, line[-1:] != b"\n" and (size is None or size < 0 or len(line) < size))
+        self._see(line, lambda: (line, line[-1:] != b"\n" and (size is None or size < 0 or len(line) < size)))
         return line
 
     def readinto(self, buffer: Any, /) -> Any:
@@ -264,7 +264,7 @@ class _WatchedFile:
         except BaseException as error:
             self._recording.failed(error)
             raise
-        self._see(bytes(memoryview(buffer)[:count]), count < len(buffer))
+        self._see(count, lambda: (bytes(memoryview(buffer)[:count]), count < len(buffer)))
         return count
 
     def readinto1(self, buffer: Any, /) -> Any:
@@ -273,7 +273,7 @@ class _WatchedFile:
         except BaseException as error:
             self._recording.failed(error)
             raise
-        self._see(bytes(memoryview(buffer)[:count]), not count and len(buffer) > 0)
+        self._see(count, lambda: (bytes(memoryview(buffer)[:count]), not count and len(buffer) > 0))
         return count
 
     def __iter__(self) -> Any:
@@ -296,11 +296,13 @@ class _WatchedFile:
             self._recording.closed()
         return self._file.close()
 
-    def _see(self, data: bytes, ends: bool) -> None:
-        if self._recording.done:
+    def _see(self, given: object, look: Callable[[], tuple[bytes, bool]]) -> None:
+        """Take what `look` gives: what was read, and whether the body ends there; `given` None: nothing to read yet."""
+        if given is None or self._recording.done:
             return
         body, tap = self._body, self._tap
         try:
+            data, ends = look()
             for piece in body.feed(data):
                 tap.take(piece)
             if ends or body.complete:

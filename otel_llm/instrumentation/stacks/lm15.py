@@ -34,7 +34,7 @@ class Lm15Instrumentor(StackInstrumentor):
     requires: ClassVar[tuple[str, ...]] = ("lm15 >= 1.0, < 2",)
 
     def _patch(self) -> Patches:
-        return _patch("lm15.transports")
+        return _patch("lm15.transports", self.stack)
 
 
 class DspyInstrumentor(StackInstrumentor):
@@ -45,20 +45,20 @@ class DspyInstrumentor(StackInstrumentor):
     requires: ClassVar[tuple[str, ...]] = ("dspy >= 3.4, < 4",)
 
     def _patch(self) -> Patches:
-        return _patch("dspy._vendor.lm15.transports")
+        return _patch("dspy._vendor.lm15.transports", self.stack)
 
 
-def _patch(name: str) -> Patches:
+def _patch(name: str, stack: str) -> Patches:
     transports: Any = import_module(name)
     patches = Patches()
-    patches.replace(transports.StdlibTransport, "stream", _stream)
-    patches.replace(transports.StdlibAsyncTransport, "_do_stream", _stream_async)
+    patches.replace(transports.StdlibTransport, "stream", functools.partial(_stream, stack))
+    patches.replace(transports.StdlibAsyncTransport, "_do_stream", functools.partial(_stream_async, stack))
     return patches
 
 
-def _stream(original: Callable[..., Any]) -> Callable[..., Any]:
+def _stream(stack: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def stream(self: Any, request: Any) -> Any:
-        call, request = _commit(request)
+        call, request = _commit(request, stack)
         if call is None:
             return original(self, request)
         try:
@@ -72,9 +72,9 @@ def _stream(original: Callable[..., Any]) -> Callable[..., Any]:
     return stream
 
 
-def _stream_async(original: Callable[..., Any]) -> Callable[..., Any]:
+def _stream_async(stack: str, original: Callable[..., Any]) -> Callable[..., Any]:
     async def _do_stream(self: Any, request: Any) -> Any:
-        call, request = _commit(request)
+        call, request = _commit(request, stack)
         if call is None:
             return await original(self, request)
         try:
@@ -88,13 +88,13 @@ def _stream_async(original: Callable[..., Any]) -> Callable[..., Any]:
     return _do_stream
 
 
-def _commit(request: Any) -> tuple[Call | None, Any]:
+def _commit(request: Any, stack: str) -> tuple[Call | None, Any]:
     """Return the recorded call of a request, None for one that is not recorded, and the request with our headers."""
     try:
         if request.method != "POST" or runtime.running() is None:
             return None, request
         url = urlsplit(request.url)
-        call = sse_requests.call(url.path, request.body, url.scheme, url.hostname, url.port, "lm15")
+        call = sse_requests.call(url.path, request.body, url.scheme, url.hostname, url.port, stack)
         recording = sse_requests.carried(url.path) if call is None else call.recording
         if recording is not None:
             stated = dict(request.headers)

@@ -18,6 +18,7 @@ from support.wire_server import WireServer
 from support.wires import bedrock
 
 from otel_llm import semconv
+from otel_llm.instrumentation import runtime
 
 if find_spec("aiobotocore") is None:
     pytest.skip("no aiobotocore", allow_module_level=True)
@@ -83,6 +84,9 @@ def test_a_reply_is_recorded_once_and_the_caller_gets_what_it_got(recorder: Reco
     trace_id, span_id = ids(request.context)
     assert sent["traceparent"] == f"00-{trace_id:032x}-{span_id:016x}-01"
     assert "traceparent" not in without
+    running = runtime.running()
+    assert running is not None
+    assert running.tally.snapshot()["begun"] == {"aiobotocore": 1}
 
 
 def test_an_invoked_model(recorder: Recorded) -> None:

@@ -373,3 +373,18 @@ def test_uninstrumenting_leaves_the_bare_library() -> None:
     assert [dict(vars(cls)) == seen for cls, seen in zip(classes, before, strict=True)] == [False, False]
     otel_llm.uninstrument()
     assert [dict(vars(cls)) for cls in classes] == before
+
+
+def test_a_socket_that_does_not_wait_gives_what_it_gave(recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    with WireServer([gate, *bodies.chat()]) as server:
+        response: Any = bare(server.url)
+        socket = response.fp.raw._sock
+        socket.setblocking(False)
+        assert (response.fp.read(5), response.fp.readinto(bytearray(5))) == (None, None)
+        assert response.fp.readinto1(bytearray(5)) is None
+        socket.settimeout(20)
+        gate.open()
+        response.read()
+    assert (recorder.stream().outcome, len(recorder.stream().times_ns)) == ("completed", 4)
+    assert not caplog.records

@@ -20,6 +20,8 @@ from support.wire_server import EVENT_STREAM, WireServer
 
 import otel_llm
 from otel_llm import semconv
+from otel_llm.instrumentation import runtime
+from otel_llm.instrumentation.stacks.lm15 import _patch
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model": "m", "messages": [], "stream": true}'
@@ -161,3 +163,21 @@ def test_uninstrumenting_leaves_the_bare_library() -> None:
     assert StdlibTransport.stream is not before[0]
     otel_llm.uninstrument()
     assert (StdlibTransport.stream, StdlibAsyncTransport._do_stream) == before
+
+
+@both
+def test_a_stream_is_counted_for_the_package_that_holds_the_copy(
+    ask: Callable[..., list[bytes]], server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DSPy needs more packages than a test may: here lm15 itself stands for its copy.
+    monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "otel-llm-lm15")
+    otel_llm.instrument(exporter=InMemorySpanExporter())
+    patches = _patch(lm15.transports.__name__, "dspy")
+    try:
+        ask(server.url, "read")
+        running = runtime.running()
+        assert running is not None
+        assert running.tally.snapshot()["begun"] == {"dspy": 1}
+    finally:
+        patches.undo()
+        otel_llm.uninstrument()
