@@ -42,7 +42,7 @@ STACKS: list[Stack] = [
     *HTTP_CLIENT,
     *BEDROCK,
 ]
-STREAMS = int(os.environ.get("OTEL_LLM_MATRIX_STREAMS", "100"))
+STREAMS = int(os.environ.get("OTEL_LLM_MATRIX_STREAMS", "60"))
 """How many streams the test of growth reads, of each stack and mode; 10,000 in the long form."""
 
 PAIRS = [
