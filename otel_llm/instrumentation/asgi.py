@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from otel_llm.instrumentation import propagation, runtime, served
 from otel_llm.instrumentation.server import stops
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
+from otel_llm.instrumentation.server.stops import UVICORN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
 
-UVICORN: Final = "uvicorn.server"
 LAST_WORDS: Final = frozenset({"lifespan.shutdown.complete", "lifespan.shutdown.failed"})
 """What an application says at the end of its lifespan, after which its server stops."""
 

@@ -29,6 +29,7 @@ EXIT_S: Final = 5.0
 FORCED_S: Final = 0.5
 """The same where a second signal asked for haste."""
 POLL_S: Final = 0.01
+UVICORN: Final = "uvicorn.server"
 CANCELLED_S: Final = 1.0
 """How long uvicorn's cancelled tasks may take to end before their streams are ended for them."""
 BEFORE_KILL_S: Final = 1.0
@@ -62,7 +63,7 @@ class Stops:
 
     def __init__(self, running: Callable[[], Stoppable | None]) -> None:
         self._running = running
-        self._when_imported("uvicorn.server", self._hook_uvicorn)
+        self._when_imported(UVICORN, self._hook_uvicorn)
         for module, owner, method, late_s in GUNICORN:
             self._when_imported(module, functools.partial(self._hook_gunicorn, owner, method, late_s))
         self._when_imported("celery.signals", self._hook_celery)
