@@ -21,8 +21,8 @@ from collector_load.classes import write_classes
 from collector_load.fleet import Slots, read_exports, write_exports
 from collector_load.replies import healthy
 
-from otel_llm.collector.evaluator import Evaluator
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.load import load_rules

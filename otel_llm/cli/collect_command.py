@@ -23,9 +23,9 @@ from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.doors_files import allow_open_files
-from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.service import Service
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.lint import never_true
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
@@ -165,7 +165,7 @@ def collect(  # one parameter an option
             windows_path=windows_path,
             at=Addresses(parse_address(grpc_at), parse_address(http_at), parse_address(web_at)),
             window_ns=window,
-            patience=Patience(lateness_ns=lateness, lost_after_ns=lost_after),
+            timeouts=Timeouts(lateness_ns=lateness, lost_after_ns=lost_after),
             console=Console(echo=lines, verdicts=verdicts),
             load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings)[0]),
         )

@@ -99,8 +99,8 @@ def backtest(
     from otel_llm.collector.backtest_run import Terms
     from otel_llm.collector.backtest_summary import summary
     from otel_llm.collector.config_file import load_settings
-    from otel_llm.collector.evaluator import Patience
     from otel_llm.collector.journal_resume import RESUME_FILE
+    from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.readers.records import InputError
 
     if against and decisions:
@@ -120,7 +120,7 @@ def backtest(
     except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error
     try:
-        terms = Terms(load_slo(slo), settings.limits, Patience(lateness, lost_after), window)
+        terms = Terms(load_slo(slo), settings.limits, Timeouts(lateness, lost_after), window)
         recording = Recording(journals)
         with _writer(write) as decided, reading(recording.size, LONG_JOURNAL_BYTES) as advance:
             found = run(

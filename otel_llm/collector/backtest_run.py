@@ -12,10 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
 from otel_llm.collector.pipeline import TOGETHER_BYTES
-from otel_llm.collector.together import MOST
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate.batch_coalescing import MAX_COALESCED
+from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
 from otel_llm.readers.records import DecodeError
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from otel_llm.collector.config import Limits
-    from otel_llm.collector.metering import Metered
-    from otel_llm.collector.streams import LiveStream
-    from otel_llm.collector.together import Received
+    from otel_llm.evaluate.batch_coalescing import Received
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.journal_format import Record
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions import Decision
@@ -44,7 +44,7 @@ class Terms:
 
     classes: SloClasses
     limits: Limits
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     window_ns: int = 10_000_000_000
 
 
@@ -68,13 +68,13 @@ class Run:
 
     def __post_init__(self) -> None:
         terms = self.terms
-        windowing = Windowing(window_ns=terms.window_ns, lateness_ns=terms.patience.lateness_ns)
+        windowing = Windowing(window_ns=terms.window_ns, lateness_ns=terms.timeouts.lateness_ns)
         self.evaluator = Evaluator(
             classes=terms.classes,
             rules=RuleEngine(self.rules),
             windowing=windowing,
             sink=_Found(self),
-            patience=terms.patience,
+            timeouts=terms.timeouts,
         )
 
     def take(self, records: Sequence[Record]) -> None:
@@ -149,7 +149,7 @@ def _bunches(records: Iterable[Record]) -> Iterator[list[Record]]:
     for record in records:
         bunch.append(record)
         size += len(record.raw)
-        if len(bunch) == MOST or size >= TOGETHER_BYTES:
+        if len(bunch) == MAX_COALESCED or size >= TOGETHER_BYTES:
             yield bunch
             bunch, size = [], 0
     if bunch:

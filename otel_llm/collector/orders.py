@@ -11,7 +11,7 @@ from otel_llm.actions.events import Candidate, Order
 from otel_llm.semconv import GEN_AI_REQUEST_ID
 
 if TYPE_CHECKING:
-    from otel_llm.collector.evaluator import Evaluator
+    from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.rules.decisions import Decision
 
 MOST_CANDIDATES: Final = 5

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from otel_llm.actions.doing import Doing
     from otel_llm.actions.events import Candidate, Order
     from otel_llm.collector.console import Console
-    from otel_llm.collector.metering import Metered
     from otel_llm.collector.metrics_user import Key, UserMetrics
     from otel_llm.collector.orders import Orders
-    from otel_llm.collector.streams import LiveStream
-    from otel_llm.collector.table import Group
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.stream_table import Group
+    from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, TypeVar
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_llm.collector.errors import BusyError, UnavailableError
-from otel_llm.collector.evaluator import MAX_CHOICES, Evaluator, Patience
 from otel_llm.collector.front import SentExport
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
 from otel_llm.collector.replay import note_stop
-from otel_llm.collector.together import MOST
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate.batch_coalescing import MAX_COALESCED
+from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
     from otel_llm.collector.outlets import Outlets
-    from otel_llm.collector.together import Received
+    from otel_llm.evaluate.batch_coalescing import Received
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine import RuleEngine
     from otel_llm.rules.ruleset import RuleSet
@@ -226,7 +226,7 @@ class Pipeline:
     def _evaluate(self, first: Export) -> None:
         """Take in an export and those that wait behind it, and evaluate them together."""
         exports, size = [first], len(first.raw)
-        while len(exports) < MOST and size < TOGETHER_BYTES and self._following is None:
+        while len(exports) < MAX_COALESCED and size < TOGETHER_BYTES and self._following is None:
             try:
                 item = self._inbox.get_nowait()
             except queue.Empty:
@@ -382,13 +382,13 @@ def build(
     outlets: Outlets,
     limits: Limits,
     window_ns: int,
-    patience: Patience,
+    timeouts: Timeouts,
     outgoing: Outgoing,
     on_window: Callable[[dict[str, object]], None] | None = None,
 ) -> Pipeline:
     """Put the flow together."""
-    windowing = Windowing(window_ns=window_ns, lateness_ns=patience.lateness_ns, on_window=on_window)
-    evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=outlets, patience=patience)
+    windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
+    evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=outlets, timeouts=timeouts)
     return Pipeline(clock, journal, evaluator, outlets, limits, outgoing)
 
 

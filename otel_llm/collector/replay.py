@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.collector.errors import JournalError
 from otel_llm.collector.journal_read import last_receipt_ns, records_since
 from otel_llm.collector.journal_resume import read_resume, write_resume
-from otel_llm.collector.windowing import GROUP_NAMES
+from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.readers import otlp
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.whole_files import whole_lines
@@ -127,7 +127,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
     outlets, evaluator = pipeline.outlets, pipeline.evaluator
     skipped: Counter[str] = Counter()
     outlets.replaying = True
-    evaluator.read_again()
+    evaluator.pause_group_rules()
     try:
         for record in records_since(journal.folder, max(0, from_ns - BACK_NS), skipped):
             if record.receipt_ns is None:
@@ -138,12 +138,12 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
                 skipped["undecodable"] += 1
                 continue
             if record.receipt_ns < from_ns:
-                evaluator.was_there(batch)
+                evaluator.mark_closed(batch)
             else:
                 pipeline.replay(batch, record.receipt_ns)
         for _ in evaluator.meter.charge_flying():
             pass  # the run before has counted it
-        evaluator.go_on(last_ns)
+        evaluator.resume_group_rules(last_ns)
     finally:
         outlets.replaying = False
     evaluator.counts.clear()

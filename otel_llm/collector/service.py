@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from otel_llm.collector.config import Settings
     from otel_llm.collector.console import Console
-    from otel_llm.collector.evaluator import Patience
+    from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.rules.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
 
@@ -65,7 +65,7 @@ class Service:
     windows_path: Path | None
     at: Addresses
     window_ns: int
-    patience: Patience
+    timeouts: Timeouts
     console: Console
     load: Callable[[], tuple[SloClasses, RuleSet]]
     """Reads the class and rule files anew; raises ConfigError."""
@@ -194,7 +194,7 @@ class Service:
             outlets=outlets,
             limits=self.settings.limits,
             window_ns=self.window_ns,
-            patience=self.patience,
+            timeouts=self.timeouts,
             on_window=self._seen_windows.take,
             outgoing=outgoing,
         )

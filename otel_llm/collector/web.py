@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
-    from otel_llm.collector.streams import LiveStream
+    from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.readers.rows import Row
 
 SHOWN_STREAMS = 100

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from otel_llm.actions.firing import Firing
-from otel_llm.collector.evaluator import Evaluator, Patience
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.rules.condition import read_facts
 from otel_llm.rules.engine import RuleEngine
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from otel_llm.actions.firing import Alert
-    from otel_llm.collector.metering import Metered
-    from otel_llm.collector.streams import LiveStream
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions import Decision, Labels, Subject
     from otel_llm.rules.tokens import Value
@@ -68,7 +68,7 @@ class Stage:
             RuleEngine(file.rules),
             Windowing(WINDOW_NS, file.lateness_ns),
             self,
-            Patience(file.lateness_ns, file.lost_after_ns),
+            Timeouts(file.lateness_ns, file.lost_after_ns),
         )
 
     def play(self, instants: Iterable[int], progress: Progress | None = None) -> Iterator[int]:

@@ -39,9 +39,9 @@ from otel_llm.collector.config import JournalSettings, Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.errors import RefusalError
-from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.grpc_server import EXPORT
 from otel_llm.collector.service import Service
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.otlp import decode, parse, read
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import Batch, DecodeError
@@ -143,7 +143,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         windows_path=None,
         at=Addresses(LOCAL, LOCAL, LOCAL),
         window_ns=1000 * MS,
-        patience=Patience(lateness_ns=500 * MS, lost_after_ns=1000 * MS),
+        timeouts=Timeouts(lateness_ns=500 * MS, lost_after_ns=1000 * MS),
         console=Console(echo=lambda _: None, verdicts="all"),
         load=lambda: (load_slo(), load_rules(())),
     )

@@ -28,8 +28,8 @@ from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
-from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.service import Service
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.slo_file import load_slo
 
@@ -236,7 +236,7 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
         windows_path=None,
         at=Addresses(local, local, local),
         window_ns=1_000_000_000,
-        patience=Patience(lateness_ns=1_000_000, lost_after_ns=1_000_000_000),
+        timeouts=Timeouts(lateness_ns=1_000_000, lost_after_ns=1_000_000_000),
         console=Console(echo=echo, verdicts="all"),
         load=lambda: (load_slo(), load_rules(())),
     )

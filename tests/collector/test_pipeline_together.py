@@ -19,12 +19,12 @@ from otel_llm.collector import pipeline as module
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
-from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.journal import FsyncPolicy, Journal
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers import otlp
 from otel_llm.readers.journal_format import split
 from otel_llm.readers.records import DecodeError
@@ -51,7 +51,7 @@ def pipeline(
             outlets=Outlets(clock, Console(lambda line: None), UserMetrics(), None),
             limits=limits,
             window_ns=10**10,
-            patience=Patience(),
+            timeouts=Timeouts(),
             outgoing=Outgoing(Settings(limits=limits), clock),
         )
         flow.start()

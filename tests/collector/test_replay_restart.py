@@ -25,8 +25,8 @@ from support.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.replay import Windows, written_windows
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.ruleset import RuleSet
@@ -110,8 +110,8 @@ def story(*tellings: Told, rules: RuleSet | None = None, window_s: int = 1) -> t
     """Return a fleet, and how many of its exports were journaled when the collector died, after 40 s."""
     told = sorted((one for telling in tellings for one in telling), key=lambda one: one[0])
     deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in told)
-    patience = Patience(SECOND, 120 * SECOND)
-    drawn = Fleet(load_slo(), rules or RuleSet(()), patience, window_s * SECOND, deliveries)
+    timeouts = Timeouts(SECOND, 120 * SECOND)
+    drawn = Fleet(load_slo(), rules or RuleSet(()), timeouts, window_s * SECOND, deliveries)
     return drawn, sum(ms < 40_000 for ms, _ in told)
 
 

@@ -12,7 +12,7 @@ from support.core_restart import Crash, Restarted, unbroken
 from support.groups import scoped
 from support.otlp import IDENTITY
 
-from otel_llm.collector.evaluator import Patience
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
@@ -35,7 +35,7 @@ def fleet(rules: RuleSet) -> tuple[Fleet, int]:
         told.append((ms, spans))
     told.sort(key=lambda one: one[0])
     deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in told)
-    drawn = Fleet(load_slo(), rules, Patience(SECOND, 120 * SECOND), SECOND, deliveries)
+    drawn = Fleet(load_slo(), rules, Timeouts(SECOND, 120 * SECOND), SECOND, deliveries)
     return drawn, sum(ms < 40_000 for ms, _ in told)
 
 

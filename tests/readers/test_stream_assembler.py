@@ -15,7 +15,7 @@ from support.core_spans import examples
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
-from otel_llm.collector.evaluator import Patience
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.assemble import Assembler, row_order
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.records import Batch
@@ -117,7 +117,7 @@ EARLY = {"whole", "another choice", "a last one that leaves the end to the reque
 def test_streams_that_are_odd(name: str, size: int, held_bytes: int) -> None:
     spans = STREAMS[name]
     deliveries = tuple(Delivery(T0_NS + at, (span,)) for at, span in enumerate([*spans, spans[0], spans[-1]]))
-    drawn = Fleet(SloClasses((SloClass(),), "chat"), RuleSet(()), Patience(1, 1), 1, deliveries)
+    drawn = Fleet(SloClasses((SloClass(),), "chat"), RuleSet(()), Timeouts(1, 1), 1, deliveries)
     wanted, counts = kept(drawn)
     found, counted, early = streamed(received(drawn, columns=False), size, held_bytes)
     assert (found, counted) == (wanted, counts)
@@ -159,7 +159,7 @@ def test_a_repetition_that_says_more_changes_nothing(
     spans = [*SAYS_MORE[name], request_span(attributes={**IDENTITY, semconv.OUTCOME: "cancelled"})]
     parts = [tuple(spans)] if together else [(span,) for span in spans]
     deliveries = tuple(Delivery(T0_NS + at, part) for at, part in enumerate(parts))
-    drawn = Fleet(SloClasses((SloClass(),), "chat"), RuleSet(()), Patience(1, 1), 1, deliveries)
+    drawn = Fleet(SloClasses((SloClass(),), "chat"), RuleSet(()), Timeouts(1, 1), 1, deliveries)
     wanted, counts = kept(drawn)
     found, counted, _ = streamed(received(drawn, columns=columns), size, held_bytes)
     assert (found, counted) == (wanted, counts)

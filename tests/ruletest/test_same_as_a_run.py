@@ -10,10 +10,10 @@ from otel_llm.collector.backtest import backtest
 from otel_llm.collector.backtest_journal import Recording
 from otel_llm.collector.backtest_run import Terms
 from otel_llm.collector.config import Limits
-from otel_llm.collector.evaluator import Patience
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.replay import STOPPED_NS
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.decisions import Decision
 from otel_llm.ruletest.reader import read_test_file
 from otel_llm.ruletest.sender import T0_NS, exports
@@ -36,7 +36,7 @@ def test_a_journal_of_the_same_exports_decides_the_same(name: str, tmp_path: Pat
                 journal.append(one.raw, one.receipt_ns)
         write_resume(folder, {STOPPED_NS: T0_NS + instants[-1]})
         decided: list[Decision] = []
-        terms = Terms(file.classes, Limits(), Patience(file.lateness_ns, file.lost_after_ns), WINDOW_NS)
+        terms = Terms(file.classes, Limits(), Timeouts(file.lateness_ns, file.lost_after_ns), WINDOW_NS)
         backtest(Recording([folder]), rules=file.rules, terms=terms, decided=decided.extend)
         assert decided == stage.decisions, test.name
         made += len(decided)

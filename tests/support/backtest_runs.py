@@ -35,9 +35,9 @@ def lived(fleet: Fleet, random: Random) -> list[Decision]:
 
 def stops_ns(fleet: Fleet) -> int:
     """Return when `lived` is stopped: long after the last receipt."""
-    patience = fleet.patience
+    timeouts = fleet.timeouts
     last_ns = fleet.deliveries[-1].receipt_ns if fleet.deliveries else T0_NS
-    return last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * fleet.window_ns
+    return last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * fleet.window_ns
 
 
 def journaled(fleet: Fleet, folder: Path, *, stopped: bool = True) -> Path:
@@ -51,7 +51,7 @@ def journaled(fleet: Fleet, folder: Path, *, stopped: bool = True) -> Path:
 
 
 def terms(fleet: Fleet) -> Terms:
-    return Terms(fleet.classes, Limits(), fleet.patience, fleet.window_ns)
+    return Terms(fleet.classes, Limits(), fleet.timeouts, fleet.window_ns)
 
 
 def backtested(

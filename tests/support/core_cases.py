@@ -10,7 +10,7 @@ from support.core_spans import sent_segment
 from support.otlp import IDENTITY, T0_NS, Value, request_span, token
 
 from otel_llm import semconv
-from otel_llm.collector.evaluator import Patience
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
@@ -63,12 +63,12 @@ def seen(
     *,
     by_columns: bool = True,
     classes: SloClasses | None = None,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     window_ns: int = 10 * SECOND,
 ) -> Seen:
     """Return an evaluator that has seen nothing yet."""
     known = load_slo() if classes is None else classes
-    drawn = Fleet(known, rules or RuleSet(()), patience or Patience(), window_ns, ())
+    drawn = Fleet(known, rules or RuleSet(()), timeouts or Timeouts(), window_ns, ())
     return Seen(drawn, by_columns=by_columns)
 
 

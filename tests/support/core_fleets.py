@@ -13,10 +13,10 @@ from support.core_spans import as_sent
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
-from otel_llm.collector.evaluator import Evaluator, Patience
-from otel_llm.collector.metering import Metered
-from otel_llm.collector.streams import LiveStream
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.usage import Metered
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import decode, read
 from otel_llm.readers.records import Batch
 from otel_llm.readers.rows import Row
@@ -84,7 +84,7 @@ class Fleet:
 
     classes: SloClasses
     rules: RuleSet
-    patience: Patience
+    timeouts: Timeouts
     window_ns: int
     deliveries: tuple[Delivery, ...]
 
@@ -200,7 +200,7 @@ class _Sender:
 def fleet(random: Random, *, streams: int | None = None, calm: bool = False, spread_s: int = 0) -> Fleet:
     """Draw a fleet; `calm`: nothing is lost or late, who it is is said at once, and no clock is far off.
 
-    `spread_s`: over so many seconds requests are committed, and patience is short beside that.
+    `spread_s`: over so many seconds requests are committed, and timeouts is short beside that.
     """
     classes = slo_classes(random)
     wide = random.random() < 0.25
@@ -221,7 +221,7 @@ def fleet(random: Random, *, streams: int | None = None, calm: bool = False, spr
     return Fleet(
         classes=classes,
         rules=RuleSet(()),
-        patience=Patience(lateness_ns, random.choice((10, 120)) * SECOND),
+        timeouts=Timeouts(lateness_ns, random.choice((10, 120)) * SECOND),
         window_ns=random.choice((1, 3, 10) if not spread_s else (1, 3)) * SECOND,
         deliveries=tuple(deliveries),
     )
@@ -299,13 +299,13 @@ class Seen:
 
     def __post_init__(self) -> None:
         fleet = self.fleet
-        self.windowing = Windowing(fleet.window_ns, fleet.patience.lateness_ns, self.windows.append)
+        self.windowing = Windowing(fleet.window_ns, fleet.timeouts.lateness_ns, self.windows.append)
         self.evaluator = Evaluator(
             fleet.classes,
             RuleEngine(fleet.rules, frozenset(self.known)),
             self.windowing,
             self,
-            fleet.patience,
+            fleet.timeouts,
             by_columns=self.by_columns,
         )
 
@@ -336,9 +336,9 @@ class Seen:
 
     def rest(self) -> Seen:
         """Let time pass until nothing is left to do."""
-        patience = self.fleet.patience
+        timeouts = self.fleet.timeouts
         last_ns = self.fleet.deliveries[-1].receipt_ns if self.fleet.deliveries else T0_NS
-        end_ns = last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * self.fleet.window_ns
+        end_ns = last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * self.fleet.window_ns
         self.evaluator.advance(end_ns)
         return self
 

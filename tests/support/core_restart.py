@@ -14,14 +14,14 @@ from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_resume import write_resume
-from otel_llm.collector.metering import Metered
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
-from otel_llm.collector.streams import LiveStream
-from otel_llm.collector.windowing import GROUP_NAMES
+from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.usage import Metered
+from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
@@ -125,8 +125,8 @@ class Restarted:
         evaluator = self.pipeline.evaluator
         for delivery in fleet.deliveries[crash.journaled :]:
             evaluator.apply(delivery.batch(columns=True), delivery.receipt_ns)
-        last_ns, patience = fleet.deliveries[-1].receipt_ns, fleet.patience
-        evaluator.advance(last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * fleet.window_ns)
+        last_ns, timeouts = fleet.deliveries[-1].receipt_ns, fleet.timeouts
+        evaluator.advance(last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * fleet.window_ns)
 
     def _pipeline(self, journal: Journal, windows: Windows) -> Pipeline:
         fleet = self.fleet
@@ -139,7 +139,7 @@ class Restarted:
             outlets=self.noted,
             limits=Limits(),
             window_ns=fleet.window_ns,
-            patience=fleet.patience,
+            timeouts=fleet.timeouts,
             on_window=windows.take,
             outgoing=Outgoing(Settings(), clock),
         )

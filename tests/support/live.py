@@ -8,10 +8,10 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_llm.collector.evaluator import Evaluator, Patience
-from otel_llm.collector.metering import Metered
-from otel_llm.collector.streams import LiveStream
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.usage import Metered
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import decode, read
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
@@ -32,7 +32,7 @@ class Live:
     classes: SloClasses = field(default_factory=load_slo)
     rules: RuleSet = field(default_factory=lambda: RuleSet(()))
     window_ns: int = 10_000_000_000
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     rows: list[Row] = field(default_factory=list)
     verdicts: list[Verdict | None] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
@@ -42,9 +42,9 @@ class Live:
     """Whether plain segments come as columns, as they do from the doors."""
 
     def __post_init__(self) -> None:
-        self.windowing = Windowing(self.window_ns, self.patience.lateness_ns, self.windows.append)
+        self.windowing = Windowing(self.window_ns, self.timeouts.lateness_ns, self.windows.append)
         self.engine = RuleEngine(self.rules)
-        self.evaluator = Evaluator(self.classes, self.engine, self.windowing, self, self.patience)
+        self.evaluator = Evaluator(self.classes, self.engine, self.windowing, self, self.timeouts)
 
     def run(self, deliveries: Iterable[Delivery], until_ns: int | None = None) -> Live:
         """Apply deliveries at their instants, in order, then let time pass."""
@@ -54,8 +54,8 @@ class Live:
             batch.received(last)
             self.evaluator.apply(batch, last)
             self.metered += self.evaluator.meter.charge_flying()
-        patience = self.patience
-        self.evaluator.advance(last + patience.lost_after_ns + patience.lateness_ns + 2 * self.window_ns)
+        timeouts = self.timeouts
+        self.evaluator.advance(last + timeouts.lost_after_ns + timeouts.lateness_ns + 2 * self.window_ns)
         if until_ns is not None:
             self.evaluator.advance(until_ns)
         return self

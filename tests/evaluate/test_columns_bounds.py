@@ -14,17 +14,17 @@ from support.core_spans import as_sent, sent_segment
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 
 from otel_llm import semconv
-from otel_llm.collector import evaluator as evaluating
-from otel_llm.collector import table as tabling
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.console import Console
 from otel_llm.collector.errors import BusyError
-from otel_llm.collector.evaluator import MAX_CHOICES, Patience
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.evaluate import evaluator as evaluating
+from otel_llm.evaluate import stream_table as tabling
+from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
 from otel_llm.readers.otlp import read
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
@@ -96,7 +96,7 @@ def test_so_many_that_are_over_are_remembered(monkeypatch: pytest.MonkeyPatch) -
     for number in range(1, 31):
         last = piece(1, 0, [], number, request=number, said=ends(0, 2))
         take(one, number, commit(request=number), last, request(number, number=number))
-    assert 10 <= len(one.evaluator._finished) <= 20
+    assert 10 <= len(one.evaluator._tombstones) <= 20
     take(one, 40, commit(request=30))
     assert (one.evaluator.counts["late_or_duplicate_segments"], len(one.evaluator.live)) == (1, 0)
     take(one, 41, commit(request=1))  # forgotten: nobody can tell it from a new one
@@ -119,7 +119,7 @@ def pipeline(folder: Path, limits: Limits) -> Iterator[Pipeline]:
             outlets=outlets,
             limits=limits,
             window_ns=10**10,
-            patience=Patience(),
+            timeouts=Timeouts(),
             outgoing=Outgoing(Settings(limits=limits), clock),
         )
         flow.start()

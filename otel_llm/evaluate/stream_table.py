@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.collector.streams import LiveStream
+    from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.slo.classes import SloClass
 
     Ints = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class Block(ColumnViews):
         self.running = RunningMany(rows[:, len(_COLUMNS) :])
 
 
-class Table(Block):
+class StreamTable(Block):
     """Hold what changes with every segment; the rest of a stream is in its LiveStream.
 
     `offset_ns`, `watermark_ns`, `receipt_ns` as LiveStream says; `segments`: how many were applied from number 0 on

@@ -1,4 +1,4 @@
-"""The streams that are over: which they were is remembered for a while, so that what comes late starts nothing anew."""
+"""Tombstones of streams that are over: what arrives late for one of them starts no new stream."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble import RequestKey
 
 
-class Finished:
-    """Remember the choices that were judged of at least the last `most` requests, and of at most twice as many.
+class Tombstones:
+    """Remember the judged choices of at least the last `most` requests, and of at most twice as many.
 
     A bit mask by the ids as one string takes a fifth of what a set by their pair does, and two generations forget the
     oldest without an order that would have to be kept.

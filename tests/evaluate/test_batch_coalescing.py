@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.collector import together as module
-from otel_llm.collector.together import MOST, groups
+from otel_llm.evaluate import batch_coalescing as module
+from otel_llm.evaluate.batch_coalescing import MAX_COALESCED, coalesce
 from otel_llm.readers.plain_segments import PlainSegments
 from otel_llm.readers.records import Batch
 
@@ -30,7 +30,7 @@ def cut(received: list[tuple[Batch, int]]) -> list[list[tuple[Batch, int]]]:
         streams = set() if batch.plain is None else set(batch.plain.keys)
         group = found[-1] if found else []
         seen = {key for one, _ in group if one.plain is not None for key in one.plain.keys}
-        if group and len(group) < MOST and now_ns - group[0][1] < SHORTEST_NS and not seen & streams:
+        if group and len(group) < MAX_COALESCED and now_ns - group[0][1] < SHORTEST_NS and not seen & streams:
             group.append((batch, now_ns))
         else:
             found.append([(batch, now_ns)])
@@ -40,7 +40,7 @@ def cut(received: list[tuple[Batch, int]]) -> list[list[tuple[Batch, int]]]:
 @pytest.mark.parametrize("alike", [False, True])
 @given(
     exports=st.lists(st.tuples(st.integers(0, 4), st.none() | st.lists(st.integers(0, 30), min_size=1, max_size=4))),
-    repeated=st.sampled_from([1, 1, 1, MOST]),
+    repeated=st.sampled_from([1, 1, 1, MAX_COALESCED]),
 )
 def test_groups(alike: bool, exports: list[tuple[int, list[int] | None]], repeated: int) -> None:
     """Also where the numbers that keys are told apart by are all the same."""
@@ -51,5 +51,5 @@ def test_groups(alike: bool, exports: list[tuple[int, list[int] | None]], repeat
     with pytest.MonkeyPatch.context() as patch:
         if alike:
             patch.setattr(module, "scattered", lambda ids: np.zeros(len(ids), dtype=np.uint64))
-        found = [[(id(batch), at_ns) for batch, at_ns in group] for group in groups(received, SHORTEST_NS)]
+        found = [[(id(batch), at_ns) for batch, at_ns in group] for group in coalesce(received, SHORTEST_NS)]
     assert found == [[(id(batch), at_ns) for batch, at_ns in group] for group in cut(received)]

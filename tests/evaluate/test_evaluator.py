@@ -15,8 +15,8 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span, st
 from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
-from otel_llm.collector.evaluator import MAX_CHOICES, Patience
-from otel_llm.collector.streams import LiveStream
+from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
+from otel_llm.evaluate.live_stream import LiveStream
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
@@ -153,8 +153,8 @@ def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
 def test_live_rows_and_windows_are_the_audits_to_the_bit(fleet: tuple[list[Delivery], int]) -> None:
     deliveries, window_ns = fleet
     classes = load_slo()
-    patience = Patience(lateness_ns=60 * SECOND)  # nothing that these deliveries do is late
-    live = Live(classes=classes, window_ns=window_ns, patience=patience).run(deliveries)
+    timeouts = Timeouts(lateness_ns=60 * SECOND)  # nothing that these deliveries do is late
+    live = Live(classes=classes, window_ns=window_ns, timeouts=timeouts).run(deliveries)
     rows, windows = audited(deliveries, classes, window_ns)
     assert by_key(live.rows) == by_key(rows)
     if any(row["outcome"] == "lost" for row in rows):
@@ -195,7 +195,7 @@ def test_a_verdict_is_at_once_when_the_request_span_is_there() -> None:
 
 
 def test_a_silent_stream_is_lost_after_its_time() -> None:
-    live = Live(patience=Patience(lost_after_ns=10 * SECOND))
+    live = Live(timeouts=Timeouts(lost_after_ns=10 * SECOND))
     live.evaluator.apply(decode(export(segment_span(attributes=IDENTITY)), T0_NS), T0_NS)
     live.evaluator.advance(T0_NS + 9 * SECOND)
     assert not live.rows
@@ -280,7 +280,7 @@ def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
 @given(odd_fleets())
 def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: list[Delivery]) -> None:
     classes = load_slo()
-    live = Live(classes=classes, patience=Patience(lateness_ns=20 * SECOND)).run(deliveries)
+    live = Live(classes=classes, timeouts=Timeouts(lateness_ns=20 * SECOND)).run(deliveries)
     rows, windows = audited(deliveries, classes, 10 * SECOND)
     assert by_key(live.rows) == by_key(rows)
     for name in ("requests_ended", "incomplete", "aborted", "met_true"):

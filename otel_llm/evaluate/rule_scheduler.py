@@ -1,7 +1,8 @@
-"""Look at the rules of what moved and of what falls due: by columns first, one by one where something may happen.
+"""Schedule the evaluation of rules on streams in flight: by columns first, one by one where a rule may hold.
 
-A stream is in one of two hands. While none of its rules is at work the sieve looks at it; the engine gets it as soon
-as a rule may hold, and keeps it until all of its rules rest again. Either way the decisions are the engine's.
+Each stream has one evaluator at a time. While none of its rules is active it is the columnar prefilter (the sieve); the
+engine takes it over as soon as a rule may hold, and keeps it until all its rules are inactive. All decisions are the
+engine's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.collector.table import Block
+from otel_llm.evaluate.stream_table import Block
 from otel_llm.rules.condition import LOOK_EVERY_NS
 from otel_llm.rules.sieve import AT_WORK, CALM, Sieve, state_of
 from otel_llm.rules.sieve_facts import NEVER, Columns, Given
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.collector.streams import LiveStream
-    from otel_llm.collector.table import Table
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.readers.assemble import StreamKey
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.engine import RuleEngine
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
 
 
-class Watching:
-    """Keep the rules of every stream in flight up to date; instants on the collector's axis.
+class RuleScheduler:
+    """Evaluate the rules of every stream in flight when it moves and when it is due; instants on the collector's axis.
 
-    `by_columns`: whether the sieve is used at all; without it the engine looks at everything, at a hundred times the
-    cost.
+    `by_columns`: whether the sieve is used; without it the engine evaluates everything, at a hundred times the cost.
     """
 
-    def __init__(self, table: Table, engine: RuleEngine, *, by_columns: bool = True) -> None:
+    def __init__(self, table: StreamTable, engine: RuleEngine, *, by_columns: bool = True) -> None:
         self._table = table
         self._by_columns = by_columns
         self.use(engine, (), 0)
@@ -59,7 +59,7 @@ class Watching:
         # Those that the engine has taken over from another it looks at in any case.
         fresh = [stream.slot for stream in flying if not engine.follows(stream.key)]
         if fresh:
-            self.moved(np.array(fresh), np.ones(len(fresh), dtype=bool), now_ns)
+            self.evaluate_moved(np.array(fresh), np.ones(len(fresh), dtype=bool), now_ns)
         for stream in flying:
             if engine.follows(stream.key):
                 self._leave(stream.slot)
@@ -82,8 +82,8 @@ class Watching:
         self._table.sieved[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
         self._room()[slots] = CALM
 
-    def moved(self, slots: Ints, heard: Bools, now_ns: int, *, later: bool = False) -> None:
-        """Look at streams whose segments were applied; `heard`: those of which a segment was not late.
+    def evaluate_moved(self, slots: Ints, heard: Bools, now_ns: int, *, later: bool = False) -> None:
+        """Evaluate streams whose segments were applied; `heard`: those of which a segment was not late.
 
         `later`: columns are looked at with others' in one pass; it is due now, so that nothing goes before it.
         """
@@ -98,10 +98,10 @@ class Watching:
         for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
 
-    def moved_ahead(self, slots: Ints, now_ns: Ints, block: Block) -> None:
-        """Look at streams whose next segment was applied before its turn, each at its own instant; `block`: their rows.
+    def evaluate_moved_early(self, slots: Ints, now_ns: Ints, block: Block) -> None:
+        """Evaluate streams whose next segment came before its turn, each at its own instant; `block`: their rows.
 
-        Of those that are not calm nothing more is looked at until `in_turn`.
+        Those that are not calm are not evaluated again before `hand_over_unsettled`.
         """
         sieved = block.sieved != 0
         if not sieved.all():
@@ -110,13 +110,13 @@ class Watching:
             calm = self._sift(slots, now_ns, block)[0]
             self._table.sieved[slots[~calm]] = 0
 
-    def in_turn(self, slots: Ints, now_ns: int) -> None:
-        """Leave to the engine what was not calm when it was moved ahead, or was the engine's before."""
+    def hand_over_unsettled(self, slots: Ints, now_ns: int) -> None:
+        """Hand the engine what was not calm when it moved early, or was the engine's before."""
         for slot in slots[self._table.sieved[slots] == 0].tolist():
             self._hand_over(slot, now_ns, late=False)
 
-    def joined(self, stream: LiveStream, now_ns: int) -> None:
-        """Leave a stream to the engine, since its request has another: they share budgets."""
+    def leave_to_engine(self, stream: LiveStream, now_ns: int) -> None:
+        """Leave a stream to the engine: its request has another stream, and they share budgets."""
         if self._table.sieved[stream.slot]:
             self._leave(stream.slot)
             self.engine.take_up(stream, now_ns - 1, {})  # what is due at this very instant is still to be looked at
@@ -127,31 +127,31 @@ class Watching:
         self._table.due_ns[stream.slot] = NEVER
         return self.engine.ended(stream, end_ns, now_ns)
 
-    def next_look(self) -> int | None:
-        """Return the next instant at which a stream is to be looked at by columns."""
+    def next_due(self) -> int | None:
+        """Return the next instant at which a stream is due to be evaluated by columns."""
         return None if self._due_ns == NEVER else self._due_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Tell whether a stream may be due to be looked at by columns up to now."""
+        """Tell whether a stream may be due to be evaluated by columns up to now."""
         return self._due_ns <= now_ns
 
-    def wake(self, now_ns: int) -> None:
-        """Look at what fell due up to now by columns, each stream at its own instant; hand over what may happen."""
+    def evaluate_due(self, now_ns: int) -> None:
+        """Evaluate what fell due up to now by columns, each stream at its own instant; hand the rest to the engine."""
         while self._due_ns <= now_ns:
             self._rouse(np.flatnonzero(self._table.due_ns <= now_ns))
             self._due_ns = int(self._table.due_ns.min(initial=NEVER))
 
-    def before(self, slots: Ints, now_ns: int) -> None:
-        """Look at what of these streams fell due up to now, since they are about to move.
+    def evaluate_due_of(self, slots: Ints, now_ns: int) -> None:
+        """Evaluate what of these streams fell due up to now, since they are about to move.
 
-        The others can wait: until something is decided it makes no difference when a stream is found calm.
+        The others can wait: the instant at which a stream is found inactive makes no difference until a decision.
         """
         due = self._table.due_ns
         while (slots := slots[due[slots] <= now_ns]).size:
             self._rouse(np.unique(slots))
 
-    def wake_others(self, slots: Ints, now_ns: int) -> None:
-        """Look at what falls due up to now but for these streams, which may be moved before: nothing moves the rest."""
+    def evaluate_due_except(self, slots: Ints, now_ns: int) -> None:
+        """Evaluate what falls due up to now except these streams, which may move before; nothing moves the others."""
         due = self._table.due_ns
         while self._due_ns <= now_ns:
             found = due <= now_ns
@@ -160,7 +160,7 @@ class Watching:
                 return
             self._rouse(np.flatnonzero(found))
 
-    def look_before(self, slots: Ints, until_ns: Ints) -> None:
+    def evaluate_before(self, slots: Ints, until_ns: Ints) -> None:
         """Look at what is due of each of these streams before an instant; what is found not calm stays due.
 
         So what nothing happens to may be moved ahead of its turn, and the rest is looked at in its turn.
@@ -204,13 +204,13 @@ class Watching:
         due_ns = self.engine.next_timer()
         if due_ns is None or due_ns > now_ns:
             return []
-        self.wake(now_ns)
+        self.evaluate_due(now_ns)
         return self.engine.advance(now_ns, live)
 
-    def take_back(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        """Take streams back from the engine of which no rule is at work any more."""
+    def reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
+        """Take the streams that have no active rule any more back from the engine."""
         if self._clear:
-            self._take_back(now_ns, live)
+            self._reclaim(now_ns, live)
 
     def _can_sieve(self, stream: LiveStream) -> bool:
         # A request of several choices shares budgets among its streams: the engine keeps them all.
@@ -228,7 +228,7 @@ class Watching:
         self._table.due_ns[slot] = NEVER
         self._table.sieved[slot] = 0
 
-    def _take_back(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
+    def _reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
         resting: list[tuple[LiveStream, bool]] = []
         states = self._room()
         for key, cells, fired, muted in self.engine.looked_at():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from otel_llm.collector.finished import Finished
+from otel_llm.evaluate.tombstones import Tombstones
 
 
 def key(number: int) -> tuple[bytes, bytes]:
@@ -17,7 +17,7 @@ def key(number: int) -> tuple[bytes, bytes]:
 def test_the_last_are_remembered_with_their_choices_and_memory_is_bounded(seed: int) -> None:
     rng = random.Random(seed)
     most = rng.choice([1, 3, 10])
-    finished, told = Finished(most), dict[int, set[int]]()
+    finished, told = Tombstones(most), dict[int, set[int]]()
     for _ in range(300):
         number, choice = rng.randrange(40), rng.choice([0, 0, 1, 127])
         known = set(finished.choices(key(number)))
@@ -33,7 +33,7 @@ def test_the_last_are_remembered_with_their_choices_and_memory_is_bounded(seed: 
 
 
 def test_a_stream_that_never_was_is_not_remembered() -> None:
-    finished = Finished(2)
+    finished = Tombstones(2)
     finished.add(key(1), 1)
     assert key(2) not in finished
     assert not finished.has(key(1), 0)

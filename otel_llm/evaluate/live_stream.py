@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
-    from otel_llm.collector.table import Group, Table
+    from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.readers.assemble import Parts, Resolved, StreamKey, StreamParts
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
@@ -22,7 +22,7 @@ class LiveStream:
     table's columns, at `slot`.
     """
 
-    table: Table
+    table: StreamTable
     parts: Parts
     choice: int
     slo: SloClass

@@ -15,7 +15,7 @@ from support.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.collector.metering import Metered
+from otel_llm.evaluate.usage import Metered
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses

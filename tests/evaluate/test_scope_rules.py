@@ -12,9 +12,9 @@ from support.groups import at, commit, ends, identity, piece, request, scoped, t
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.collector import group_subjects
-from otel_llm.collector.evaluator import Evaluator
-from otel_llm.collector.windowing import Windowing
+from otel_llm.evaluate import subjects
+from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.rules.decisions import Decided, Decision
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
@@ -291,7 +291,7 @@ def test_only_if_is_asked_of_the_same_facts() -> None:
 
 
 def test_beyond_the_bound_the_rest_is_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_subjects, "MAX_SUBJECTS", 2)
+    monkeypatch.setattr(subjects, "MAX_SUBJECTS", 2)
     one = seen(scoped("class", "requests_1m > 0"))
     for number, model in enumerate(("a", "b", "c", "d", "c"), start=1):
         whole(one, 10_000 + number, number=number, said=identity(model=model))
@@ -350,10 +350,10 @@ def told_again(one: Seen, now_ns: int) -> list[Decided]:
     again: list[Decision] = []
     fleet = one.fleet
     engine = RuleEngine(fleet.rules, [decision.key for decision in one.decisions], again.append)
-    windowing = Windowing(fleet.window_ns, fleet.patience.lateness_ns)
-    evaluator = Evaluator(fleet.classes, engine, windowing, one, fleet.patience)
-    evaluator.read_again()
-    evaluator.go_on(now_ns)
+    windowing = Windowing(fleet.window_ns, fleet.timeouts.lateness_ns)
+    evaluator = Evaluator(fleet.classes, engine, windowing, one, fleet.timeouts)
+    evaluator.pause_group_rules()
+    evaluator.resume_group_rules(now_ns)
     return [decision.key for decision in again]
 
 
@@ -363,25 +363,25 @@ def test_what_fires_by_the_decision_file_fires_after_a_restart() -> None:
     whole(one, 10_000, number=1)
     one.evaluator.advance(at(12_000))
     again = Seen(one.fleet, known=[decision.key for decision in one.decisions])
-    again.evaluator.read_again()
+    again.evaluator.pause_group_rules()
     whole(again, 10_000, number=1)
-    again.evaluator.go_on(at(12_000))
+    again.evaluator.resume_group_rules(at(12_000))
     again.evaluator.advance(at(30_000))
     # What ended before the restart is forgotten: nothing holds any more, and it is said when that has been so for 5 s.
     assert flips(again) == [("resolved", "resolved", 18_000)]
     assert told_again(one, at(12_000)) == [one.decisions[0].key]
     once_more = Seen(one.fleet, known=[decision.key for decision in (*one.decisions, *again.decisions)])
-    once_more.evaluator.go_on(at(40_000))
+    once_more.evaluator.resume_group_rules(at(40_000))
     once_more.evaluator.advance(at(80_000))
     assert told(once_more) == []
 
 
 def test_a_journal_read_from_its_middle_decides_nothing() -> None:
     one = seen(scoped("class", "requests_1m >= 1"))
-    one.evaluator.read_again()
+    one.evaluator.pause_group_rules()
     whole(one, 10_000, number=1)
     one.evaluator.advance(at(20_000))
-    one.evaluator.go_on(at(20_000))
+    one.evaluator.resume_group_rules(at(20_000))
     one.evaluator.advance(at(22_000))
     assert told(one) == []
     whole(one, 23_000, number=2)

@@ -1,6 +1,6 @@
 """Rules of scopes instance and class against an oracle: what ended is noted where it is judged, and added up anew.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_scope_oracle.py` tries a hundred times as many.
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_scope_oracle.py` tries a hundred times as many.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from support.core_fleets import Fleet, Seen, advances, fleet
 from support.core_spans import examples
 from support.groups import scoped
 
-from otel_llm.collector.streams import LiveStream
-from otel_llm.collector.table import Group
+from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.stream_table import Group
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision, Labels
 from otel_llm.rules.ruleset import Rule, RuleSet
@@ -74,9 +74,9 @@ class Stepped(Seen):
 
     def run_by_seconds(self) -> None:
         deliveries = list(self.fleet.deliveries)
-        patience = self.fleet.patience
+        timeouts = self.fleet.timeouts
         last_ns = deliveries[-1].receipt_ns
-        end_ns = last_ns + patience.lost_after_ns + 2 * patience.lateness_ns + 3 * self.fleet.window_ns
+        end_ns = last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * self.fleet.window_ns
         self.end_s = end_ns // SECOND
         for now_s in range(-(-deliveries[0].receipt_ns // SECOND), self.end_s + 1):
             while deliveries and deliveries[0].receipt_ns <= now_s * SECOND:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.collector.group_subjects import Subjects
+from otel_llm.evaluate.subjects import Subjects
 from otel_llm.rules.rolling import Totals
 from otel_llm.rules.scope_engine import ScopeEngine
 from otel_llm.rules.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.collector.group_subjects import Subject
-    from otel_llm.collector.metering import Meter
-    from otel_llm.collector.streams import LiveStream
-    from otel_llm.collector.table import Group, Table
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.subjects import Subject
+    from otel_llm.evaluate.usage import Meter
     from otel_llm.rules.decisions import Decision, Labels
     from otel_llm.rules.engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses
@@ -43,7 +43,7 @@ class Groups:
     """
 
     def __init__(
-        self, table: Table, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
+        self, table: StreamTable, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
     ) -> None:
         self._table = table
         self._meter = meter
@@ -293,7 +293,7 @@ def _second(instant_ns: int) -> int:
 
 
 def groups_for(
-    table: Table, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
+    table: StreamTable, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
 ) -> Groups | None:
     """Return who keeps the facts that rules of scopes instance and class ask for; None where there is no such rule."""
     if not engine.rules.group_rules:

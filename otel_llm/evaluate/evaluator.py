@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.collector.applying import Applied, apply_plain
-from otel_llm.collector.finished import Finished
-from otel_llm.collector.group_facts import Groups, groups_for
-from otel_llm.collector.metering import Meter, Metered
-from otel_llm.collector.opening import Openings
-from otel_llm.collector.streams import LiveStream, group_of
-from otel_llm.collector.table import Table
-from otel_llm.collector.together import apply_ahead, groups
-from otel_llm.collector.watching import Watching
+from otel_llm.evaluate.batch_coalescing import apply_ahead, coalesce
+from otel_llm.evaluate.batch_update import Applied, apply_plain
+from otel_llm.evaluate.group_facts import Groups, groups_for
+from otel_llm.evaluate.identity_cache import IdentityCache
+from otel_llm.evaluate.live_stream import LiveStream, group_of
+from otel_llm.evaluate.rule_scheduler import RuleScheduler
+from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.tombstones import Tombstones
+from otel_llm.evaluate.usage import Meter, Metered
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments, shift_ns
 from otel_llm.readers.foreign import foreign_tokens
 from otel_llm.readers.plain_segments import TRACE_BYTES, joined, keys_of
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     from collections.abc import Callable, Iterator, Sequence
 
-    from otel_llm.collector.together import Ahead, Received
-    from otel_llm.collector.windowing import Windowing
+    from otel_llm.evaluate.batch_coalescing import Ahead, Received
+    from otel_llm.evaluate.windowing import Windowing
     from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch, RequestSpan, Segment
     from otel_llm.rules.decisions import Decision
@@ -56,7 +56,7 @@ MAX_CHOICES = 128
 """Streams of one request, numbered from 0; those of later choices are refused."""
 
 LONGEST_LOOK_NS = 5_000_000
-"""How long a look at a stream waits for a moment in which nothing is received."""
+"""The longest that a due evaluation is put off while exports are received."""
 
 WAITING_TIMES = 10_000_000
 """Token times on spans of others that wait for the lateness, all together; beyond, the oldest are judged at once."""
@@ -83,8 +83,8 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long the evaluator waits, in ns."""
+class Timeouts:
+    """Durations in ns after which the evaluator waits no longer."""
 
     lateness_ns: int = 5_000_000_000
     """For what is missing: a segment in the middle, the request span, the rest of a window."""
@@ -100,22 +100,22 @@ class Evaluator:
     rules: RuleEngine
     windowing: Windowing
     sink: Sink
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     counts: Counter[str] = field(default_factory=Counter)
     live: dict[StreamKey, LiveStream] = field(default_factory=dict)
-    table: Table = field(default_factory=Table)
+    table: StreamTable = field(default_factory=StreamTable)
     meter: Meter = field(init=False)
-    watching: Watching = field(init=False)
+    scheduler: RuleScheduler = field(init=False)
     groups: Groups | None = field(init=False)
-    """Who looks at rules of scopes instance and class; None where there are none, and nothing is done for them."""
+    """Evaluates the rules of scopes instance and class; None where there are none."""
     by_columns: bool = True
     """Whether rules are looked at by columns where that is certain to find the same; else one by one."""
-    _openings: Openings = field(init=False)
+    _identities: IdentityCache = field(init=False)
     _parts: dict[RequestKey, Parts] = field(default_factory=dict)
     _flying: Counter[RequestKey] = field(default_factory=Counter)
     _orphans: dict[RequestKey, int] = field(default_factory=dict)
     """Request spans without a stream, and when they end in the collector's time."""
-    _finished: Finished = field(default_factory=lambda: Finished(FINISHED_REMEMBERED))
+    _tombstones: Tombstones = field(default_factory=lambda: Tombstones(FINISHED_REMEMBERED))
     _due: list[tuple[int, int, Due, StreamKey]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=count)
     _ended: dict[StreamKey, LiveStream] = field(default_factory=dict)
@@ -126,9 +126,9 @@ class Evaluator:
     _now_ns: int = 0
 
     def __post_init__(self) -> None:
-        self._openings = Openings(self.classes)
+        self._identities = IdentityCache(self.classes)
         self.meter = Meter(self.table)
-        self.watching = Watching(self.table, self.rules, by_columns=self.by_columns)
+        self.scheduler = RuleScheduler(self.table, self.rules, by_columns=self.by_columns)
         self.groups = groups_for(self.table, self.meter, self.rules, self.classes, self.counts)
 
     # Input.
@@ -139,8 +139,8 @@ class Evaluator:
 
     def apply_all(self, received: Sequence[Received]) -> None:
         """Take several export requests, in order of receipt: what `apply` on each would find, only sooner."""
-        shortest_ns = min(self.windowing.window_ns, self.patience.lateness_ns)
-        for group in groups(received, shortest_ns):
+        shortest_ns = min(self.windowing.window_ns, self.timeouts.lateness_ns)
+        for group in coalesce(received, shortest_ns):
             start = 0
             while start < len(group):
                 first, now_ns = group[start]
@@ -152,7 +152,7 @@ class Evaluator:
                 self._apply_some(group[start:stop], slots)
                 start = stop
             # Not before: of streams that were moved ahead nobody may look at what they were when it was another's turn.
-            self.watching.take_back(group[-1][1], self.live)
+            self.scheduler.reclaim(group[-1][1], self.live)
 
     def _quiet_until(self, now_ns: int) -> int:
         """Return the next instant at which somebody looks at all streams, whatever is received before."""
@@ -176,36 +176,36 @@ class Evaluator:
                 slots = self._find(segments)
             self._apply(batch, segments, slots, moved, now_ns, alone=len(part) == 1)
         last_ns = part[-1][1]
-        due_ns = self.watching.next_look()
+        due_ns = self.scheduler.next_due()
         if due_ns is not None and due_ns <= last_ns - (LONGEST_LOOK_NS if len(part) == 1 else 0):
             self._look_up_to(last_ns)
 
     def _look_up_to(self, now_ns: int) -> None:
         """Look at all that is due by now."""
-        self.watching.wake(now_ns)
-        self._decide(self.watching.advance(now_ns, self.live))
+        self.scheduler.evaluate_due(now_ns)
+        self._decide(self.scheduler.advance(now_ns, self.live))
 
     def _ahead(self, part: Sequence[Received]) -> Sequence[Ahead]:
         """Apply what may go first of exports of which no two have a plain segment of one stream."""
         others = np.concatenate([self._slots_of(batch, None, None) for batch, _ in part])
         plain = joined([batch.plain for batch, _ in part if batch.plain is not None])
         slots = self.table.find(plain.ids)
-        self.watching.wake_others(np.concatenate((others, slots[slots >= 0])), part[-1][1] - 1)
-        engine_ns = self.watching.engine.next_timer()
+        self.scheduler.evaluate_due_except(np.concatenate((others, slots[slots >= 0])), part[-1][1] - 1)
+        engine_ns = self.scheduler.engine.next_timer()
         found, block = apply_ahead(
             self.table,
             part,
             plain,
             slots,
             others,
-            self.watching.look_before,
-            lateness_ns=self.patience.lateness_ns,
-            lost_after_ns=self.patience.lost_after_ns,
+            self.scheduler.evaluate_before,
+            lateness_ns=self.timeouts.lateness_ns,
+            lost_after_ns=self.timeouts.lost_after_ns,
             engine_rests=engine_ns is None or engine_ns > part[-1][1],
         )
         slots = np.concatenate([one.slots for one in found])
         now_ns = np.repeat(np.array([now_ns for _, now_ns in part]), [one.segments for one in found])
-        self.watching.moved_ahead(slots, now_ns, block)
+        self.scheduler.evaluate_moved_early(slots, now_ns, block)
         return found
 
     def _find(self, segments: PlainSegments | None) -> Ints | None:
@@ -215,8 +215,8 @@ class Evaluator:
         """Let time pass until an export request is received; return the slots of its plain `segments`, -1 for none."""
         slots = self._find(segments)
         self.windowing.begin(now_ns)
-        if self.watching.is_due(now_ns - 1):
-            self.watching.before(self._slots_of(batch, segments, slots), now_ns - 1)
+        if self.scheduler.is_due(now_ns - 1):
+            self.scheduler.evaluate_due_of(self._slots_of(batch, segments, slots), now_ns - 1)
         self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
         if self.groups is not None:
             self.groups.wake(now_ns)
@@ -249,9 +249,9 @@ class Evaluator:
             elif (stream := self._open(segment, now_ns)) is not None:
                 opened.append(stream)
             else:
-                self._take(segment, now_ns, begun)
+                self._ingest_segment(segment, now_ns, begun)
         self.counts["segments"] += len(opened)
-        self.watching.begin_all(opened)  # not before: perhaps another choice of the request came, too
+        self.scheduler.begin_all(opened)  # not before: perhaps another choice of the request came, too
         for key in begun:
             if self._settle(self.live[key], now_ns)[1]:
                 self._judge(self.live[key])
@@ -260,13 +260,13 @@ class Evaluator:
         if segments is not None and slots is not None:
             if begun:
                 slots = self.table.find(segments.ids)
-            moved = apply_plain(self.table, segments, slots, now_ns, self.patience.lateness_ns)
+            moved = apply_plain(self.table, segments, slots, now_ns, self.timeouts.lateness_ns)
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
             later += [segments.segment(place, now_ns) for place in moved.left]
         for segment in sorted(later, key=lambda one: one.seq):
-            self._take(segment, now_ns, touched)
+            self._ingest_segment(segment, now_ns, touched)
         for span in batch.requests:
             for key in self._take_request(span, now_ns):
                 touched.setdefault(key, None)
@@ -283,14 +283,14 @@ class Evaluator:
         if ahead is not None:
             self.counts["segments"] += ahead.segments
             self.counts["tokens"] += ahead.tokens
-            self.watching.in_turn(ahead.slots, now_ns)
-        self._decide(self.watching.advance(now_ns, self.live))
+            self.scheduler.hand_over_unsettled(ahead.slots, now_ns)
+        self._decide(self.scheduler.advance(now_ns, self.live))
 
-    def _take(self, segment: Segment, now_ns: int, touched: dict[StreamKey, bool | None]) -> None:
+    def _ingest_segment(self, segment: Segment, now_ns: int, touched: dict[StreamKey, bool | None]) -> None:
         stream = self._take_segment(segment, now_ns)
         if stream is None:
             return
-        late = now_ns + stream.offset_ns - segment.end_ns > self.patience.lateness_ns
+        late = now_ns + stream.offset_ns - segment.end_ns > self.timeouts.lateness_ns
         if late:
             self.counts["late_segments"] += 1
         touched[stream.key] = bool(touched.get(stream.key)) or not late
@@ -312,14 +312,14 @@ class Evaluator:
             slots, heard = list(others), list(others.values())
             later = not alone
         elif not others:
-            self.watching.moved(moved.slots, moved.heard, now_ns)
+            self.scheduler.evaluate_moved(moved.slots, moved.heard, now_ns)
             return
         else:
             for slot, acts in zip(moved.slots.tolist(), moved.heard.tolist(), strict=True):
                 others[slot] = others.get(slot, False) or acts
             slots, heard = list(others), list(others.values())
         if slots:
-            self.watching.moved(np.array(slots), np.array(heard), now_ns, later=later)
+            self.scheduler.evaluate_moved(np.array(slots), np.array(heard), now_ns, later=later)
 
     def _slots_of(self, batch: Batch, segments: PlainSegments | None, slots: Ints | None) -> Ints:
         """Return the slots of the streams of requests that a batch is about.
@@ -342,9 +342,9 @@ class Evaluator:
 
     def advance(self, now_ns: int) -> None:
         """Let time pass up to `now_ns`: everything that falls due happens at its own instant, in order."""
-        self.watching.wake(now_ns)
+        self.scheduler.evaluate_due(now_ns)
         self._pass_time(now_ns)
-        self.watching.take_back(now_ns, self.live)
+        self.scheduler.reclaim(now_ns, self.live)
 
     def _pass_time(self, now_ns: int) -> None:
         """Let everything happen that falls due, but for looks by columns that nothing depends on."""
@@ -355,13 +355,13 @@ class Evaluator:
             tick_ns = None if self.groups is None else self.groups.next_tick_ns
             event_ns = _earliest(due_ns, self.windowing.next_close(), tick_ns)
             upto_ns = now_ns if event_ns is None else min(now_ns, event_ns)
-            self._decide(self.watching.advance(upto_ns, self.live))  # at one instant rules go first
+            self._decide(self.scheduler.advance(upto_ns, self.live))  # at one instant rules go first
             if event_ns is None or event_ns > now_ns:
                 break
             self._now_ns = max(self._now_ns, event_ns)
             while self._due and self._due[0][0] <= event_ns:
                 _, _, what, key = heapq.heappop(self._due)
-                self._fall_due(what, key, event_ns)
+                self._on_timer(what, key, event_ns)
             self.windowing.close_until(event_ns, self.table, self._judge_before)
             if self.groups is not None and tick_ns == event_ns:
                 self._decide_after(self.groups.tick(event_ns), event_ns)
@@ -370,7 +370,7 @@ class Evaluator:
         """Return the next instant at which something happens without any input, None if nothing will."""
         due_ns = self._due[0][0] if self._due else None
         tick_ns = None if self.groups is None else self.groups.next_tick_ns
-        waiting = (self.watching.next_look(), self.watching.engine.next_timer(), self.windowing.next_close(), due_ns)
+        waiting = (self.scheduler.next_due(), self.scheduler.engine.next_timer(), self.windowing.next_close(), due_ns)
         return _earliest(*waiting, tick_ns)
 
     def finish(self, now_ns: int) -> None:
@@ -386,7 +386,7 @@ class Evaluator:
 
         Needed are those of every stream in flight, and of every one that ended since the oldest open window began.
         """
-        margin_ns = self.windowing.window_ns + 2 * self.patience.lateness_ns
+        margin_ns = self.windowing.window_ns + 2 * self.timeouts.lateness_ns
         while self._done and self._done[0][0] < self._now_ns - margin_ns:
             self._done.popleft()
         found = [self._now_ns - margin_ns, *(found_ns for _, found_ns in self._done)]
@@ -394,26 +394,27 @@ class Evaluator:
             found.append(int(self.table.found_ns.min()))
         return min(found), self.windowing.closed_until_ns or 0
 
-    def read_again(self) -> None:
-        """Look at no rule of an instance or class until `go_on`: of a journal that is read from its middle on they see
-        too little.
+    def pause_group_rules(self) -> None:
+        """Evaluate no rule of an instance or class until `resume_group_rules`.
+
+        From a journal that is read from its middle on they would see too little.
         """
         if self.groups is not None:
             self.groups.quiet = True
 
-    def go_on(self, now_ns: int) -> None:
-        """Look at all rules again: the journal has been read up to now."""
+    def resume_group_rules(self, now_ns: int) -> None:
+        """Evaluate all rules again: the journal has been read up to now."""
         if self.groups is not None:
             self.groups.resume(now_ns)
 
-    def was_there(self, batch: Batch) -> None:
-        """Remember streams and requests as over, of which a run before has seen the end."""
+    def mark_closed(self, batch: Batch) -> None:
+        """Mark the streams and requests of a batch as closed: a run before has seen their end."""
         for segment in batch.segments:
-            self._finished.add((segment.trace_id, segment.span_id), segment.choice)
+            self._tombstones.add((segment.trace_id, segment.span_id), segment.choice)
         for key in [] if batch.plain is None else batch.plain.keys:
-            self._finished.add((key[:TRACE_BYTES], key[TRACE_BYTES:]), 0)
+            self._tombstones.add((key[:TRACE_BYTES], key[TRACE_BYTES:]), 0)
         for span in batch.requests:
-            self._finished.add(span.key, 0)
+            self._tombstones.add(span.key, 0)
 
     @property
     def now_ns(self) -> int:
@@ -423,7 +424,7 @@ class Evaluator:
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
         """Judge by these classes and decide by these rules from an instant on, streams in flight too."""
         self.advance(now_ns)
-        self.classes, self._openings = classes, Openings(classes)
+        self.classes, self._identities = classes, IdentityCache(classes)
         engine = RuleEngine(rules)
         self._decide(engine.succeed(self.rules, now_ns, self.live))
         self.rules = engine
@@ -433,24 +434,24 @@ class Evaluator:
             self.groups = groups_for(self.table, self.meter, engine, classes, self.counts)
         if self.groups is not None:
             self.groups.wake(now_ns)
-        self.watching.use(engine, self.live.values(), now_ns)
-        self._decide(self.watching.advance(now_ns, self.live))
+        self.scheduler.use(engine, self.live.values(), now_ns)
+        self._decide(self.scheduler.advance(now_ns, self.live))
 
     # Segments and request spans.
 
     def _open(self, segment: Segment, now_ns: int) -> LiveStream | None:
         """Follow the stream of a commit if nothing else has come of its request; None: it is to be taken as others are.
 
-        So nearly every stream begins. What `_take` and `_settle` find out step by step is known here.
+        So nearly every stream begins. What `_ingest_segment` and `_settle` find out step by step is known here.
         """
         key = (segment.trace_id, segment.span_id)
         plain = not (segment.choice or segment.first_token or segment.times_ns or semconv.OUTCOME in segment.attributes)
-        if not plain or not self.by_columns or key in self._parts or key in self._finished:
+        if not plain or not self.by_columns or key in self._parts or key in self._tombstones:
             return None
         parts = self._parts[key] = Parts(*key, streams={0: StreamParts.begun(segment)}, since_ns=self._now_ns)
-        opening = self._openings.of(parts)
+        opening = self._identities.of(parts)
         offset_ns = segment.end_ns - now_ns
-        stream = LiveStream(self.table, parts, 0, opening.slo, shift_ns(offset_ns, self.patience.lateness_ns))
+        stream = LiveStream(self.table, parts, 0, opening.slo, shift_ns(offset_ns, self.timeouts.lateness_ns))
         stream.take_slot(offset_ns=offset_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
         stream.identify(opening.slo, opening.group, exact_resume=opening.exact_resume)
         if opening.unknown:
@@ -459,7 +460,7 @@ class Evaluator:
             self.counts["shifted_streams"] += 1
         self.live[stream.key] = stream
         self._flying[key] = 1
-        self._schedule(now_ns + self.patience.lost_after_ns, "lost", stream.key)
+        self._schedule(now_ns + self.timeouts.lost_after_ns, "lost", stream.key)
         self._commit(stream, segment.start_ns, opening.input_tokens)
         stream.begun_at(segment.end_ns)
         self.windowing.started(stream)
@@ -471,7 +472,7 @@ class Evaluator:
         stream = self.live.get(stream_key)
         if stream is not None:
             parts, received = stream.parts, stream.received
-        elif self._finished.has(key, segment.choice):
+        elif self._tombstones.has(key, segment.choice):
             self.counts["late_or_duplicate_segments"] += 1
             return None
         else:
@@ -485,7 +486,7 @@ class Evaluator:
         if stream is None:
             for choice in parts.streams:
                 if choice != segment.choice and (sibling := self.live.get((*key, choice))) is not None:
-                    self.watching.joined(sibling, now_ns)
+                    self.scheduler.leave_to_engine(sibling, now_ns)
             stream = self.live[stream_key] = self._new(parts, segment, now_ns)
             self._flying[key] += 1
             self._forget_orphan(key)
@@ -498,17 +499,17 @@ class Evaluator:
         resolved = parts.resolve(segment.choice)
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
-        stream = LiveStream(self.table, parts, segment.choice, slo, resolved.shift_ns(self.patience.lateness_ns))
+        stream = LiveStream(self.table, parts, segment.choice, slo, resolved.shift_ns(self.timeouts.lateness_ns))
         self.counts["shifted_streams"] += stream.shift_ns != 0
         stream.take_slot(offset_ns=segment.end_ns - now_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
         stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
         stream.known = resolved if segment.seq == 0 else None
-        self._schedule(now_ns + self.patience.lost_after_ns, "lost", stream.key)
+        self._schedule(now_ns + self.timeouts.lost_after_ns, "lost", stream.key)
         return stream
 
     def _take_request(self, span: RequestSpan, now_ns: int) -> list[StreamKey]:
         key = span.key
-        if key not in self._parts and key in self._finished:
+        if key not in self._parts and key in self._tombstones:
             self.counts["late_request_spans"] += 1
             return []
         parts = self._parts_of(key)
@@ -519,8 +520,8 @@ class Evaluator:
         if not parts.streams:  # its segments may be on the way; others' spans wait the same time
             # One with token times is judged before the first window closes that they are in.
             at_ns = span.start_ns if span.events_ns else span.end_ns
-            self._orphans[key] = at_ns - parts.resolve(0).shift_ns(self.patience.lateness_ns)
-            self._schedule(now_ns + self.patience.lateness_ns, "orphan", (*key, 0))
+            self._orphans[key] = at_ns - parts.resolve(0).shift_ns(self.timeouts.lateness_ns)
+            self._schedule(now_ns + self.timeouts.lateness_ns, "orphan", (*key, 0))
             self._waiting_times += len(span.events_ns)
             while self._waiting_times > WAITING_TIMES:
                 self._judge_orphan(next(iter(self._orphans)))
@@ -530,7 +531,7 @@ class Evaluator:
         parts = self._parts.get(key)
         if parts is None:
             parts = self._parts[key] = Parts(*key, since_ns=self._now_ns)
-            for choice in self._finished.choices(key):
+            for choice in self._tombstones.choices(key):
                 parts.streams[choice] = StreamParts()  # judged already, but seen: the request span is not for one alone
         return parts
 
@@ -543,10 +544,10 @@ class Evaluator:
             stream = self.live.get(key)
             if stream is None:
                 continue
-            fresh, all_there = self._settle(stream, now_ns)
+            fresh, complete = self._settle(stream, now_ns)
             if fresh and touched[key] is None:
                 touched[key] = True
-            if all_there:
+            if complete:
                 over.append(stream)
         if len(over) > 1:
             sort_gaps([stream.tokens_so_far for stream in over if stream.begun])
@@ -566,12 +567,12 @@ class Evaluator:
             self._see_end(stream, now_ns)
         fresh = fresh and stream.begun and stream.ended_ns is None
         if fresh:
-            self.watching.begin(stream)
-        all_there = stream.ended_ns is not None and self._all_there(stream)
-        if not all_there and stream.settle_by_ns is not None and not stream.settling:
+            self.scheduler.begin(stream)
+        complete = stream.ended_ns is not None and self._is_complete(stream)
+        if not complete and stream.settle_by_ns is not None and not stream.settling:
             stream.settling = True
             self._schedule(stream.settle_by_ns, "settle", stream.key)
-        return fresh, all_there
+        return fresh, complete
 
     def _begin(self, stream: LiveStream) -> None:
         if not stream.received.has(0) and stream.parts.request is None:
@@ -603,11 +604,11 @@ class Evaluator:
         stream.end(ended_ns)
         self._ended[stream.key] = stream
         stream.outcome = str(attributes[semconv.OUTCOME])
-        stream.settle_by_ns = now_ns + self.patience.lateness_ns
+        stream.settle_by_ns = now_ns + self.timeouts.lateness_ns
         if stream.begun:
-            self._decide_after(self.watching.ended(stream, ended_ns, now_ns), now_ns - 1)
+            self._decide_after(self.scheduler.ended(stream, ended_ns, now_ns), now_ns - 1)
 
-    def _all_there(self, stream: LiveStream) -> bool:
+    def _is_complete(self, stream: LiveStream) -> bool:
         """Return whether nothing that could still come would change the row."""
         if stream.has_gap:
             return False
@@ -647,7 +648,7 @@ class Evaluator:
     def _give_verdict(self, stream: LiveStream, resolved: Resolved, tokens: Tokens | None) -> None:
         slo, _ = self.classes.choose(resolved.declared_class, resolved.attributes)
         stream.outcome = resolved.outcome
-        self._learn(stream, resolved, slo)
+        self._reidentify(stream, resolved, slo)
         if tokens is not None and resolved.complete:
             stream.stream.extend(*tokens)
         verdict: Verdict | None = None
@@ -673,8 +674,8 @@ class Evaluator:
         self.sink.charged(self.meter.close(stream, verdict))
         self.sink.stream_judged(stream, row, verdict)
 
-    def _learn(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
-        """Take over what the request span or a late segment 0 changed since the stream was begun."""
+    def _reidentify(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
+        """Update the identity by what the request span or a late segment 0 changed since the stream was begun."""
         old, group = stream.stream if stream.begun else None, stream.group
         stream_is = group_of(resolved, slo)
         same_class = old is None or old.slo is slo or old.slo == slo
@@ -722,18 +723,18 @@ class Evaluator:
         self._ended.pop(stream.key, None)
         self._done.append((self._now_ns, self.table.found_ns.item(stream.slot)))
         key = (stream.parts.trace_id, stream.parts.span_id)
-        self._finished.add(key, stream.choice)
+        self._tombstones.add(key, stream.choice)
         self._flying[key] -= 1
         if not self._flying[key]:
             del self._flying[key]
-            self._schedule(self._now_ns + self.patience.lateness_ns, "forget", stream.key)
+            self._schedule(self._now_ns + self.timeouts.lateness_ns, "forget", stream.key)
 
     # Timers.
 
     def _schedule(self, at_ns: int, what: Due, key: StreamKey) -> None:
         heapq.heappush(self._due, (at_ns, next(self._order), what, key))
 
-    def _fall_due(self, what: Due, key: StreamKey, now_ns: int) -> None:
+    def _on_timer(self, what: Due, key: StreamKey, now_ns: int) -> None:
         if what == "forget":
             if key[:2] not in self._flying:
                 self._parts.pop(key[:2], None)
@@ -749,14 +750,14 @@ class Evaluator:
             return
         if stream.ended_ns is not None:  # not silent, but over: it waits for the rest as long as that may take
             return
-        lost_ns = stream.last_receipt_ns + self.patience.lost_after_ns
+        lost_ns = stream.last_receipt_ns + self.timeouts.lost_after_ns
         if lost_ns > now_ns:
             self._schedule(lost_ns, "lost", key)
             return
         if stream.begun:
-            self.watching.wake(now_ns)
-            self._decide(self.watching.advance(now_ns, self.live))
-            self._decide(self.watching.ended(stream, stream.watermark_ns, now_ns))
+            self.scheduler.evaluate_due(now_ns)
+            self._decide(self.scheduler.advance(now_ns, self.live))
+            self._decide(self.scheduler.ended(stream, stream.watermark_ns, now_ns))
         self._judge(stream)
 
     def _judge_orphan(self, key: RequestKey) -> None:
@@ -774,7 +775,7 @@ class Evaluator:
             self._judge_without_segments(parts, resolved, tokens)
             return
         del self._parts[key]
-        self._finished.add(key, 0)
+        self._tombstones.add(key, 0)
         if resolved is not None:  # a row of its own; windows and smooth goodput need token times
             slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
             self.counts["unknown_slo_class"] += unknown
@@ -791,7 +792,7 @@ class Evaluator:
     def _judge_without_segments(self, parts: Parts, resolved: Resolved, tokens: Tokens | None) -> None:
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
-        stream = LiveStream(self.table, parts, 0, slo, resolved.shift_ns(self.patience.lateness_ns))
+        stream = LiveStream(self.table, parts, 0, slo, resolved.shift_ns(self.timeouts.lateness_ns))
         stream.take_slot(offset_ns=0, watermark_ns=resolved.commit_ns or 0, receipt_ns=self._now_ns)
         stream.ended_ns = resolved.end_ns
         stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
@@ -807,8 +808,8 @@ class Evaluator:
         So the order of decisions does not depend on when somebody lets time pass.
         """
         if decisions:
-            self.watching.wake(before_ns)
-            self._decide(self.watching.advance(before_ns, self.live))
+            self.scheduler.evaluate_due(before_ns)
+            self._decide(self.scheduler.advance(before_ns, self.live))
             self._decide(decisions)
 
     def _decide(self, decisions: list[Decision]) -> None:

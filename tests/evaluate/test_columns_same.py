@@ -1,6 +1,6 @@
 """However a fleet is fed to the evaluator, and whoever looks at its rules: the same rows, windows and decisions.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_columns_same.py` tries a hundred times as many fleets.
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_columns_same.py` tries a hundred times as many fleets.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
     assembler = Assembler()
     for delivery in drawn.deliveries:
         assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
-    return of_audit(assembler.finish(), drawn.classes, drawn.window_ns, drawn.patience.lateness_ns)
+    return of_audit(assembler.finish(), drawn.classes, drawn.window_ns, drawn.timeouts.lateness_ns)
 
 
 @settings(max_examples=examples(30))

@@ -1,8 +1,8 @@
-"""Apply what several exports hold of streams that nothing else happens to in one pass, before their turns come.
+"""Coalesce exports that wait: apply the segments of independent streams in one pass, before their exports' turns.
 
-A pass over columns costs about the same for ten segments as for a thousand. So exports that wait together are applied
-together, as far as nobody can tell: a segment goes first if its export is the only one of them that speaks of its
-stream, and if nothing can look at the stream before the export's own instant. The rest is applied in turn.
+A pass over columns costs about the same for ten segments as for a thousand. A segment is applied early if its export is
+the only one of the batch that concerns its stream, and if no rule or window reads the stream before the export's own
+instant; so the result is that of one export after another. The rest is applied in turn.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.collector.applying import applied_first
-from otel_llm.collector.table import scattered
+from otel_llm.evaluate.batch_update import applied_first
+from otel_llm.evaluate.stream_table import scattered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.collector.table import Block, Table
+    from otel_llm.evaluate.stream_table import Block, StreamTable
     from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Received: TypeAlias = tuple[Batch, int]
     """What one export request held, and when it was received (unix ns)."""
 
-MOST: Final = 64
+MAX_COALESCED: Final = 64
 """Exports in one pass."""
 
 
@@ -45,8 +45,8 @@ class Ahead:
     rest: PlainSegments | None
 
 
-def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Received]]:
-    """Cut exports, in order of receipt, into groups of which no two speak of one stream; each within `shortest_ns`."""
+def coalesce(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Received]]:
+    """Cut exports, in order of receipt, into batches in which no stream occurs twice; each within `shortest_ns`."""
     if received and _are_one(received, shortest_ns):
         yield list(received)
         return
@@ -55,7 +55,7 @@ def groups(received: Sequence[Received], shortest_ns: int) -> Iterator[list[Rece
     for one in received:
         batch, now_ns = one
         keys = () if batch.plain is None else batch.plain.keys
-        if group and (len(group) == MOST or now_ns - group[0][1] >= shortest_ns or not seen.isdisjoint(keys)):
+        if group and (len(group) == MAX_COALESCED or now_ns - group[0][1] >= shortest_ns or not seen.isdisjoint(keys)):
             yield group
             group, seen = [], set()
         group.append(one)
@@ -68,7 +68,7 @@ def _are_one(received: Sequence[Received], shortest_ns: int) -> bool:
     """Tell, quicker than key by key, whether these are one group; nearly always they are."""
     if len(received) == 1:
         return True
-    if len(received) > MOST or received[-1][1] - received[0][1] >= shortest_ns:
+    if len(received) > MAX_COALESCED or received[-1][1] - received[0][1] >= shortest_ns:
         return False
     ids = [batch.plain.ids for batch, _ in received if batch.plain is not None]
     if not ids:
@@ -78,12 +78,12 @@ def _are_one(received: Sequence[Received], shortest_ns: int) -> bool:
 
 
 def apply_ahead(
-    table: Table,
+    table: StreamTable,
     group: Sequence[Received],
     plain: PlainSegments,
     slots: Ints,
     others: Ints,
-    look_before: Callable[[Ints, Ints], None],
+    evaluate_before: Callable[[Ints, Ints], None],
     *,
     lateness_ns: int,
     lost_after_ns: int,
@@ -92,7 +92,7 @@ def apply_ahead(
     """Apply what may go first; return it for each export, and the rows of all its streams, in that order.
 
     `plain`, `slots`: the plain segments of all exports and whose they are, -1 for none. `others`: slots of which the
-    group says something else as well. `look_before`: look at what is due of these slots before these instants.
+    group says something else as well. `evaluate_before`: look at what is due of these slots before these instants.
     `engine_rests`: the rule engine looks at nothing up to the last receipt, so that streams it follows may go first.
     """
     plains = [batch.plain for batch, _ in group]
@@ -100,7 +100,7 @@ def apply_ahead(
     receipt_ns = np.repeat(np.array([now_ns for _, now_ns in group]), lengths)
     may = slots >= 0
     may[may] = _alone(table, slots[may], receipt_ns[may], others, lost_after_ns)
-    look_before(slots[may], receipt_ns[may])
+    evaluate_before(slots[may], receipt_ns[may])
     may[may] = table.due_ns[slots[may]] >= receipt_ns[may]
     if not engine_rests:
         may[may] = table.sieved[slots[may]] != 0
@@ -125,7 +125,7 @@ def apply_ahead(
     return found, block
 
 
-def _alone(table: Table, slots: Ints, receipt_ns: Ints, others: Ints, lost_after_ns: int) -> Bools:
+def _alone(table: StreamTable, slots: Ints, receipt_ns: Ints, others: Ints, lost_after_ns: int) -> Bools:
     """Tell of which streams nothing comes but one segment, before which none of them is given up as lost."""
     taken = np.bincount(slots, minlength=table.size)
     taken[others] = 2

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.collector import table as module
-from otel_llm.collector.table import Table
+from otel_llm.evaluate import stream_table as module
+from otel_llm.evaluate.stream_table import StreamTable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from otel_llm.collector.streams import LiveStream
+    from otel_llm.evaluate.live_stream import LiveStream
 
 NOBODY = cast("LiveStream", object())
 STEPS = st.lists(st.tuples(st.sampled_from(["take", "release", "find"]), st.integers(0, 60)), max_size=60)
@@ -36,7 +36,7 @@ def test_they_are_found_as_in_a_dict(alike: bool, steps: list[tuple[str, int]]) 
         patch.setattr(module, "_FIRST_SLOTS", 4)
         if alike:
             patch.setattr(module, "scattered", lambda ids: np.zeros(len(ids), dtype=np.uint64))
-        table, known = Table(), dict[int, int]()
+        table, known = StreamTable(), dict[int, int]()
         for step, number in steps:
             key = ids_of([number]).tobytes()
             if step == "take" and number not in known:
@@ -48,7 +48,7 @@ def test_they_are_found_as_in_a_dict(alike: bool, steps: list[tuple[str, int]]) 
 
 
 def test_the_last_that_took_a_key_has_it() -> None:
-    table, ids = Table(), ids_of([*range(48)])
+    table, ids = StreamTable(), ids_of([*range(48)])
     slots = [table.take(NOBODY, key.tobytes()) for key in ids]
     assert table.find(ids).tolist() == slots
     slots[7] = table.take(NOBODY, ids[7].tobytes())
@@ -57,7 +57,7 @@ def test_the_last_that_took_a_key_has_it() -> None:
 
 def test_nearly_all_are_found_where_they_were() -> None:
     """Who asks again for many is answered without the dict, but for those that share a place."""
-    table = Table()
+    table = StreamTable()
     ids = np.random.default_rng(5).integers(1, 2**62, (2000, 3))
     slots = [table.take(NOBODY, key.tobytes()) for key in ids]
     assert table.find(ids).tolist() == slots

@@ -10,7 +10,7 @@ from support.core_fleets import Seen
 from support.core_spans import sent_segment
 from support.otlp import IDENTITY, export, request_span, segment_span
 
-from otel_llm.collector.evaluator import Patience
+from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.otlp import read
 from otel_llm.rules.ruleset import RuleSet
 
@@ -182,7 +182,7 @@ def test_streams_that_ended_leave_nothing_behind(by_columns: bool, when: str) ->
     assert not table.by_key
     assert not any(table.streams)
     assert not any(times is not None for times in table.times)
-    assert one.evaluator.watching.next_look() is None
+    assert one.evaluator.scheduler.next_due() is None
 
 
 def test_no_look_at_a_stream_that_waits_for_its_end_is_due_at_once() -> None:
@@ -249,7 +249,7 @@ def test_a_commit_begins_a_stream_however_little_it_says() -> None:
 def test_a_commit_that_says_nothing_is_told_who_it_is_like_any_other(by_columns: bool) -> None:
     rows = []
     for columns in (True, False):
-        one = seen(RuleSet(()), by_columns=by_columns, patience=Patience(), window_ns=SECOND)
+        one = seen(RuleSet(()), by_columns=by_columns, timeouts=Timeouts(), window_ns=SECOND)
         take(one, 0, piece(1, 0, [100], 200), columns=columns)
         take(one, 250, request(240, said={**IDENTITY, "otel_llm.instance": "a"}), commit(said={}), columns=columns)
         take(one, 400, piece(2, 1, [], 400, said=ends(1, 3)), columns=columns)

@@ -1,6 +1,6 @@
 """Windows are charged a part of the streams at a time, and are the audit's all the same; their clock never stands.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_window_parts.py` draws a hundred times as many fleets.
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_window_parts.py` draws a hundred times as many fleets.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from support.core_spans import examples, sent_segment
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span
 
 from otel_llm import semconv
-from otel_llm.collector.evaluator import Patience
-from otel_llm.collector.windowing import PARTS
+from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.windowing import PARTS
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
@@ -64,7 +64,7 @@ def drawn(random: Random) -> Fleet:
     return Fleet(
         classes=SloClasses((SloClass("chat", pace_ns=random.choice((1, 2, 5)) * unit),), "chat"),
         rules=RuleSet(()),
-        patience=Patience(random.choice((20, 21, 64, 100)) * unit, 10_000 * unit),
+        timeouts=Timeouts(random.choice((20, 21, 64, 100)) * unit, 10_000 * unit),
         window_ns=random.choice((1, 2, 7, 16, 50, 100)) * unit,
         deliveries=tuple(Delivery(ns, tuple(spans)) for ns, spans in sorted(received.items())),
     )
@@ -74,7 +74,7 @@ def audited(one: Fleet) -> list[Row]:
     assembler = Assembler()
     for delivery in one.deliveries:
         assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
-    return of_audit(assembler.finish(), one.classes, one.window_ns, one.patience.lateness_ns)[1]
+    return of_audit(assembler.finish(), one.classes, one.window_ns, one.timeouts.lateness_ns)[1]
 
 
 def timers(one: Seen, until_ns: int) -> int:
@@ -106,14 +106,14 @@ def test_timer_by_timer_it_is_the_same(seed: int) -> None:
         timers(live, delivery.receipt_ns - 1)
         live.take(delivery)
     last_ns = fleet.deliveries[-1].receipt_ns
-    timers(live, last_ns + 2 * fleet.patience.lateness_ns + 3 * fleet.window_ns)
+    timers(live, last_ns + 2 * fleet.timeouts.lateness_ns + 3 * fleet.window_ns)
     assert live.windows == Seen(fleet).run().windows
 
 
 @pytest.mark.parametrize("lateness_ns", [0, 1, 63, 64, 5 * SECOND])
 @pytest.mark.parametrize("window_ns", [1, 1000, SECOND])
 def test_an_idle_collector_has_a_next_timer_that_moves_on(window_ns: int, lateness_ns: int) -> None:
-    one = seen(patience=Patience(lateness_ns, 10 * SECOND), window_ns=window_ns)
+    one = seen(timeouts=Timeouts(lateness_ns, 10 * SECOND), window_ns=window_ns)
     take(one, 0)
     last_ns = T0_NS
     for _ in range(100):
@@ -155,7 +155,7 @@ def test_a_stream_with_a_hole_and_one_that_waits_for_its_rest_are_charged_when_t
 
 
 def test_every_stream_is_charged_once_whatever_part_it_is_in() -> None:
-    one = seen(window_ns=SECOND, patience=Patience(5 * SECOND, 10_000 * SECOND))
+    one = seen(window_ns=SECOND, timeouts=Timeouts(5 * SECOND, 10_000 * SECOND))
     streams = range(1, 4 * PARTS + 2)
     take(one, 0, *[commit(request=number) for number in streams])
     for seq in range(1, 40):
@@ -174,7 +174,7 @@ def test_every_stream_is_charged_once_whatever_part_it_is_in() -> None:
 
 
 def test_who_has_told_everything_is_charged_before_the_window_closes() -> None:
-    one = seen(window_ns=SECOND, patience=Patience(5 * SECOND, 10_000 * SECOND))
+    one = seen(window_ns=SECOND, timeouts=Timeouts(5 * SECOND, 10_000 * SECOND))
     streams = range(1, 4 * PARTS + 2)
     take(one, 0, *[commit(request=number) for number in streams])
     table = one.evaluator.table

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.collector.table import FRESH, Block
+from otel_llm.evaluate.stream_table import FRESH, Block
 from otel_llm.slo.classes import CONTENT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from otel_llm.collector.table import Table
+    from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.readers.plain_segments import PlainSegments
 
     Ints = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ class Applied:
     left: list[int]
 
 
-def apply_plain(table: Table, plain: PlainSegments, slots: Ints, now_ns: int, lateness_ns: int) -> Applied:
+def apply_plain(table: StreamTable, plain: PlainSegments, slots: Ints, now_ns: int, lateness_ns: int) -> Applied:
     """Apply every segment that is the next of a stream without a gap, received at `now_ns`.
 
     `slots`: each segment's, -1 for none. Where a batch holds several of one stream they are applied in rounds, in
@@ -78,7 +78,7 @@ def apply_plain(table: Table, plain: PlainSegments, slots: Ints, now_ns: int, la
 
 
 def applied_first(
-    table: Table, plain: PlainSegments, slots: Ints, places: Ints, receipt_ns: Ints, lateness_ns: int
+    table: StreamTable, plain: PlainSegments, slots: Ints, places: Ints, receipt_ns: Ints, lateness_ns: int
 ) -> tuple[Ints, Block]:
     """Apply those of the segments at `places`, one a stream, that come next and in time.
 
@@ -151,7 +151,9 @@ def _sorted_within(plain: PlainSegments) -> Bools:
     return fits
 
 
-def _apply(table: Table, block: Block, plain: PlainSegments, slots: Ints, places: Ints, now_ns: int | Ints) -> None:
+def _apply(
+    table: StreamTable, block: Block, plain: PlainSegments, slots: Ints, places: Ints, now_ns: int | Ints
+) -> None:
     """Apply the segments at `places`, each to its slot, of which `block` holds the rows."""
     begin, stop, end_ns = plain.offsets[places], plain.offsets[places + 1], plain.end_ns[places]
     number = stop - begin
@@ -189,7 +191,9 @@ def _laid_out(times_ns: Ints, begin: Ints, number: Ints) -> tuple[Ints, Ints]:
     return times_ns[np.repeat(begin - offsets[:-1], number) + np.arange(offsets[-1])], offsets
 
 
-def _keep(table: Table, block: Block, slots: Ints, rows: Ints, times_ns: Ints, offsets: Ints, kinds: Bytes) -> None:
+def _keep(
+    table: StreamTable, block: Block, slots: Ints, rows: Ints, times_ns: Ints, offsets: Ints, kinds: Bytes
+) -> None:
     """Append the tokens of `rows`, which lie one behind the other, to those of their streams."""
     number = np.diff(offsets)
     fresh = block.fresh[rows]
@@ -215,7 +219,7 @@ def _keep(table: Table, block: Block, slots: Ints, rows: Ints, times_ns: Ints, o
     block.plain[chosen] = table.plain[slots[chosen]]
 
 
-def _append(table: Table, slots: Ints, times_ns: Ints, begin: Ints, stop: Ints, kinds: Bytes) -> None:
+def _append(table: StreamTable, slots: Ints, times_ns: Ints, begin: Ints, stop: Ints, kinds: Bytes) -> None:
     """Hand tokens to their streams."""
     data = times_ns.tobytes()
     times, streams = table.times, table.streams

@@ -13,8 +13,8 @@ from otel_llm.slo.windows import Charge, WindowTotals, window_start
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.collector.streams import LiveStream
-    from otel_llm.collector.table import Group, Table
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.readers.assemble import Resolved
     from otel_llm.slo.verdict import Verdict
 
@@ -119,7 +119,7 @@ class Windowing:
             if until_ns > self._closed_until_ns:
                 self._closed_until_ns, self._swept = until_ns, PARTS
 
-    def close_until(self, now_ns: int, table: Table, judge_before: Callable[[int, int], None]) -> None:
+    def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int, int], None]) -> None:
         """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it.
 
         Streams that have told of everything before a window's end are charged in the half of the lateness before it
@@ -149,7 +149,7 @@ class Windowing:
             self._swept = 0
             self._emit(start, totals)
 
-    def _charge_known(self, start: int, table: Table) -> None:
+    def _charge_known(self, start: int, table: StreamTable) -> None:
         """Charge the window to the next part of the streams, as far as they have told all of it."""
         until = start + self.window_ns
         part = np.arange(self._swept, table.size, PARTS)

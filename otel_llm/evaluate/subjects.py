@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.table import MOST_GROUPS
+from otel_llm.evaluate.stream_table import MOST_GROUPS
 from otel_llm.rules.rolling import Rolling
 from otel_llm.rules.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, Flying, Needs
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from otel_llm.collector.table import Group
+    from otel_llm.evaluate.stream_table import Group
     from otel_llm.rules.decisions import Labels
     from otel_llm.rules.facts import Scope
 

@@ -1,14 +1,14 @@
-"""What a commit says of its stream, remembered by its attributes: most say what others have said."""
+"""Cache what a commit says of its stream, by its attributes: most commits carry the attributes of others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.streams import group_of
+from otel_llm.evaluate.live_stream import group_of
 
 if TYPE_CHECKING:
-    from otel_llm.collector.table import Group
+    from otel_llm.evaluate.stream_table import Group
     from otel_llm.readers.assemble import Parts
     from otel_llm.readers.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
@@ -17,7 +17,7 @@ _REMEMBERED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class CommitIdentity:
     """What is known of a stream by the attributes of its commit alone; `unknown`: they name a class that is not."""
 
     slo: SloClass
@@ -27,14 +27,14 @@ class Opening:
     input_tokens: int | None
 
 
-class Openings:
-    """Say what commits mean; `classes`: those that streams are judged by."""
+class IdentityCache:
+    """Resolve commits to classes and groups; `classes`: those that streams are judged by."""
 
     def __init__(self, classes: SloClasses) -> None:
         self._classes = classes
-        self._known: dict[int, tuple[Attributes, Opening]] = {}
+        self._known: dict[int, tuple[Attributes, CommitIdentity]] = {}
 
-    def of(self, parts: Parts) -> Opening:
+    def of(self, parts: Parts) -> CommitIdentity:
         """Return what is known of a request of which there is nothing but the commit of choice 0."""
         attributes = parts.streams[0].prefix.attributes
         known = self._known.get(id(attributes))  # the reader gives those that are written alike as one object
@@ -44,7 +44,7 @@ class Openings:
             known = self._known[id(attributes)] = attributes, self._read(parts)  # kept, so that no other gets its id
         return known[1]
 
-    def _read(self, parts: Parts) -> Opening:
+    def _read(self, parts: Parts) -> CommitIdentity:
         resolved = parts.resolve(0)
         slo, unknown = self._classes.choose(resolved.declared_class, resolved.attributes)
-        return Opening(slo, unknown, group_of(resolved, slo), resolved.exact_resume, resolved.input_tokens)
+        return CommitIdentity(slo, unknown, group_of(resolved, slo), resolved.exact_resume, resolved.input_tokens)

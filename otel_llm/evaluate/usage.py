@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.collector.streams import LiveStream
-    from otel_llm.collector.table import Group, Table
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.slo.classes import Benefit
     from otel_llm.slo.verdict import Verdict
 
@@ -41,7 +41,7 @@ class Metered(NamedTuple):
 class Meter:
     """Remember what the counters have of each stream in flight."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: StreamTable) -> None:
         self._table = table
 
     def charge_flying(self) -> Iterator[Metered]:
