@@ -36,6 +36,7 @@ class View:
     measured_at: str = "relay"
     exact_resume: bool = True
     has_gap: bool = False
+    ageless: bool = False
     offset_ns: int = 0
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_llm.collector.console import Console
     from otel_llm.collector.metrics_user import Key, UserMetrics
     from otel_llm.collector.orders import Orders
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
@@ -72,7 +72,7 @@ class Outlets:
                 metered.refunded_tokens,
             )
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Count the verdict, keep the row for those who look, and say it."""
         self.recent.append(row)
         if self.replaying:

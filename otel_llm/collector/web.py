@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.readers.rows import Row
 
 SHOWN_STREAMS = 100
@@ -90,7 +90,7 @@ def _figures(pipeline: Pipeline) -> tuple[list[Metric], dict[str, int | float]]:
     return list(outlets.metrics.gauges(flying)), pipeline.counts()
 
 
-def facts_of(stream: LiveStream, now_ns: int) -> Row:
+def facts_of(stream: StreamInFlight, now_ns: int) -> Row:
     """Return the in-flight facts of a stream as a JSON-able row, seconds."""
     facts = stream.stream.at(now_ns + stream.offset_ns)
     trace_id, span_id, choice = stream.key

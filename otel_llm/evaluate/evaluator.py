@@ -11,7 +11,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from otel_llm.evaluate.live_stream import LiveStream, group_of
 from otel_llm.evaluate.rule_scheduler import RuleScheduler
 from otel_llm.evaluate.stream_table import StreamTable
 from otel_llm.evaluate.tombstones import Tombstones
-from otel_llm.evaluate.usage import Meter, Metered
+from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments, shift_ns
 from otel_llm.readers.foreign import foreign_tokens
 from otel_llm.readers.plain_segments import TRACE_BYTES, joined, keys_of
-from otel_llm.readers.rows import Cell, Row, judged_row, unjudged_row
+from otel_llm.readers.rows import Row, unjudged_row, verdict_row
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.stream import sort_gaps
 from otel_llm.slo.windows import Ledger
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from otel_llm.evaluate.batch_coalescing import Ahead, Received
+    from otel_llm.evaluate.sink import Sink
     from otel_llm.evaluate.windowing import Windowing
     from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch, RequestSpan, Segment
@@ -66,22 +67,6 @@ Tokens: TypeAlias = tuple[list[int], bytes | None]
 Due = Literal["settle", "lost", "orphan", "forget"]
 
 
-class Sink(Protocol):
-    """Take what the evaluator finds; called in its thread, in order of the virtual clock."""
-
-    def charged(self, metered: Metered) -> None:
-        """Take what readers got or waited, or what is given back of it."""
-
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Take a stream's verdict, None when it cannot be judged; `row` makes its row, for who wants to see it."""
-
-    def foreign_judged(self, row: Row) -> None:
-        """Take a row that follows from another instrumentation's span."""
-
-    def decided(self, decisions: list[Decision]) -> None:
-        """Take decisions of rules."""
-
-
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Durations in ns after which the evaluator waits no longer."""
@@ -99,7 +84,7 @@ class Evaluator:
     classes: SloClasses
     rules: RuleEngine
     windowing: Windowing
-    sink: Sink
+    sink: Sink[LiveStream]
     timeouts: Timeouts = field(default_factory=Timeouts)
     counts: Counter[str] = field(default_factory=Counter)
     live: dict[StreamKey, LiveStream] = field(default_factory=dict)
@@ -659,7 +644,7 @@ class Evaluator:
                 self.counts["skewed_tokens"] += verdict.skewed
             if missing := missing_segments(stream.received):
                 self.counts["missing_empty_segments"] += missing
-            row = partial(_judged, resolved, slo.name, verdict)
+            row = partial(verdict_row, resolved, slo.name, verdict)
         else:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
             # Made at once: whoever keeps it should not keep the times.
@@ -815,11 +800,6 @@ class Evaluator:
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:
             self.sink.decided(decisions)
-
-
-def _judged(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
-    cells: dict[str, Cell] = dict(verdict.columns())
-    return judged_row(resolved, class_name, cells)
 
 
 def _earliest(*instants: int | None) -> int | None:

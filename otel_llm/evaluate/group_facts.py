@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.evaluate.subjects import Subject
     from otel_llm.evaluate.usage import Meter
@@ -91,7 +91,7 @@ class Groups:
         """Return the instant before which no second is looked at, whatever is received from now on."""
         return _second(now_ns) if self.next_tick_ns is None else min(_second(now_ns), self.next_tick_ns)
 
-    def ended(self, stream: LiveStream, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
+    def ended(self, stream: StreamInFlight, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
         """Count a request that ended, and the rest of its benefit."""
         group = stream.group
         self._of(group).count(outcome, verdict, stream.slo.objective.fluidity_index)
@@ -99,7 +99,7 @@ class Groups:
         self.close(stream, verdict)
         self.wake(now_ns)
 
-    def close(self, stream: LiveStream, verdict: Verdict | None) -> None:
+    def close(self, stream: StreamInFlight, verdict: Verdict | None) -> None:
         """Charge what was not charged yet of the verdict's benefit; without one, all that was charged goes back."""
         if not self._benefit:
             return

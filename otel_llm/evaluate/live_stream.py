@@ -152,6 +152,11 @@ class LiveStream:
         return bool(self.waiting) or self._arithmetic is None
 
     @property
+    def ageless(self) -> bool:
+        """Say that facts age: they are as old as the last segment."""
+        return False
+
+    @property
     def known_until_ns(self) -> int:
         """Return up to when nothing is missing: the end, where only the request span said when that was."""
         if self.ended_ns is None or self.has_gap or self.parts.stream(self.choice).ending is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.slo.classes import SloClass
 
     Ints = npt.NDArray[np.int64]
@@ -104,7 +104,7 @@ class StreamTable(Block):
     def __init__(self) -> None:
         super().__init__(np.zeros((0, len(_COLUMNS) + WIDTH), dtype=np.int64))
         self.size = 0
-        self.streams: list[LiveStream | None] = []
+        self.streams: list[StreamInFlight | None] = []
         self.times: list[array[int] | None] = []
         self.by_key: dict[bytes, int] = {}
         self.groups: list[Group] = []
@@ -120,7 +120,7 @@ class StreamTable(Block):
     def __len__(self) -> int:
         return self.size - len(self._free)
 
-    def take(self, stream: LiveStream, key: bytes | None) -> int:
+    def take(self, stream: StreamInFlight, key: bytes | None) -> int:
         """Give a stream a slot; by `key` (trace id and span id) it is found again."""
         if not self._free:
             self._grow()

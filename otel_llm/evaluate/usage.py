@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.slo.classes import Benefit
     from otel_llm.slo.verdict import Verdict
@@ -46,8 +46,11 @@ class Meter:
 
     def charge_flying(self) -> Iterator[Metered]:
         """Yield what readers of streams in flight got and waited since the last look, up to each one's watermark."""
+        return self.charge(self._table.flying())
+
+    def charge(self, slots: Ints) -> Iterator[Metered]:
+        """Yield the same of some streams in flight: before one of them is told by other names, say."""
         table, running = self._table, self._table.running
-        slots = table.flying()
         tokens = running.count[slots]
         idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
         changed = (tokens != table.metered_tokens[slots]) | (idle_ns != table.metered_idle_ns[slots])
@@ -69,7 +72,7 @@ class Meter:
                 float(np.maximum(0.0, -cost[own]).sum()),
             )
 
-    def close(self, stream: LiveStream, verdict: Verdict | None) -> Metered:
+    def close(self, stream: StreamInFlight, verdict: Verdict | None) -> Metered:
         """Return the rest, so that all charges add up to the verdict; without one, all that was charged goes back."""
         tokens, idle_ns, abort = 0, 0, 0.0
         if verdict is not None and verdict.idle_ns is not None:

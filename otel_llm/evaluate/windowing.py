@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.readers.assemble import Resolved
     from otel_llm.slo.verdict import Verdict
@@ -161,7 +162,7 @@ class Windowing:
                 self._charge_through(stream, start, stream.watermark_ns, unbroken=unbroken)
                 table.charged_ns[slot] = until
 
-    def _charge_through(self, stream: LiveStream, start: int, known_until_ns: int, *, unbroken: bool) -> None:
+    def _charge_through(self, stream: StreamInFlight, start: int, known_until_ns: int, *, unbroken: bool) -> None:
         ledger, until = stream.windows, start + self.window_ns + stream.shift_ns
         if ledger is None or ledger.commit_ns >= until:
             return

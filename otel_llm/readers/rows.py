@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_llm.readers.assemble import Resolved
+    from otel_llm.slo.verdict import Verdict
 
 Cell: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Cell]
@@ -25,6 +26,11 @@ _NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
 def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) -> Row:
     """Return the row of a stream of which nothing is missing; `verdict` has the VERDICT_COLUMNS."""
     return _row(resolved, class_name, verdict)
+
+
+def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
+    """Return the row of a stream that was judged."""
+    return judged_row(resolved, class_name, dict(verdict.columns()))
 
 
 def unjudged_row(

@@ -66,7 +66,7 @@ class Moment:
             request=view.key[:2],
             now_ns=self.now_ns,
             offset_ns=view.offset_ns,
-            fact_age_ns=self.x_ns - self.facts.watermark_ns,
+            fact_age_ns=self.facts.age_ns(self.x_ns),
         )
 
 

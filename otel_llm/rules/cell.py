@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.rules.history import run_start, snapshot_at
-from otel_llm.rules.machine import Event, State
+from otel_llm.rules.machine import Event, State, step
 
 if TYPE_CHECKING:
     from otel_llm.rules.ruleset import Rule
@@ -60,6 +60,13 @@ def is_asleep(cell: Cell, now: Snapshot, x_ns: int) -> bool:
     return when.motion.is_shut(now, x_ns, now.watermark_ns + rule.max_fact_age_ns)
 
 
+def begin_anew(cell: Cell, x_ns: int) -> None:
+    """Look back no further than this instant from now on, since the facts before are not known; what fires stays so."""
+    cell.state, _ = step(cell.state, Event.CLEAR)
+    cell.floor_ns = max(cell.floor_ns, x_ns)
+    cell.run, cell.missing, cell.flip_tokens = None, False, None
+
+
 def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     """Look at a stream's facts at its now; with `muted` nothing begins to fire."""
     rule = cell.rule
@@ -107,11 +114,11 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, mut
     """Return the next instant after x at which, if no segment comes, the state may change; None if at none."""
     rule, when, run = cell.rule, cell.rule.when, cell.run
     gone = when.timed and now.has_gap
-    until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages else x_ns + _FAR_NS
+    until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages and not now.ageless else x_ns + _FAR_NS
     dues: list[int | None] = []
     if not gone and x_ns < until_ns:
         dues.append(when.flip_ns(now, x_ns, until_ns, truth, found=cell.state is not State.INACTIVE))
-    if not gone and when.ages and rule.on_missing != "hold":
+    if not gone and when.ages and not now.ageless and rule.on_missing != "hold":
         dues.append(_within(until_ns + 1, x_ns, until_ns + 1))
     # Under `hold` nothing changes once the facts are missing; under the other two time goes on.
     last_ns = until_ns if rule.on_missing == "hold" and not gone else x_ns + _FAR_NS
@@ -122,7 +129,8 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, mut
             dues.append(_within(run.start_ns + rule.keep_firing_for_ns, x_ns, last_ns))
         resolve = rule.resolve_when
         if resolve is not None and not (resolve.timed and now.has_gap):
-            fresh_ns = now.watermark_ns + rule.max_fact_age_ns if resolve.ages else x_ns + _FAR_NS
+            ages = resolve.ages and not now.ageless
+            fresh_ns = now.watermark_ns + rule.max_fact_age_ns if ages else x_ns + _FAR_NS
             if x_ns < fresh_ns:
                 dues.append(resolve.flip_ns(now, x_ns, fresh_ns, resolve.truth(now, x_ns)))
     return min((due for due in dues if due is not None), default=None)
@@ -132,7 +140,7 @@ def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) ->
     """Return since when `when`, or what `on_missing` says of it, has had its present value."""
     rule, run = cell.rule, cell.run
     same = run if run is not None and run.value is value else None
-    known_ns = now.watermark_ns
+    known_ns = min(now.watermark_ns, x_ns)
     if missing:
         stale_ns = now.watermark_ns + rule.max_fact_age_ns + 1
         went_ns = stale_ns if rule.when.ages and cell.floor_ns <= stale_ns <= x_ns else x_ns

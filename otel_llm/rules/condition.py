@@ -52,7 +52,7 @@ class Condition:
         """
         if self.timed and snapshot.has_gap:
             return None
-        if max_age_ns is not None and self.ages and x_ns - snapshot.watermark_ns > max_age_ns:
+        if max_age_ns is not None and self.ages and snapshot.age_ns(x_ns) > max_age_ns:
             return None
         return self.of_values([read(snapshot, x_ns) for read in self._read])
 
@@ -119,7 +119,7 @@ def identity_part(whole: Condition) -> Program | None:
 
 def read_facts(names: Iterable[str], snapshot: Snapshot, x_ns: int, max_age_ns: int | None) -> dict[str, Value | None]:
     """Return the facts of these names at an instant, None where one is missing; without an age they do not age."""
-    old = max_age_ns is not None and x_ns - snapshot.watermark_ns > max_age_ns
+    old = max_age_ns is not None and snapshot.age_ns(x_ns) > max_age_ns
     found: dict[str, Value | None] = {}
     for name in names:
         fact = FACTS[name]

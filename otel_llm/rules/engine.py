@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.rules.acting import Acting, Moment
-from otel_llm.rules.cell import Cell, began_to_fire, is_asleep, look, next_due_ns, refuted
+from otel_llm.rules.cell import Cell, began_to_fire, begin_anew, is_asleep, look, next_due_ns, refuted
 from otel_llm.rules.condition import identity_part
 from otel_llm.rules.machine import Event, Output, State, step
 from otel_llm.rules.snapshot import IDENTITY, Snapshot
@@ -52,6 +52,8 @@ class _Watched:
     muted: bool = False
     """Only late segments have changed it since one was in time."""
     fired: bool = False
+    suspended: bool = False
+    """None of its rules is evaluated."""
     changed_ns: int | None = None
     due_ns: int | None = None
     queued_ns: int | None = None
@@ -90,16 +92,21 @@ class RuleEngine:
         self._timers: list[tuple[int, StreamKey]] = []
         self._looked: dict[StreamKey, _Watched] | None = None
 
-    def update(self, view: StreamView, now_ns: int, *, late: bool = False) -> None:
+    def update(
+        self, view: StreamView, now_ns: int, *, late: bool = False, identity_since_ns: int | None = None
+    ) -> None:
         """Note that a stream is new or has changed; the next `advance` looks at it, at its now.
 
         `late`: only segments older than the lateness have changed it. Nothing begins to fire then, until others come.
+        `identity_since_ns`: since when its identity is what it is, on its own axis; from the commit on where None.
         """
         watched = self._watched.get(view.key) or self._watch(view)
         identity = _identity(view)
         if identity != watched.identity:
             watched.identity = identity
-            watched.cells = self._cells(view, watched.cells)
+            watched.cells = self._cells(view, watched.cells, identity_since_ns)
+        if watched.suspended:
+            return
         watched.muted = late and (watched.muted or watched.changed_ns is None)
         if watched.changed_ns != now_ns:
             watched.changed_ns = now_ns
@@ -155,6 +162,22 @@ class RuleEngine:
                 cell.due_ns = next_due_ns(cell, facts, x_ns, truth, muted=False)
         self._plan(watched, view)
 
+    def suspend(self, key: StreamKey) -> None:
+        """Evaluate no rule of a stream until `begin_anew`; what fires goes on firing."""
+        watched = self._watched.get(key)
+        if watched is not None:
+            watched.suspended = True
+            watched.changed_ns = watched.due_ns = None
+
+    def begin_anew(self, view: StreamView, now_ns: int) -> None:
+        """Evaluate a stream, suspended or not, from now on: no rule looks back to what was before."""
+        watched = self._watched.get(view.key) or self._watch(view)
+        watched.suspended = False
+        x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
+        for cell in watched.cells:
+            begin_anew(cell, x_ns)
+        self.update(view, now_ns, identity_since_ns=x_ns)
+
     def drop(self, key: StreamKey) -> None:
         """Follow a stream no longer for which nothing ever fired; another `update` takes it up again."""
         watched = self._watched.get(key)
@@ -177,7 +200,7 @@ class RuleEngine:
             known = [replace(cell, rule=own[cell.rule.hash]) for cell in watched.cells if cell.rule.hash in own]
             taken = self._watch(view)
             taken.cells = self._cells(view, known)
-            taken.fired, taken.muted = watched.fired, watched.muted
+            taken.fired, taken.muted, taken.suspended = watched.fired, watched.muted, watched.suspended
             self.update(view, now_ns, late=watched.muted)
         self.acting.succeed(former.acting)
         return decisions
@@ -225,10 +248,12 @@ class RuleEngine:
 
     def _is_due(self, watched: _Watched, at_ns: int, *, changed: bool) -> bool:
         if changed:
-            return watched.changed_ns == at_ns
+            return watched.changed_ns == at_ns and not watched.suspended
         if watched.queued_ns != at_ns:
             return False
         watched.queued_ns = None
+        if watched.suspended:
+            return False
         if watched.due_ns == at_ns and watched.changed_ns is None:
             return True
         self._enqueue(watched)
@@ -297,11 +322,15 @@ class RuleEngine:
         self._streams_of[view.key[:2]] += 1
         return watched
 
-    def _cells(self, view: StreamView, known: list[Cell]) -> list[Cell]:
-        """Make a cell for each rule that can ever hold for a stream of this identity; one that is at work stays."""
+    def _cells(self, view: StreamView, known: list[Cell], since_ns: int | None = None) -> list[Cell]:
+        """Make a cell for each rule that can ever hold for a stream of this identity; one that is at work stays.
+
+        `since_ns`: what those that are new look back to at most; the commit where None.
+        """
         applying = self._applying(_identity(view))
+        floor_ns = view.stream.commit_ns if since_ns is None else since_ns
         if not known:
-            return [Cell(rule, view.stream.commit_ns) for rule in applying]
+            return [Cell(rule, floor_ns) for rule in applying]
         cells = {cell.rule.name: cell for cell in known}
         found = []
         for rule, _ in self._rules:
@@ -310,7 +339,7 @@ class RuleEngine:
             if cell is not None and (applies or cell.state is not State.INACTIVE):
                 found.append(cell)
             elif applies:
-                found.append(Cell(rule, view.stream.commit_ns))
+                found.append(Cell(rule, floor_ns))
         return found
 
     def _rules_of(self, identity: tuple[Value, ...]) -> list[Rule]:

@@ -59,6 +59,10 @@ class StreamView(Protocol):
         """Say whether a segment is missing now."""
 
     @property
+    def ageless(self) -> bool:
+        """Say whether nothing can be missing up to any now: the stream is observed itself, so its facts do not age."""
+
+    @property
     def offset_ns(self) -> int:
         """Return the stream's now less the collector's; it does not shrink."""
 
@@ -69,25 +73,32 @@ class Snapshot:
     With `stream`, another stream of fewer tokens (see `history`), the facts as they were after those.
     """
 
-    __slots__ = ("_steps", "_steps_ns", "has_gap", "lines", "stream", "view", "watermark_ns")
+    __slots__ = ("_steps", "_steps_ns", "ageless", "has_gap", "lines", "stream", "view", "watermark_ns")
 
     def __init__(self, view: StreamView, stream: Stream | None = None) -> None:
         self.view = view
         self.stream = view.stream if stream is None else stream
         self.lines = self.stream.lines()
-        self.watermark_ns = view.watermark_ns
+        self.ageless = view.ageless
+        self.watermark_ns = _FOREVER_NS if self.ageless else view.watermark_ns
         self.has_gap = view.has_gap
         self._steps: InFlight | None = None
         self._steps_ns = 0
 
     def line(self, name: str) -> Line:
         """Return a linear fact's line."""
-        line: Line = Line(None, 1, self.watermark_ns) if name == _AGE else getattr(self.lines, _LINES[name])
+        if name == _AGE:
+            return _NO_AGE if self.ageless else Line(None, 1, self.watermark_ns)
+        line: Line = getattr(self.lines, _LINES[name])
         return line
 
     def value(self, name: str, x_ns: int) -> Value | None:
         """Return a fact at an instant, none before the last token; None where it is missing."""
         return READ[name](self, x_ns)
+
+    def age_ns(self, x_ns: int) -> int:
+        """Return how old the facts are at an instant."""
+        return 0 if self.ageless else x_ns - self.watermark_ns
 
     def at(self, x_ns: int) -> InFlight:
         """Return all facts of the stream at an instant; the last one asked for is kept."""
@@ -97,6 +108,9 @@ class Snapshot:
 
 
 _AGE: Final = "fact_age_seconds"
+_NO_AGE: Final = Line(0, 0, 0)
+_FOREVER_NS: Final = 1 << 64
+"""The watermark of facts that do not age; later than any instant."""
 _LINES: Final = {
     "age_seconds": "age",
     "gap_seconds": "gap",
@@ -129,6 +143,6 @@ READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
     "deadlines": lambda s, x: s.at(x).deadlines,
     "deadline_misses": lambda s, x: s.at(x).deadline_misses,
     "fluidity_index": lambda s, x: s.at(x).fluidity_index,
-    "fact_age_seconds": lambda s, x: (x - s.watermark_ns) / 1e9,
+    "fact_age_seconds": lambda s, x: s.age_ns(x) / 1e9,
 }
 """How each fact of the scope `stream` is read; a test holds it against the declared table."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from otel_llm.actions.firing import Alert
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions import Decision, Labels, Subject
@@ -152,7 +152,7 @@ class Stage:
     def charged(self, metered: Metered) -> None:
         """Leave what readers got to the counters of a service."""
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Leave verdicts to the rows of a service."""
 
     def foreign_judged(self, row: Row) -> None:

@@ -16,7 +16,7 @@ from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
@@ -297,7 +297,7 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
 
 def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
     class Broken(Live):
-        def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+        def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
             super().stream_judged(stream, row, verdict)
             raise BrokenPipeError
 

@@ -18,7 +18,7 @@ from support.core_fleets import Fleet, Seen, advances, fleet
 from support.core_spans import examples
 from support.groups import scoped
 
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.stream_table import Group
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision, Labels
@@ -60,7 +60,7 @@ class Noting(Seen):
 
     noted: list[tuple[int, Group, Verdict | None, str]] = field(default_factory=list)
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         super().stream_judged(stream, row, verdict)
         self.noted.append((self.evaluator.now_ns, stream.group, verdict, str(row()["outcome"])))
 

@@ -39,6 +39,7 @@ class View:
     exact_resume: bool = False
     watermark_ns: int = COMMIT
     has_gap: bool = False
+    ageless: bool = False
     offset_ns: int = -(10**30)
 
 

@@ -14,7 +14,7 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_s
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import decode, read
@@ -345,7 +345,7 @@ class Seen:
     def charged(self, metered: Metered) -> None:
         self.metered.append(metered)
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         self.rows.append(row())
         self.verdicts.append(verdict)
 

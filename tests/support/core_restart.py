@@ -19,7 +19,7 @@ from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.readers.rows import Row
@@ -88,7 +88,7 @@ class Noted(Outlets):
         if not self.replaying:
             self.metered.append(metered)
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         if not self.replaying:
             self.rows.append(row())
 

@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import decode, read
@@ -63,7 +63,7 @@ class Live:
     def charged(self, metered: Metered) -> None:
         self.metered.append(metered)
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         self.rows.append(row())
         self.verdicts.append(verdict)
 
