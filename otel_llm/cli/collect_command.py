@@ -14,13 +14,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
+from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
 from otel_llm.collector.aside import Aside
 from otel_llm.collector.config_file import load_settings
-from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.doors_files import allow_open_files
 from otel_llm.collector.journal_resume import RESUME_FILE

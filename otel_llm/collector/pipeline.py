@@ -33,12 +33,12 @@ from otel_llm.readers.attributes import AttributeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_llm.actions.execute.sinks import Sinks
     from otel_llm.collector.config import Limits
     from otel_llm.collector.front import GrpcFront
     from otel_llm.collector.inbox import Item
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
-    from otel_llm.collector.outlets import Outlets
     from otel_llm.evaluate.batch_coalescing import Received
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine import RuleEngine
@@ -65,7 +65,7 @@ class Pipeline:
     clock: Clock
     journal: Journal
     evaluator: Evaluator
-    outlets: Outlets
+    sinks: Sinks
     limits: Limits
     outgoing: Outgoing
     more_counts: Callable[[], Mapping[str, int]] = dict
@@ -363,8 +363,8 @@ class Pipeline:
             **self.journal.counts(),
             **self.outgoing.counts(),
             **counts,
-            "decisions": self.outlets.decided_count,
-            "unwritten": self.outlets.unwritten,
+            "decisions": self.sinks.decided_count,
+            "unwritten": self.sinks.unwritten,
             "queue": waiting,
             "lag_seconds": lag_s,
             "in_flight": len(self.evaluator.live),
@@ -379,7 +379,7 @@ def build(
     journal: Journal,
     classes: SloClasses,
     rules: RuleEngine,
-    outlets: Outlets,
+    sinks: Sinks,
     limits: Limits,
     window_ns: int,
     timeouts: Timeouts,
@@ -388,8 +388,8 @@ def build(
 ) -> Pipeline:
     """Put the flow together."""
     windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
-    evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=outlets, timeouts=timeouts)
-    return Pipeline(clock, journal, evaluator, outlets, limits, outgoing)
+    evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=sinks, timeouts=timeouts)
+    return Pipeline(clock, journal, evaluator, sinks, limits, outgoing)
 
 
 def window_line(row: dict[str, object]) -> str:

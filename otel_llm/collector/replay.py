@@ -124,9 +124,9 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
     from_ns = checkpoint.get(FROM_NS, last_ns - NO_CHECKPOINT_NS)
     if windows is not None:
         windows.closed_until_ns = checkpoint.get(WINDOWS_NS, 0)
-    outlets, evaluator = pipeline.outlets, pipeline.evaluator
+    sinks, evaluator = pipeline.sinks, pipeline.evaluator
     skipped: Counter[str] = Counter()
-    outlets.replaying = True
+    sinks.replaying = True
     evaluator.pause_group_rules()
     try:
         for record in records_since(journal.folder, max(0, from_ns - BACK_NS), skipped):
@@ -145,7 +145,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
             pass  # the run before has counted it
         evaluator.resume_group_rules(last_ns)
     finally:
-        outlets.replaying = False
+        sinks.replaying = False
     evaluator.counts.clear()
     evaluator.windowing.late = 0
     for reason, number in skipped.items():

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, TextIO
 
 from otel_llm.actions.alerts import Alerts
 from otel_llm.actions.doing import Doing
+from otel_llm.actions.execute.action_context import ActionContext
+from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.actions.executors import Executors, executors
 from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.metrics_user import UserMetrics
-from otel_llm.collector.orders import Orders
 from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
-from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build, window_line
 from otel_llm.collector.reloading import Reloading
 from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windows
+from otel_llm.collector.self_metrics import DecisionLatency
 from otel_llm.collector.web import Web, families
 from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_back
 from otel_llm.rules.decisions import FIRST_KEY, read_decided
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from otel_llm.actions.execute.console import Console
     from otel_llm.collector.config import Settings
-    from otel_llm.collector.console import Console
     from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.rules.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
@@ -136,7 +137,7 @@ class Service:
         assert pipeline is not None  # noqa: S101
         assert doors is not None  # noqa: S101
         try:
-            pipeline.outlets.live_since_ns = self.clock.now_ns()
+            pipeline.sinks.live_since_ns = self.clock.now_ns()
             pipeline.start()
             if self._alerts is not None:
                 self._alerts.start()
@@ -175,7 +176,7 @@ class Service:
         outgoing = Outgoing(self.settings, self.clock)
         source = f"/otel-llm/collector/{outgoing.instance_id}"
         alerts = self._alerts = Alerts(self.settings, self.journal_folder, self.clock, source)
-        outlets = Outlets(
+        sinks = Sinks(
             clock=self.clock,
             console=self.console,
             metrics=UserMetrics(
@@ -184,6 +185,7 @@ class Service:
                 instances=None if metrics.instances is None else frozenset(metrics.instances),
             ),
             decisions=self._decisions,
+            latency=DecisionLatency(),
             alerts=alerts,
         )
         pipeline = build(
@@ -191,18 +193,18 @@ class Service:
             journal=journal,
             classes=self.classes,
             rules=RuleEngine(self.rules, decided, alerts.take),
-            outlets=outlets,
+            sinks=sinks,
             limits=self.settings.limits,
             window_ns=self.window_ns,
             timeouts=self.timeouts,
             on_window=self._seen_windows.take,
             outgoing=outgoing,
         )
-        outlets.orders, outlets.later = Orders(pipeline.evaluator), pipeline.later
+        sinks.context, sinks.later = ActionContext.of_evaluator(pipeline.evaluator), pipeline.later
         if executors(self.settings):
             actions = self.settings.actions
             found = Executors(self.settings, source, user_agent(), alerts.notify)
-            outlets.doing = self._doing = Doing(
+            sinks.dispatcher = self._doing = Doing(
                 self.clock.now_ns, found.find, actions.kill_switch, actions.wedge_timeout_s
             )
         return pipeline
@@ -217,7 +219,7 @@ class Service:
             self._windows.write(window_line(row) + "\n")
             self._windows.flush()
         except OSError as problem:
-            self._pipeline.outlets.not_written("windows", problem)
+            self._pipeline.sinks.not_written("windows", problem)
 
     def _kinds(self, pipeline: Pipeline, doors: Doors) -> list[tuple[str, Callable[[], str]]]:
         def classes_and_rules() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
-from otel_llm.collector.outlets import key_of
+from otel_llm.actions.execute.sinks import key_of
 from otel_llm.collector.self_metrics import own_families
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Web:
 
     def requests(self) -> dict[str, Any]:
         """Return the last verdicts, oldest first, as rows of `--requests`."""
-        return {"requests": self._pipeline.ask(lambda: [row() for row in self._pipeline.outlets.recent])}
+        return {"requests": self._pipeline.ask(lambda: [row() for row in self._pipeline.sinks.recent])}
 
     def metrics(self) -> bytes:
         """Return the Prometheus text (format 0.0.4)."""
@@ -55,7 +55,7 @@ class Web:
         runway_ns = table.runway_ns(slots, now_ns)
         shown = np.argsort(runway_ns, kind="stable")[:SHOWN_STREAMS]
         streams = [table.streams[slot] for slot in slots[shown].tolist()]
-        outlets = self._pipeline.outlets
+        sinks = self._pipeline.sinks
         return {
             "now_unix_nano": now_ns,
             "in_flight": len(self._pipeline.evaluator.live),
@@ -63,8 +63,8 @@ class Web:
             "judged": self._pipeline.evaluator.counts["judged"],
             "queue": self._pipeline.counts()["queue"],
             "streams": [facts_of(stream, now_ns) for stream in streams if stream is not None],
-            "recent": [row() for row in list(outlets.recent)[-SHOWN_ROWS:]],
-            "decisions": list(outlets.recent_decisions)[-SHOWN_ROWS:],
+            "recent": [row() for row in list(sinks.recent)[-SHOWN_ROWS:]],
+            "decisions": list(sinks.recent_decisions)[-SHOWN_ROWS:],
         }
 
 
@@ -73,21 +73,23 @@ def families(pipeline: Pipeline) -> list[Metric]:
 
     Only what is the evaluator's own is asked of it: with many sets of labels the rest takes a while.
     """
-    metrics = pipeline.outlets.metrics
+    metrics = pipeline.sinks.metrics
+    latency = pipeline.sinks.latency
     gauges, counts = pipeline.ask(lambda: _figures(pipeline))
-    return [*metrics.families(), *gauges, *own_families(counts), *pipeline.outlets.latency.families()]
+    decisions = [] if latency is None else latency.families()
+    return [*metrics.families(), *gauges, *own_families(counts), *decisions]
 
 
 def _figures(pipeline: Pipeline) -> tuple[list[Metric], dict[str, int | float]]:
-    table, outlets = pipeline.evaluator.table, pipeline.outlets
+    table, sinks = pipeline.evaluator.table, pipeline.sinks
     for metered in pipeline.evaluator.meter.charge_flying():
-        outlets.charged(metered)
+        sinks.charged(metered)
     slots = table.flying()
     starving = table.runway_ns(slots, pipeline.clock.now_ns()) < 0
     numbers: Counter[int] = Counter(table.group[slots].tolist())
     hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())
     flying = {key_of(table.groups[group]): (number, hungry[group]) for group, number in numbers.items()}
-    return list(outlets.metrics.gauges(flying)), pipeline.counts()
+    return list(sinks.metrics.gauges(flying)), pipeline.counts()
 
 
 def facts_of(stream: StreamInFlight, now_ns: int) -> Row:

@@ -34,9 +34,9 @@ from support.doors_mutations import OF_MESSAGES, mutate_bytes, mutate_json, vari
 from support.otlp import T0_NS, attributes_of, export, request_span, segment_span, stream_spans, token
 
 from otel_llm import semconv
+from otel_llm.actions.execute.console import Console
 from otel_llm.collector.address import Address
 from otel_llm.collector.config import JournalSettings, Limits, Settings
-from otel_llm.collector.console import Console
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.errors import RefusalError
 from otel_llm.collector.grpc_server import EXPORT
@@ -176,7 +176,7 @@ def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]
     spans = stream_spans([T0_NS + 1], request=number, end_ns=T0_NS + 2)
     assert pipeline.accept(export(*spans, request_span(request=number)).SerializeToString()) == b""
     trace = number.to_bytes(16, "big").hex()
-    wait_until("judged", lambda: any(row()["trace_id"] == trace for row in list(pipeline.outlets.recent)))
+    wait_until("judged", lambda: any(row()["trace_id"] == trace for row in list(pipeline.sinks.recent)))
     return outcomes
 
 

@@ -15,14 +15,14 @@ from support.core_spans import sent_segment
 from support.journal_states import SlowDisk, wait_until
 from support.otlp import export
 
+from otel_llm.actions.execute.console import Console
+from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector import pipeline as module
 from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.console import Console
 from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
 from otel_llm.collector.journal import FsyncPolicy, Journal
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
-from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers import otlp
@@ -48,7 +48,7 @@ def pipeline(
             journal=journal,
             classes=load_slo(),
             rules=RuleEngine(RuleSet(())),
-            outlets=Outlets(clock, Console(lambda line: None), UserMetrics(), None),
+            sinks=Sinks(clock, Console(lambda line: None), UserMetrics(), None),
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),

@@ -14,13 +14,13 @@ from support.core_spans import as_sent, sent_segment
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 
 from otel_llm import semconv
+from otel_llm.actions.execute.console import Console
+from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.console import Console
 from otel_llm.collector.errors import BusyError
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
-from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.evaluate import evaluator as evaluating
 from otel_llm.evaluate import stream_table as tabling
@@ -109,14 +109,14 @@ def test_so_many_that_are_over_are_remembered(monkeypatch: pytest.MonkeyPatch) -
 @contextmanager
 def pipeline(folder: Path, limits: Limits) -> Iterator[Pipeline]:
     clock = FakeClock()
-    outlets = Outlets(clock, Console(lambda line: None), UserMetrics(), None)
+    sinks = Sinks(clock, Console(lambda line: None), UserMetrics(), None)
     with Journal(folder, fsync="never", compress=False) as journal:
         flow = build(
             clock=clock,
             journal=journal,
             classes=load_slo(),
             rules=RuleEngine(RuleSet(())),
-            outlets=outlets,
+            sinks=sinks,
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),

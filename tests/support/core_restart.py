@@ -10,13 +10,13 @@ from typing import Any
 from support.core_fleets import Fleet, Seen
 from support.otlp import export
 
+from otel_llm.actions.execute.console import Console
+from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.console import Console
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
-from otel_llm.collector.outlets import Outlets
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
 from otel_llm.evaluate.sink import StreamInFlight
@@ -77,8 +77,8 @@ def unbroken(fleet: Fleet, crash: Crash) -> Left:
 
 
 @dataclass
-class Noted(Outlets):
-    """Outlets that keep what is found once the journal was read again, and every decision."""
+class Noted(Sinks):
+    """Sinks that keep what is found once the journal was read again, and every decision."""
 
     rows: list[Row] = field(default_factory=list)
     decisions_made: list[Decision] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Restarted:
             journal=journal,
             classes=fleet.classes,
             rules=RuleEngine(fleet.rules, {one.key for one in self.left.decisions}),
-            outlets=self.noted,
+            sinks=self.noted,
             limits=Limits(),
             window_ns=fleet.window_ns,
             timeouts=fleet.timeouts,

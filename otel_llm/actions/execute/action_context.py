@@ -11,18 +11,39 @@ from otel_llm.actions.events import Candidate, Order
 from otel_llm.semconv import GEN_AI_REQUEST_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from otel_llm.evaluate.evaluator import Evaluator
+    from otel_llm.evaluate.sink import StreamInFlight
+    from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.snapshot import StreamKey
 
 MOST_CANDIDATES: Final = 5
 """Of whom `preempt` could take, the first of its order; there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """Make orders of decisions; asked in the evaluator's thread, when they are made."""
+class ActionContext:
+    """Make orders of decisions; called in the evaluator's thread, when they are made.
 
-    evaluator: Evaluator
+    `table`: the streams in flight, up to date; `find`: one of them by its key; `request_id`: what the engine calls its
+    request, as telemetry has it.
+    """
+
+    table: Callable[[], StreamTable]
+    find: Callable[[StreamKey], StreamInFlight | None]
+    request_id: Callable[[StreamKey], object]
+
+    @classmethod
+    def of_evaluator(cls, evaluator: Evaluator) -> ActionContext:
+        """Read the streams that a collector follows."""
+
+        def request_id(key: StreamKey) -> object:
+            stream = evaluator.live.get(key)
+            return None if stream is None else stream.resolve().attributes.get(GEN_AI_REQUEST_ID)
+
+        return cls(lambda: evaluator.table, evaluator.live.get, request_id)
 
     def order(self, decision: Decision) -> Order:
         """Return the order that a decision is."""
@@ -36,13 +57,13 @@ class Orders:
         instance = decision.identity.get("instance", "")
         if decision.action != "preempt" or not instance or decision.outcome not in ("shadow", "unconfirmed"):
             return ()
-        table = self.evaluator.table
+        table = self.table()
         slots = table.flying()
         groups, member = np.unique(table.group[slots], return_inverse=True)
         here = np.array([table.groups[at][2] == instance for at in groups.tolist()], dtype=bool)
         slots = slots[here[member]] if slots.size else slots
         priorities = np.array([one.priority for one in table.classes], dtype=np.int64)[table.slo_index[slots]]
-        if decision.stream is not None and (own := self.evaluator.live.get(decision.stream)) is not None:
+        if decision.stream is not None and (own := self.find(decision.stream)) is not None:
             others = (slots != own.slot) & (priorities <= own.slo.priority)
             slots, priorities = slots[others], priorities[others]
         if not slots.size:
@@ -63,8 +84,5 @@ class Orders:
         )
 
     def _request_id(self, decision: Decision) -> str | None:
-        stream = None if decision.stream is None else self.evaluator.live.get(decision.stream)
-        if stream is None:
-            return None
-        found = stream.resolve().attributes.get(GEN_AI_REQUEST_ID)
+        found = None if decision.stream is None else self.request_id(decision.stream)
         return found if isinstance(found, str) else None

@@ -13,7 +13,7 @@ from support.live import Live
 from support.otlp import IDENTITY, T0_NS, export, segment_span
 
 from otel_llm import semconv
-from otel_llm.collector.orders import MOST_CANDIDATES, Orders
+from otel_llm.actions.execute.action_context import MOST_CANDIDATES, ActionContext
 from otel_llm.readers.otlp import read
 from otel_llm.slo.classes import SloClass, SloClasses
 
@@ -54,18 +54,18 @@ def test_the_lowest_priority_goes_first_then_the_largest_runway() -> None:
         5: ("batch", "b", 50),
         6: ("voice", "a", 80),
     }
-    orders = Orders(flying(streams).evaluator)
-    found = orders.candidates(preempt(1))
+    context = ActionContext.of_evaluator(flying(streams).evaluator)
+    found = context.candidates(preempt(1))
     assert [int(one.trace_id, 16) for one in found] == [4, 3, 2]
     assert [one.priority for one in found] == [-5, -5, 0]
     # Five tokens at 5 tokens/s, read from 1 ms after the commit on: up to 1.001 s. The stream's now is 890 ms: the
     # segment that ended at 800 ms came at 810 ms, and now it is 90 ms later.
     assert found[0].runway_seconds == 0.111
-    assert [int(one.trace_id, 16) for one in orders.candidates(preempt(None))] == [4, 3, 2, 1, 6]
-    assert [int(one.trace_id, 16) for one in orders.candidates(preempt(6))] == [4, 3, 2, 1]
-    assert orders.candidates(preempt(1, "nowhere")) == ()
-    assert orders.candidates(preempt(1, "")) == ()
-    assert orders.candidates(preempt(1, outcome="budget")) == ()
+    assert [int(one.trace_id, 16) for one in context.candidates(preempt(None))] == [4, 3, 2, 1, 6]
+    assert [int(one.trace_id, 16) for one in context.candidates(preempt(6))] == [4, 3, 2, 1]
+    assert context.candidates(preempt(1, "nowhere")) == ()
+    assert context.candidates(preempt(1, "")) == ()
+    assert context.candidates(preempt(1, outcome="budget")) == ()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,7 +78,7 @@ def test_the_choice_is_that_of_sorting_all_streams(seed: int) -> None:
     live = flying(streams)
     number = chance.choice([None, *streams])
     made = preempt(number, chance.choice("ab"))
-    found = [int(one.trace_id, 16) for one in Orders(live.evaluator).candidates(made)]
+    found = [int(one.trace_id, 16) for one in ActionContext.of_evaluator(live.evaluator).candidates(made)]
     own = None if number is None else CLASSES.get(streams[number][0]).priority
     ranked = []
     for stream in live.evaluator.live.values():
@@ -93,7 +93,8 @@ def test_the_choice_is_that_of_sorting_all_streams(seed: int) -> None:
 
 def test_an_order_says_by_which_id_the_engine_knows_the_request() -> None:
     live = flying({1: ("chat", "a", 1)}, {semconv.GEN_AI_REQUEST_ID: "chatcmpl-x"})
-    orders = Orders(live.evaluator)
-    assert orders.order(decision(1, action="abort")).request_id == "chatcmpl-x"
-    assert orders.order(decision(2, action="abort")).request_id is None
-    assert Orders(flying({1: ("chat", "a", 1)}).evaluator).order(decision(1, action="abort")).request_id is None
+    context = ActionContext.of_evaluator(live.evaluator)
+    assert context.order(decision(1, action="abort")).request_id == "chatcmpl-x"
+    assert context.order(decision(2, action="abort")).request_id is None
+    bare = ActionContext.of_evaluator(flying({1: ("chat", "a", 1)}).evaluator)
+    assert bare.order(decision(1, action="abort")).request_id is None

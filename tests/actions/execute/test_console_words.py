@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 from support.alerting import decision
 
-from otel_llm.collector.console import EXPLAINED, UNSAID, Console
+from otel_llm.actions.execute.console import EXPLAINED, UNSAID, Console
 from otel_llm.rules.decisions import Outcome
 
-GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
+GLOSSARY = Path(__file__).parents[3] / "docs" / "glossary.md"
 
 
 def row(**more: Any) -> Any:

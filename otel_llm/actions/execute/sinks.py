@@ -6,47 +6,93 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_llm.actions.doing import Settled, settled_decision
-from otel_llm.collector.self_metrics import DecisionLatency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from prometheus_client.core import Metric
 
     from otel_llm.actions.alerts import Alerts
-    from otel_llm.actions.doing import Doing
     from otel_llm.actions.events import Candidate, Order
-    from otel_llm.collector.console import Console
-    from otel_llm.collector.metrics_user import Key, UserMetrics
-    from otel_llm.collector.orders import Orders
+    from otel_llm.actions.execute.action_context import ActionContext
+    from otel_llm.actions.execute.console import Console
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.verdict import Verdict
 
 RECENT_ROWS = 1000
+Labels = tuple[str, str, str, str]
+"""(slo_class, model, measured_at, instance) of a stream; "" where unknown."""
 log = logging.getLogger(__name__)
 
 
+class UserCounters(Protocol):
+    """What readers felt, counted by the labels of their streams."""
+
+    def charge(
+        self, key: Labels, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float
+    ) -> None:
+        """Count what readers got and waited, or what is given back of it."""
+
+    def judged(self, key: Labels, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
+        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
+
+    def foreign(self, row: Row) -> None:
+        """Count a row of another instrumentation's span."""
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the counters and histograms."""
+
+    def gauges(self, counts: Mapping[Labels, tuple[int, int]]) -> Iterator[Metric]:
+        """Yield how many streams are in flight and of how many the reader waits; `counts`: both, by labels."""
+
+
+class Latency(Protocol):
+    """How long decisions take from the flip to the written record."""
+
+    def observe_ns(self, ns: int) -> None:
+        """Count one decision."""
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the histogram."""
+
+
+class Dispatcher(Protocol):
+    """Do enforced actions; called in the evaluator's thread, it neither waits nor raises."""
+
+    def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
+        """Do an order; `settled` is called once, now or later, in any thread."""
+
+    def over(self, decision: Decision) -> None:
+        """Withdraw what a firing that has ended began and what was not sent."""
+
+    def ended(self, stream: StreamKey, outcome: str) -> None:
+        """Take note that a stream has ended."""
+
+
 @dataclass(slots=True)
-class Outlets:
+class Sinks:
     """Count, record and say what is found; see `Sink`.
 
-    While `replaying`, what the run before has counted and said already is not counted, said or done again. `orders` and
-    `doing`: who does what is enforced; without them nothing is, and the record says `unconfirmed`. `later` runs
-    something in the evaluator's thread, and is asked from others.
+    While `replaying`, what the run before has counted and said already is not counted, said or done again. `context`
+    and `dispatcher` do what is enforced; without them nothing is done, and the record says `unconfirmed`. `later` runs
+    something in the evaluator's thread, and is called from others.
     """
 
     clock: Clock
     console: Console
-    metrics: UserMetrics
+    metrics: UserCounters
     decisions: DecisionFiles | None
-    latency: DecisionLatency = field(default_factory=DecisionLatency)
+    latency: Latency | None = None
     recent: deque[Callable[[], Row]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     recent_decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     decided_count: int = 0
@@ -55,8 +101,8 @@ class Outlets:
     replaying: bool = False
     mute: bool = False
     alerts: Alerts | None = None
-    orders: Orders | None = None
-    doing: Doing | None = None
+    context: ActionContext | None = None
+    dispatcher: Dispatcher | None = None
     live_since_ns: int = 0
     """What was decided at an instant before this, a run before may have done."""
     later: Callable[[Callable[[], None]], None] | None = None
@@ -78,8 +124,8 @@ class Outlets:
         if self.replaying:
             return
         outcome = stream.outcome or "lost"
-        if self.doing is not None:
-            self.doing.ended(stream.key, outcome)
+        if self.dispatcher is not None:
+            self.dispatcher.ended(stream.key, outcome)
         gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
         met = row()["met"] if verdict is None else verdict.met
         self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns)
@@ -101,24 +147,24 @@ class Outlets:
             self.decided_count += 1
             if self.alerts is not None:
                 self.alerts.take(decision)
-            if not self.replaying:
+            if self.latency is not None and not self.replaying:
                 self.latency.observe_ns(self.clock.now_ns() - (decision.flip_ns - decision.offset_ns))
             if not self._do(decision):
                 self._decided(decision)
 
     def _do(self, decision: Decision) -> bool:
         """Have an enforced action done; return whether it is one, and will be recorded."""
-        if self.doing is None or self.orders is None or self.replaying:
+        if self.dispatcher is None or self.context is None or self.replaying:
             return False
         if decision.action is None:
-            self.doing.over(decision)
+            self.dispatcher.over(decision)
             return False
         if decision.action == "alert" or decision.mode != "enforce" or decision.outcome != "unconfirmed":
             return False
         if decision.now_ns < self.live_since_ns:
             self._decided(decision, "not sent: its instant is before this run, and the run before may have done it")
             return True
-        order = self.orders.order(decision)
+        order = self.context.order(decision)
         evaluators = threading.current_thread()
 
         def settled(how: Settled) -> None:
@@ -127,7 +173,7 @@ class Outlets:
             else:
                 self.later(lambda: self._settled(order, how))
 
-        self.doing.take(order, settled)
+        self.dispatcher.take(order, settled)
         return True
 
     def _settled(self, order: Order, how: Settled) -> None:
@@ -137,8 +183,8 @@ class Outlets:
         """Record one decision; `detail`: words on how it was done."""
         if decision.action == "alert" and decision.outcome == "done" and self.alerts is not None and self.alerts.sends:
             decision = replace(decision, outcome="sent")
-        if candidates is None and self.orders is not None:
-            candidates = self.orders.candidates(decision)
+        if candidates is None and self.context is not None:
+            candidates = self.context.candidates(decision)
         record = decision.record(self.clock.now_ns())
         if decision.action == "preempt":
             record["candidates"] = [candidate.record() for candidate in candidates or ()]
@@ -173,7 +219,7 @@ class Outlets:
             self.not_written("decisions", problem)
 
 
-def key_of(group: Group) -> Key:
+def key_of(group: Group) -> Labels:
     """Return what the counters tell streams apart by."""
     slo_class, model, instance, measured_at = group
     return (slo_class, model, measured_at, instance)
