@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor, Reply
-    from otel_llm.rules.decisions import Decision, Outcome
+    from otel_llm.rules.decisions import Decision, Migration, Outcome
     from otel_llm.rules.snapshot import StreamKey
 
 WORKERS: Final = 16
@@ -39,11 +39,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of an action; `open_elsewhere`: it was not begun since another is open for its instance."""
+    """What became of an action.
+
+    `open_elsewhere`: it was not begun since another is open for its instance; `migration`: how a `migrate` went.
+    """
 
     outcome: Outcome
     detail: str = ""
     open_elsewhere: bool = False
+    migration: Migration | None = None
 
 
 @dataclass(slots=True)
@@ -265,4 +269,7 @@ def _about(order: Order, executor: Executor) -> list[Hashable]:
 def settled_decision(decision: Decision, settled: Settled) -> Decision:
     """Return the decision as it is recorded: with what became of it."""
     budget = {**decision.budget, CONFIRMATION: False} if settled.open_elsewhere else decision.budget
-    return replace(decision, outcome=settled.outcome, budget=budget)
+    findings = {} if settled.migration is None else settled.migration.record()
+    if settled.detail:
+        findings["detail"] = settled.detail
+    return replace(decision, outcome=settled.outcome, budget=budget, findings=findings)

@@ -13,11 +13,12 @@ from otel_llm.actions.events import cloud_event
 from otel_llm.actions.executor import Reply
 from otel_llm.actions.webhook import Webhook
 from otel_llm.rules.load import load_with_files
+from otel_llm.rules.rule_reader import RELAY_ONLY
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from otel_llm.actions.events import Order
@@ -38,6 +39,8 @@ DOES: Final[dict[EngineKind, Verb]] = {
     "webhook": "scale",
 }
 """What each kind of engine can be asked for. Nobody moves or puts back a running request for an outsider."""
+RELAY_DOES: Final[frozenset[Verb]] = RELAY_ONLY | {"abort", "drain"}
+"""What a relay does to its own streams and backends, without anybody being configured for it."""
 
 
 def executors(settings: Acting) -> frozenset[Verb]:
@@ -59,13 +62,17 @@ def refuse_unknown_receivers(rules: RuleSet, settings: Acting) -> None:
                 raise ConfigError(f"rule {rule.name}", None, None, "webhook.to", f"{to!r} is no receiver", known)
 
 
-def load_enforced(paths: Iterable[str | Path], settings: Acting) -> tuple[RuleSet, list[RuleFile]]:
-    """Load rules and their files, for a collector with these settings: what it can do may be enforced.
+def load_enforced(
+    paths: Iterable[str | Path], settings: Acting, own: Collection[Verb] = ()
+) -> tuple[RuleSet, list[RuleFile]]:
+    """Load rules and their files, for a service with these settings: what it can do may be enforced.
+
+    `own`: the verbs that it does itself, without anybody to ask: of a relay `RELAY_DOES`.
 
     Raises:
         ConfigError: as `load_rules`, and for an enforced webhook whose receiver the settings do not name.
     """
-    rules, files = load_with_files(paths, executors(settings))
+    rules, files = load_with_files(paths, executors(settings) | frozenset(own))
     refuse_unknown_receivers(rules, settings)
     return rules, files
 

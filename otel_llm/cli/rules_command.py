@@ -12,7 +12,8 @@ from otel_llm.cli.rules_explain_command import explain
 from otel_llm.cli.rules_prometheus_command import prometheus
 from otel_llm.cli.rules_schema_command import schema
 from otel_llm.cli.rules_test_command import test
-from otel_llm.rules.check import check_rules
+from otel_llm.rules.check import check_rules, token_read_times
+from otel_llm.rules.rule_reader import RELAY_ONLY
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
 
@@ -36,6 +37,7 @@ def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_pat
     """Check rule FILES (files, folders, globs) as `collect` would load them, and warn about what is odd in them.
 
     Of a folder, and of a glob in quotes, tests of rules and SLO classes are left out.
+    A `migrate` or `preempt` in `mode: enforce` is right, with a note: a relay does it, and `collect` alone refuses it.
     Exits 0 if they are right, 1 if one is refused (file, line, column, what is wrong and what to write), 2 if one
     cannot be read.
 
@@ -44,11 +46,12 @@ def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_pat
       otel-llm rules check --slo my-slo.yaml --config collector.yaml rules/ my-rules.yaml
     """
     try:
-        classes = None if slo_file is None else load_slo(slo_file).names
+        classes = None if slo_file is None else load_slo(slo_file)
     except ConfigError as problem:
         raise click.UsageError(str(problem)) from problem
     try:
-        report = check_rules(files, _executors(config_path), classes)
+        names, reading = (None, None) if classes is None else (classes.names, token_read_times(classes))
+        report = check_rules(files, _executors(config_path), names, reading, RELAY_ONLY)
     except UnreadableConfigError as problem:
         raise click.UsageError(str(problem)) from problem
     click.echo(str(report))

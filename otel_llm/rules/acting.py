@@ -90,10 +90,33 @@ class Acting:
         self._decided = frozenset(decided)
         self._budgets = {rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.rules}
         self._groups = {key: GroupSpends(most) for key, most in _group_limits(rules).items()}
+        self._refuted: dict[Hashable, set[tuple[Decided, int]]] = {}
+        """By request, the actions that were refuted: each gives back once."""
 
     def fire(self, cell: Cell, at: Moment) -> list[Decision]:
         """Decide the actions of a rule that began to fire, by the facts at its flip."""
-        flip_ns = cell.flip_ns
+        return self._fire(cell, cell.flip_ns, range(len(cell.rule.actions)), at)
+
+    def fire_again(self, cell: Cell, flip_ns: int, place: int, at: Moment) -> list[Decision]:
+        """Decide one action of a rule that fires once more, by the facts at the flip that made it due again."""
+        return self._fire(cell, flip_ns, (place,), at)
+
+    def refuted(self, decision: Decision, request: Hashable) -> bool:
+        """Give back what an action that was refuted has spent of `per_request`; return whether it had spent any.
+
+        False for one that was given back already, and for one of a rule that is not in this set.
+        """
+        rule = next((rule for rule in self._set.rules if rule.hash == decision.rule_hash), None)
+        if rule is None or decision.place is None or decision.mode != "enforce" or not all(decision.budget.values()):
+            return False
+        name, given = (decision.key, decision.place), self._refuted.setdefault(request, set())
+        if decision.outcome == "only_if" or name in given:
+            return False
+        given.add(name)
+        self._budgets[rule.name][decision.place].give_back(request)
+        return True
+
+    def _fire(self, cell: Cell, flip_ns: int, places: Iterable[int], at: Moment) -> list[Decision]:
         flip = snapshot_at(at.facts, flip_ns)
         max_age_ns = cell.rule.max_fact_age_ns if cell.missing else None
         return self.act(
@@ -102,6 +125,7 @@ class Acting:
             at.about,
             read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
             holds=lambda only_if: only_if.truth(flip, flip_ns, max_age_ns),
+            places=places,
         )
 
     def close(self, cell: Cell, output: Output, since_ns: int, at: Moment) -> list[Decision]:
@@ -118,10 +142,13 @@ class Acting:
         *,
         read: Callable[[Iterable[str]], dict[str, Value | None]],
         holds: Callable[[Condition], bool | None],
+        places: Iterable[int] | None = None,
     ) -> list[Decision]:
-        """Decide each action of a rule that began to fire; `read`, `holds`: the facts at its flip."""
+        """Decide actions of a rule that fires, all without `places`; `read`, `holds`: the facts at the flip."""
         decisions = []
-        for action, budget in zip(rule.actions, self._budgets[rule.name], strict=True):
+        budgets = self._budgets[rule.name]
+        for place in range(len(rule.actions)) if places is None else places:
+            action, budget = rule.actions[place], budgets[place]
             names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
             facts = read(names)
             within: dict[str, bool] = {}
@@ -130,7 +157,7 @@ class Acting:
                 instance, group = about.identity.get("instance", ""), self._groups.get((rule.group, action.verb))
                 within = budget.take(about.request, instance, about.now_ns, action.ttl_ns, group)
                 outcome = self._outcome(action) if all(within.values()) else "budget"
-            decisions.append(self._decision(rule, about, flip_ns, action, outcome, facts, within))
+            decisions.append(self._decision(rule, about, flip_ns, place, outcome, facts, within))
         return self._new(decisions)
 
     def end(
@@ -148,6 +175,7 @@ class Acting:
         for key, most in _group_limits(self._set).items():
             self._groups[key] = GroupSpends(most, former._groups.get(key))
         self._decided |= former._decided
+        self._refuted = {request: set(given) for request, given in former._refuted.items()}
         self._again = self._again or former._again
 
     def forget(self, request: Hashable) -> None:
@@ -155,6 +183,7 @@ class Acting:
         for budgets in self._budgets.values():
             for budget in budgets:
                 budget.forget(request)
+        self._refuted.pop(request, None)
 
     def _outcome(self, action: Action) -> Outcome:
         if self._set.mode(action) == "shadow":
@@ -178,11 +207,12 @@ class Acting:
         rule: Rule,
         about: About,
         flip_ns: int,
-        action: Action | None,
+        place: int | None,
         outcome: Outcome,
         facts: dict[str, Value | None],
         within: dict[str, bool],
     ) -> Decision:
+        action = None if place is None else rule.actions[place]
         return Decision(
             now_ns=about.now_ns,
             flip_ns=flip_ns,
@@ -202,6 +232,7 @@ class Acting:
             budget=within,
             arguments={} if action is None else dict(action.arguments),
             ttl_ns=None if action is None else action.ttl_ns,
+            place=place,
         )
 
 

@@ -76,6 +76,11 @@ class Budget:
                 group.spend(now_ns)
         return within
 
+    def give_back(self, request: Hashable) -> None:
+        """Give back what one action has spent of `per_request`, all other limits keep what it spent."""
+        if self._requests[request] > 0:
+            self._requests[request] -= 1
+
     def forget(self, request: Hashable) -> None:
         """Drop the count of a request of which no stream is left."""
         self._requests.pop(request, None)

@@ -10,6 +10,7 @@ from otel_llm.rules.history import run_start, snapshot_at
 from otel_llm.rules.machine import Event, State, step
 
 if TYPE_CHECKING:
+    from otel_llm.rules.retry import Retry
     from otel_llm.rules.ruleset import Rule
     from otel_llm.rules.snapshot import Snapshot
 
@@ -31,7 +32,7 @@ class Cell:
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
     `flip_tokens`: the tokens that were known to have come by the flip, None once nothing can change there; `due_ns`:
-    when to look again if no segment comes.
+    when to look again if no segment comes; `retries`: by their place, the actions of this firing that were refuted.
     """
 
     rule: Rule
@@ -42,6 +43,7 @@ class Cell:
     flip_ns: int = 0
     flip_tokens: int | None = None
     due_ns: int | None = None
+    retries: dict[int, Retry] | None = None
 
 
 class Found(NamedTuple):

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Literal
 from otel_llm.rules.lint import lint
 from otel_llm.rules.load import RuleFile, read_rule_files, rule_files
 from otel_llm.rules.place import RuleError, source_line
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.classes import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from otel_llm.rules.yamlfile import ConfigError
+    from otel_llm.slo.classes import SloClasses
 
 Kind = Literal["error", "warning", "note"]
 
@@ -48,6 +51,11 @@ class Report:
         """Count the findings that leave a file usable."""
         return sum(finding.kind == "warning" for finding in self.findings)
 
+    @property
+    def notes(self) -> int:
+        """Count the findings that say what is needed to run a file."""
+        return sum(finding.kind == "note" for finding in self.findings)
+
     def exit_code(self, *, strict: bool = False) -> int:
         """Return 1 where a file is refused, or, if strict, warned about; else 0."""
         return int(bool(self.errors or (strict and self.warnings)))
@@ -55,21 +63,30 @@ class Report:
     def __str__(self) -> str:
         total = f"{_count(self.rules, 'rule')} in {_count(self.files, 'file')}"
         counts = f"{_count(self.errors, 'error')}, {_count(self.warnings, 'warning')}"
+        counts += f", {_count(self.notes, 'note')}" if self.notes else ""
         return "\n".join([*map(str, self.findings), f"{total}: {counts}"])
 
 
 def check_rules(
-    arguments: Iterable[str | Path], executors: Collection[str] = (), classes: Collection[str] | None = None
+    arguments: Iterable[str | Path],
+    executors: Collection[str] = (),
+    classes: Collection[str] | None = None,
+    token_read_s: Mapping[str, float] | None = None,
+    relay_does: Collection[str] = (),
 ) -> Report:
     """Check files, folders and globs as one set of rules; raises UnreadableConfigError where one cannot be read.
 
-    Lints are looked for once nothing is wrong; `classes`: the names of the SLO classes, where they are known.
+    `executors`: see `load_rules`; `relay_does`: verbs that may be enforced too, with a note that a relay is needed.
+    Lints are looked for once nothing is wrong; `classes`: the names of the SLO classes, where they are known;
+    `token_read_s`: by class how long its reader takes for a token, None for the classes that ship.
     """
-    files = read_rule_files(rule_files(arguments), executors)
+    files = read_rule_files(rule_files(arguments), {*executors, *relay_does})
     findings = [finding for file in files for finding in _findings(file)]
     if not any(file.errors for file in files):
         known = None if classes is None else frozenset(classes)
-        findings += [finding(error, source, "warning") for error, source in lint(files, known)]
+        reading = token_read_times(load_slo()) if token_read_s is None else token_read_s
+        findings += [finding(error, source, "warning") for error, source in lint(files, known, reading)]
+        findings += [note for file in files for note in _notes(file, {*relay_does} - {*executors})]
     return Report(len(files), sum(len(file.rules) for file in files), tuple(findings))
 
 
@@ -84,6 +101,25 @@ def finding(error: ConfigError, source: str | None, kind: Kind = "error") -> Fin
     lead = "".join("\t" if char == "\t" else " " for char in line[: error.column - 1])
     caret = f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"
     return Finding(kind, str(error), (f"{number}{line}".rstrip(), caret))
+
+
+def token_read_times(classes: SloClasses) -> dict[str, float]:
+    """Return by class how long its reader takes for a token, in seconds; the default class first."""
+    ordered = (classes.get(classes.default), *classes.classes)
+    return {one.name: one.pace_ns / NS_PER_S for one in ordered}
+
+
+def _notes(file: RuleFile, relay_does: Collection[str]) -> list[Finding]:
+    """Say of what is enforced and only a relay does that a relay is needed."""
+    notes = []
+    for rule, place in zip(file.rules, file.places, strict=True):
+        for index, action in enumerate(rule.actions):
+            if file.file is not None and action.mode == "enforce" and action.verb in relay_does:
+                message = f"note: a relay is needed, which does `{action.verb}`"
+                advice = "run `otel-llm relay --rules` with this file; `otel-llm collect` refuses it"
+                error = file.file.refuse((*place, "actions", index, "mode"), message, advice)
+                notes.append(finding(error, file.file.text, "note"))
+    return notes
 
 
 def _findings(file: RuleFile) -> list[Finding]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from otel_llm.rules.facts import Scope
     from otel_llm.rules.ruleset import Mode, Verb
@@ -36,14 +37,56 @@ class Decided(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedInstance:
+    """An instance that a stream could have been moved to: its score by a placement, and why it has it."""
+
+    instance: str
+    score: Mapping[str, float]
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return it as a record has it; a number that JSON has no word for is null."""
+        score = {name: value if math.isfinite(value) else None for name, value in self.score.items()}
+        return {"instance": self.instance, "score": score, **({"reason": self.reason} if self.reason else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """How a `migrate` went, for its record.
+
+    `source`, `to`: instances; `to` None where there was no other to move to. `tokens_carried`: output tokens that the
+    destination went on from. `gap_seconds`: from the last write with text to the first after it, before the first token
+    since the commit; None where no text came. `candidates`: the instances that were compared, best first.
+    """
+
+    source: str
+    to: str | None
+    tokens_carried: int | None = None
+    gap_seconds: float | None = None
+    candidates: Sequence[ComparedInstance] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields of the record."""
+        compared = {"candidates": [one.record() for one in self.candidates]} if self.candidates else {}
+        return {
+            **compared,
+            "from": self.source,
+            "to": self.to,
+            "tokens_carried": self.tokens_carried,
+            "gap_seconds": self.gap_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One decision about one stream, instance or class: an action of a rule that began to fire, or its firing's end.
 
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
     axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
     `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
-    those that decided, at the flip; None where missing. `arguments` and `ttl_ns`: the action's own, for whoever does it
-    and for the console; not part of the record.
+    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `place` (its index among the rule's
+    actions): for what does it and for the console, not part of the record. `findings`: further fields of the record,
+    known once it was done: those of a `Migration`, a line of detail.
     """
 
     now_ns: int
@@ -64,6 +107,8 @@ class Decision:
     budget: Mapping[str, bool]
     arguments: Mapping[str, Any]
     ttl_ns: int | None = None
+    place: int | None = None
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> Decided:
@@ -97,6 +142,7 @@ class Decision:
             "facts": dict(self.facts),
             "fact_age_seconds": self.fact_age_ns / 1e9,
             "budget": dict(self.budget),
+            **self.findings,
         }
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from otel_llm.rules.durations import DURATION_ADVICE
 from otel_llm.rules.facts import LABELS, SCOPES, WINDOWS, in_scope
 from otel_llm.rules.parser import MAX_CHARACTERS
-from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, DEFAULT_TTL_NS, Mode, OnMissing, Verb
+from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, DEFAULT_TTL_NS, Destination, Mode, OnMissing, Verb
 from otel_llm.rules.schema import LONGEST_NAME
 from otel_llm.rules.yamlfile import VERSION
 
@@ -95,7 +95,8 @@ def _action() -> dict[str, Any]:
             "by": {"type": "array", "items": {"enum": list(LABELS)}, "uniqueItems": True,
                    "description": "The facts that its labels are made of."},
         },
-        "migrate": {"to": {"enum": ["safest", "pack", "spread"], "default": "safest"}},
+        "migrate": {"to": {"enum": list(get_args(Destination)), "default": "safest",
+                           "description": "How the replica is chosen that the stream is moved to."}},
         "preempt": {},
         "abort": {},
         "drain": {},

@@ -23,6 +23,7 @@ from otel_llm.rules.acting import Acting, Moment
 from otel_llm.rules.cell import Cell, began_to_fire, begin_anew, is_asleep, look, next_due_ns, refuted
 from otel_llm.rules.condition import identity_part
 from otel_llm.rules.machine import Event, Output, State, step
+from otel_llm.rules.retry import Retry
 from otel_llm.rules.snapshot import IDENTITY, Snapshot
 
 if TYPE_CHECKING:
@@ -120,6 +121,33 @@ class RuleEngine:
         decisions = self._close(watched.cells, view, end_ns, now_ns)
         self._forget(watched)
         return decisions
+
+    def refuted(self, decision: Decision, now_ns: int) -> bool:
+        """Note that an enforced action was given up for the stream had gone on; return whether that changes anything.
+
+        What it spent of `per_request` is given back. While its firing goes on the action is due again at the first flip
+        of `when`, from not holding to holding, after `now_ns` (the collector's axis); `advance` decides it then.
+        `decision`: as it was returned. A second call for it, one for a request that is over or a rule that is no longer
+        there changes nothing.
+        """
+        stream, place = decision.stream, decision.place
+        if stream is None or place is None or not self._streams_of[stream[:2]]:
+            return False
+        if not self.acting.refuted(decision, stream[:2]):
+            return False
+        watched = self._watched.get(stream)
+        for cell in () if watched is None else watched.cells:
+            if cell.rule.hash != decision.rule_hash or cell.state is not State.FIRING:
+                continue
+            retries = {} if cell.retries is None else cell.retries
+            retry = retries.get(place, Retry(cell.flip_ns))
+            if watched is not None and retry.tried_ns == decision.flip_ns:
+                retry.refute(now_ns)
+                cell.retries = {**retries, place: retry}
+                cell.due_ns = cell.flip_ns  # with the stream's next look, which is at `now_ns` at the latest
+                watched.due_ns = now_ns if watched.due_ns is None else min(watched.due_ns, now_ns)
+                self._enqueue(watched)
+        return True
 
     def next_timer(self) -> int | None:
         """Return the next instant, on the collector's axis, at which something can change if nothing is received."""
@@ -280,7 +308,11 @@ class RuleEngine:
                 decisions += self._take(cell, Event.REFUTED, cell.flip_ns, at)
             found = look(cell, at.facts, x_ns, muted=watched.muted)
             decisions += self._take(cell, found.event, found.since_ns, at)
+            if cell.retries is not None:
+                decisions += self._try_again(cell, found.truth, at)
             cell.due_ns = next_due_ns(cell, at.facts, x_ns, found.truth, muted=watched.muted)
+            if cell.retries is not None:
+                cell.due_ns = _from_refutation(cell, view, now_ns)
         watched.fired = watched.fired or bool(decisions) or any(cell.state is State.FIRING for cell in watched.cells)
         watched.changed_ns = None
         watched.due_ns = _earliest(watched.cells, view)
@@ -309,12 +341,25 @@ class RuleEngine:
         cell.state, output = step(cell.state, event)
         if output is None:
             return []
+        cell.retries = None
         if output is Output.FIRE:
             began_to_fire(cell, at.facts, since_ns)
             return self.acting.fire(cell, at)
         cell.floor_ns = max(cell.floor_ns, since_ns)
         cell.run = None
         return self.acting.close(cell, output, since_ns, at)
+
+    def _try_again(self, cell: Cell, truth: bool | None, at: Moment) -> list[Decision]:
+        """Decide the actions that were refuted and are due again; `truth`: that of `when` now."""
+        decisions: list[Decision] = []
+        for place, retry in sorted((cell.retries or {}).items()):
+            if retry.refuted_ns is None or retry.refuted_ns > at.now_ns:
+                continue
+            flip_ns = retry.look(cell.rule, at.facts, at.x_ns, truth)
+            if flip_ns is not None:
+                retry.tried_again(flip_ns)
+                decisions += self.acting.fire_again(cell, flip_ns, place, at)
+        return decisions
 
     def _watch(self, view: StreamView) -> _Watched:
         watched = _Watched(view.key, _identity(view), self._cells(view, []))
@@ -364,6 +409,13 @@ def _earliest(cells: list[Cell], view: StreamView) -> int | None:
     """Return when the first of the cells is due, on the collector's axis."""
     dues = [cell.due_ns for cell in cells if cell.due_ns is not None]
     return min(dues) - view.offset_ns if dues else None
+
+
+def _from_refutation(cell: Cell, view: StreamView, now_ns: int) -> int | None:
+    """Return when a cell is due, which is at the latest when a refutation that lies ahead is reached."""
+    ahead = [retry.refuted_ns for retry in (cell.retries or {}).values() if retry.refuted_ns is not None]
+    dues = [at_ns + view.offset_ns for at_ns in ahead if at_ns > now_ns]
+    return min(dues if cell.due_ns is None else [*dues, cell.due_ns], default=None)
 
 
 def _identity(view: StreamView) -> tuple[Value, ...]:

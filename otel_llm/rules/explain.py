@@ -32,10 +32,11 @@ _KNOWN: Final = frozenset(
     [
         *("time_unix_nano", "flip_unix_nano", "now_offset_nano", "group", "rule", "rule_hash", "scope", "labels"),
         *("trace_id", "span_id", "choice", "state", "action", "mode", "outcome", "facts", "fact_age_seconds"),
-        *("budget", "candidates", "detail"),
+        *("budget", "candidates", "detail", "from", "to", "tokens_carried", "gap_seconds"),
     ]
 )
 """The fields that have their place in the words; others are told as they are."""
+_REFUTED_MOVE: Final = "given up, and its `per_request` given back: the stream went on at its source first"
 _FAR_NS: Final = 1_000_000_000
 
 
@@ -46,9 +47,10 @@ def explain(one: Transition, before: Transition | None, after: Transition | None
     one of the record's hash, if it is known.
     """
     record = one.first
-    verb = "began to fire" if one.firing else "stopped firing"
+    again = one.firing and before is not None and before.to_be_tried_again
+    verb = "tried again what was refuted" if again else "began to fire" if one.firing else "stopped firing"
     lines = [f"{record['rule']} {verb}: {_time(one.flip_ns)}", "", *_who(record, one)]
-    lines += ["", *(_why_firing(record, rule) if one.firing else _why_over(record, rule))]
+    lines += ["", *(_why_firing(record, rule, again=again) if one.firing else _why_over(record, rule))]
     if one.firing:
         lines += ["", "Decided:", *(line for each in one.records for line in _action(each))]
     more = {key: value for each in one.records for key, value in each.items() if key not in _KNOWN}
@@ -81,10 +83,11 @@ def _who(record: Mapping[str, Any], one: Transition) -> list[str]:
     return lines
 
 
-def _why_firing(record: Mapping[str, Any], rule: Rule | None) -> list[str]:
+def _why_firing(record: Mapping[str, Any], rule: Rule | None, *, again: bool) -> list[str]:
     lines = ["Because, at that instant,"]
     if rule is not None:
-        held = f" had held for {_length(rule.for_ns)}" if rule.for_ns else " began to hold"
+        held = f" had held for {_length(rule.for_ns)}" if rule.for_ns and not again else " began to hold"
+        held += " again" if again else ""
         lines.append(f"  {rule.when.text}{held}:")
     return [*lines, *_facts(record), *_unknown_rule(rule)]
 
@@ -125,7 +128,11 @@ def _value(name: str, value: Any) -> str:
 
 def _action(record: Mapping[str, Any]) -> list[str]:
     outcome = str(record["outcome"])
-    lines = [f"  {record.get('action')} ({record.get('mode')}): {outcome}: {OUTCOMES.get(outcome, outcome)}"]  # type: ignore[call-overload]
+    moved = "from" in record
+    words = _REFUTED_MOVE if moved and outcome == "refuted" else OUTCOMES.get(outcome, outcome)  # type: ignore[call-overload]
+    lines = [f"  {record.get('action')} ({record.get('mode')}): {outcome}: {words}"]
+    if moved:
+        lines.append(f"    {_move(record)}")
     if record.get("detail"):
         lines.append(f"    {record['detail']}")
     for limit, within in (record.get("budget") or {}).items():
@@ -133,12 +140,23 @@ def _action(record: Mapping[str, Any]) -> list[str]:
     for number, each in enumerate(record.get("candidates") or (), 1):
         score = ", ".join(f"{name} {shown(value)}" for name, value in each.get("score", {}).items())
         chosen = ", the first of those compared" if number == 1 else ""
-        lines.append(f"    candidate {each.get('trace_id')} ({each.get('slo_class')}): {score}{chosen}")
+        who = each.get("instance") or f"{each.get('trace_id')} ({each.get('slo_class')})"
+        reason = f"; {each['reason']}" if each.get("reason") else ""
+        lines.append(f"    candidate {who}: {score}{chosen}{reason}")
     return lines
+
+
+def _move(record: Mapping[str, Any]) -> str:
+    to, carried, gap_s = (record.get(name) for name in ("to", "tokens_carried", "gap_seconds"))
+    words = f"from {record['from']}" + ("" if to is None else f" to {to}")
+    words += "" if carried is None else f", {carried} token{'' if carried == 1 else 's'} carried"
+    return words + ("" if gap_s is None else f", {gap_s:.3f} s without new text")
 
 
 def _next(one: Transition, before: Transition | None, after: Transition | None) -> str:
     if one.firing:
+        if after is not None and after.firing and one.to_be_tried_again:
+            return f"It was tried again, {_length(max(0, after.flip_ns - one.flip_ns))} later: {after.id}"
         if after is None or after.firing:
             return "It fires still, or its end is not in these files."
         length_ns = after.flip_ns - one.flip_ns

@@ -6,23 +6,26 @@ from typing import TYPE_CHECKING
 
 from otel_llm.rules.lint_actions import action_lints, alert_lints
 from otel_llm.rules.lint_conditions import condition_lints
+from otel_llm.rules.lint_runway import runway_lints
 from otel_llm.rules.lint_timing import timing_lints
 from otel_llm.rules.lints import Complaint, Placed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from otel_llm.rules.load import RuleFile
     from otel_llm.rules.yamlfile import ConfigError
 
 
-def lint(files: Iterable[RuleFile], classes: frozenset[str] | None = None) -> list[tuple[ConfigError, str]]:
+def lint(
+    files: Iterable[RuleFile], classes: frozenset[str] | None = None, token_read_s: Mapping[str, float] | None = None
+) -> list[tuple[ConfigError, str]]:
     """Return what is odd in files, in their order, each with the text of its file; the files have no errors.
 
-    `classes`: the names of the SLO classes, None where they are not known.
+    `classes`: the names of the SLO classes, None where they are not known; `token_read_s`: see `Placed`.
     """
     read = [
-        (file.file, Placed(rule, place, classes))
+        (file.file, Placed(rule, place, classes, token_read_s or {}))
         for file in files
         if file.file is not None
         for rule, place in zip(file.rules, file.places, strict=True)
@@ -51,4 +54,5 @@ def never_true(files: Iterable[RuleFile], classes: frozenset[str]) -> list[Confi
 def _of(placed: Placed) -> Iterator[Complaint]:
     yield from condition_lints(placed)
     yield from timing_lints(placed)
+    yield from runway_lints(placed)
     yield from action_lints(placed)

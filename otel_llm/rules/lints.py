@@ -6,13 +6,15 @@ This table is the one list of them; the docs page and the tests read it. Each is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from otel_llm.rules.place import expression_error
 from otel_llm.rules.tokens import ExpressionError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from otel_llm.rules.ruleset import Rule
     from otel_llm.rules.types import Typed
     from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
@@ -25,6 +27,7 @@ LintName = Literal[
     "exact-comparison",
     "below-resolution",
     "for-too-long",
+    "fires-at-first-token",
     "stale-facts",
     "no-minimum-count",
     "resolve-overlaps-when",
@@ -81,6 +84,14 @@ LINTS: Final[tuple[Lint, ...]] = (
         "for-too-long",
         "a `for` that outlasts what it looks at: a stream, a stream given up for lost, a window of history",
         "shorten it; for windows use the longer window itself",
+    ),
+    Lint(
+        "fires-at-first-token",
+        "a threshold on `runway_seconds` of at least the reading time of one token (1 / reading speed), without a "
+        "bound on `gap_seconds`: right after its first token every healthy stream has just that. A `for` in which a "
+        "stream of twice the reading speed gets past the threshold is a bound too. Without `--slo` the speeds are "
+        "those of the shipped classes, of a rule that asks for no class that of their default",
+        "add a bound on the gap, such as `gap_seconds > 0.3`",
     ),
     Lint(
         "stale-facts",
@@ -157,11 +168,15 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A rule, where it stands in its file, and the names of the SLO classes if they are known."""
+    """A rule, where it stands in its file, and the names of the SLO classes if they are known.
+
+    `token_read_s`: by SLO class how long its reader takes for a token, 1 / reading speed, the default class first.
+    """
 
     rule: Rule
     path: KeyPath
     classes: frozenset[str] | None = None
+    token_read_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def shown(text: str, node: Typed) -> str:

@@ -28,8 +28,8 @@ _SCOPES_OF: Final[dict[str, tuple[Scope, ...]]] = {
     "drain": ("stream", "instance"),
 }
 """Verbs that need something to act on: a stream, or an instance."""
-_NOBODY_DOES: Final = ("migrate", "preempt")
-"""Verbs for which the settings can name nobody in this version; a test holds them against those that they can."""
+RELAY_ONLY: Final[frozenset[Verb]] = frozenset(("migrate", "preempt"))
+"""Verbs that only a relay does; a test holds them against those that the collector's settings can name somebody for."""
 
 
 class RuleReader:
@@ -134,6 +134,6 @@ class RuleReader:
 
 
 def _instead_of_enforce(verb: Verb) -> str:
-    if verb in _NOBODY_DOES:
-        return "nothing in this version does it: write `mode: shadow`, or leave it out"
+    if verb in RELAY_ONLY:
+        return "a relay does it: give these rules to `otel-llm relay`, or write `mode: shadow`"
     return "give --config FILE with settings that name who does it, or write `mode: shadow`"

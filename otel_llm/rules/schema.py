@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from otel_llm.rules.durations import parse_duration_ns
 from otel_llm.rules.facts import LABELS, Scope
 from otel_llm.rules.refusals import Duration, StrictModel, quoted, wrong
-from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, Limits, Mode, OnMissing, Verb
+from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, Destination, Limits, Mode, OnMissing, Verb
 from otel_llm.rules.yamlfile import did_you_mean
 
 _VERBS: Final = get_args(Verb)
@@ -84,7 +84,7 @@ class _Alert(VerbShape):
 
 
 class _Migrate(VerbShape):
-    to: Literal["safest", "pack", "spread"] = "safest"
+    to: Destination = "safest"
 
 
 class _Scale(VerbShape):

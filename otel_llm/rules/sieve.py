@@ -220,7 +220,7 @@ def state_of(cell: Cell) -> int:
     """Return what the sieve has to know of a rule's state on a stream."""
     if cell.state is State.INACTIVE:
         return CALM
-    if cell.state is State.FIRING and not cell.missing:
+    if cell.state is State.FIRING and not cell.missing and cell.retries is None:
         return SETTLED if cell.flip_tokens is None else OPEN
     return AT_WORK
 

@@ -32,6 +32,10 @@ _MAY: Final[dict[str, type | tuple[type, ...]]] = {
     "fact_age_seconds": (int, float),
     "budget": dict,
     "candidates": list,
+    "from": str,
+    "to": (str, type(None)),
+    "tokens_carried": (int, type(None)),
+    "gap_seconds": (int, float, type(None)),
 }
 """The types of what words are made of; whatever else stands in a record is told as it is."""
 _PREFIX: Final = re.compile(f"[0-9a-f]{{{SHORTEST_PREFIX},{ID_DIGITS}}}", re.ASCII)
@@ -53,6 +57,11 @@ class Transition:
     def firing(self) -> bool:
         """Tell whether the rule began to fire."""
         return bool(self.first["state"] == "firing")
+
+    @property
+    def to_be_tried_again(self) -> bool:
+        """Tell whether one of its actions was a migration that was refuted: the next flip of `when` tries it again."""
+        return self.firing and any(one["outcome"] == "refuted" and "from" in one for one in self.records)
 
     @property
     def flip_ns(self) -> int:
@@ -118,7 +127,10 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     # By their flips, not by their lines: what is enforced is written when its outcome is known.
     order = sorted(thread.values(), key=_in_time)
     at = [other.id for other in order].index(one.id) if one.id in thread else len(order)
-    before = order[at - 1] if 0 < at <= len(order) else None
+    begin = at - 1
+    while not one.firing and begin > 0 and order[begin].firing and order[begin - 1].to_be_tried_again:
+        begin -= 1  # a firing ends, not the last try of one of its actions
+    before = order[begin] if 0 < at <= len(order) else None
     after = order[at + 1] if at + 1 < len(order) else None
     return Found(matches, before, after, broken, records)
 

@@ -155,7 +155,7 @@ def test_what_nobody_does_yet_is_told_who_could_do_it(tmp_path: Path, verb: Verb
     assert refused.value.advice == (
         "give --config FILE with settings that name who does it, or write `mode: shadow`"
         if can_be_done
-        else "nothing in this version does it: write `mode: shadow`, or leave it out"
+        else "a relay does it: give these rules to `otel-llm relay`, or write `mode: shadow`"
     )
 
 
