@@ -115,11 +115,15 @@ class Groups:
         total.add(-abort)
         self._charged_tokens[slot] = self._charged_idle_ns[slot] = 0
 
+    def charge(self, slots: Ints) -> None:
+        """Charge what readers of some streams got and waited so far, before one of them is told by other names."""
+        if self._benefit:
+            self._charge(slots)
+
     def tick(self, now_ns: int) -> list[Decision]:
         """Look at a whole second; return what was decided."""
         self._last_tick_ns = now_ns
-        if self._benefit:
-            self._charge_flying()
+        self.charge(self._table.flying())
         changed = bool(self._pending)
         for group, totals in self._pending.items():
             for subject in self._of_group(group, now_ns, self._heard_ns.get(group, 0)):
@@ -205,11 +209,10 @@ class Groups:
             )
         return found
 
-    def _charge_flying(self) -> None:
-        """Charge what readers of streams in flight got and waited since the last tick, up to each one's watermark."""
+    def _charge(self, slots: Ints) -> None:
+        """Charge what readers got and waited since they were last charged, up to each one's watermark."""
         self._make_room()
         table, running = self._table, self._table.running
-        slots = table.flying()
         tokens = running.count[slots]
         idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
         before, before_ns = self._charged_tokens[slots], self._charged_idle_ns[slots]
@@ -231,7 +234,7 @@ class Groups:
         """Take what readers have got and waited so far as charged."""
         self._charged_tokens[:] = self._charged_idle_ns[:] = 0
         pending, self._pending = self._pending, {}
-        self._charge_flying()
+        self._charge(self._table.flying())
         self._pending = pending
 
     def _next_tick_ns(self, now_ns: int) -> int | None:

@@ -17,6 +17,8 @@ import numpy as np
 from otel_llm.slo.column_views import ColumnViews
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from otel_llm.slo.classes import SloClass
@@ -80,10 +82,19 @@ class RunningMany(ColumnViews):
 
     def store(self, row: int, running: Running, slo: SloClass) -> None:
         """Take over the state of a stream of a class."""
+        self.rows[row] = self._row(running, slo)
+
+    def store_many(self, rows: Ints, streams: Iterable[tuple[Running, SloClass]]) -> None:
+        """Take over the states of many streams, each of its class."""
+        found = [self._row(running, slo) for running, slo in streams]
+        if found:
+            self.rows[rows] = found
+
+    def _row(self, running: Running, slo: SloClass) -> tuple[int, ...]:
         due_ns = UNKNOWN if running.due_ns is None else running.due_ns
         first_ns, *fixed = self._of(slo)
         fixed[_JUDGED_AT] = running.commit_ns + first_ns
-        self.rows[row] = (due_ns, *_moving(running), running.commit_ns, *fixed)
+        return (due_ns, *_moving(running), running.commit_ns, *fixed)
 
     def _of(self, slo: SloClass) -> tuple[int, ...]:
         known = self._classes.get(id(slo))  # by identity: a class is looked up for every stream, and hashing it is slow

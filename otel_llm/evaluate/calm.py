@@ -1,0 +1,102 @@
+"""Until when no rule of a stream can hold, however many tokens come: until then tokens need no look at its rules.
+
+A term of a `&&` that bounds a fact from the side from which only time moves it cannot begin to hold before the fact's
+present line crosses the bound: a token makes a gap shorter, a runway longer and idle time no longer. That instant is
+computed, so that a rule which begins to hold there is evaluated there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.machine import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
+
+    from otel_llm.evaluate.own_stream import OwnStream
+    from otel_llm.rules.cell import Cell
+    from otel_llm.rules.linear import Gate
+    from otel_llm.rules.ruleset import RuleSet
+
+    Opens: TypeAlias = Callable[[OwnStream, int], int]
+
+NEVER: Final = 1 << 64
+"""Later than any instant."""
+_NOW: Final = 0
+
+
+class Calm:
+    """Tell until when streams are calm under the rules of a set."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._bounds: dict[str, tuple[tuple[Opens, int], ...]] = {
+            rule.name: () if rule.on_missing == "fire" else tuple(_bounds(rule.when.motion.gates))
+            for rule in rules.stream_rules
+        }
+
+    def until_ns(self, stream: OwnStream, cells: Iterable[Cell]) -> int:
+        """Return the first instant at which one of these rules may hold; one in the past where it may at any.
+
+        `cells`: where the rules that apply to the stream stand.
+        """
+        if stream.has_gap:
+            return _NOW
+        until_ns = NEVER
+        for cell in cells:
+            if cell.state is not State.INACTIVE:
+                return _NOW
+            opens_ns = _NOW
+            for opens, edge_ns in self._bounds[cell.rule.name]:
+                opens_ns = max(opens_ns, opens(stream, edge_ns))
+            until_ns = min(until_ns, opens_ns)
+        return until_ns
+
+
+def _age(stream: OwnStream, edge_ns: int) -> int:
+    return stream.stream.commit_ns + edge_ns
+
+
+def _gap(stream: OwnStream, edge_ns: int) -> int:
+    return stream.stream.last_ns + edge_ns
+
+
+def _idle(stream: OwnStream, edge_ns: int) -> int:
+    run = stream.stream.running
+    return _NOW if max(0, run.dry_ns - run.allowance_ns) >= edge_ns else run.allowance_ns + edge_ns
+
+
+def _idle_decode(stream: OwnStream, edge_ns: int) -> int:
+    run = stream.stream.running
+    if not run.count:
+        return _NOW  # the first token read moves the line
+    read_through_ns = run.first_ns + run.count * stream.slo.pace_ns
+    return _NOW if run.dry_ns - read_through_ns >= edge_ns else read_through_ns + edge_ns
+
+
+def _runway(stream: OwnStream, edge_ns: int) -> int:
+    run = stream.stream.running
+    return run.dry_ns - edge_ns + 1 if run.count else _NOW  # the first token read moves the line
+
+
+def _fact_age(stream: OwnStream, edge_ns: int) -> int:
+    return NEVER if stream.ageless and edge_ns > 0 else stream.watermark_ns + edge_ns
+
+
+_OPENS: Final[Mapping[tuple[str, bool], Opens]] = {
+    ("age_seconds", True): _age,
+    ("gap_seconds", True): _gap,
+    ("idle_seconds", True): _idle,
+    ("idle_decode_seconds", True): _idle_decode,
+    ("runway_seconds", False): _runway,
+    ("fact_age_seconds", True): _fact_age,
+}
+"""By fact, and whether it is bounded from below: the first instant at which the bound may be crossed."""
+
+
+def _bounds(gates: Iterable[Gate]) -> Iterable[tuple[Opens, int]]:
+    for gate in gates:
+        opens = _OPENS.get((gate.fact, gate.above))
+        if opens is not None:
+            yield opens, gate.edge_ns

@@ -1,0 +1,370 @@
+"""The scalar form of evaluation, for a process that itself owns the streams: events in, verdicts and decisions out.
+
+No I/O and no clock: every instant is an argument, unix ns on the owner's one clock, and none goes back. Nothing is late
+and nothing is missing, so a token costs its arithmetic and little more: rules are evaluated when something they can
+compute falls due, and for tokens at most every `LOOK_EVERY_NS`.
+
+The owner calls `advance` whenever `next_timer` is due. Rules are evaluated there and nowhere else, so a change is told
+first and decided by then. One thread owns it; a sink may call back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from otel_llm.evaluate.calm import NEVER, Calm
+from otel_llm.evaluate.group_facts import groups_for
+from otel_llm.evaluate.own_stream import Identity, OwnStream, write
+from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.usage import Meter
+from otel_llm.readers.rows import verdict_row
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.slo.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.evaluate.group_facts import Groups
+    from otel_llm.evaluate.sink import Sink
+    from otel_llm.readers.assemble import StreamKey
+    from otel_llm.rules.cell import Cell
+    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.slo.classes import SloClass, SloClasses
+    from otel_llm.slo.verdict import Verdict
+
+__all__ = ["LOOK_EVERY_NS", "FirstHand", "Identity", "OwnStream"]
+
+LOOK_EVERY_NS: Final = 50_000_000
+"""How often tokens have the rules of one stream evaluated at most; computed timers see all tokens anyway."""
+
+
+class FirstHand:
+    """Follow the streams that this process owns.
+
+    `rules`: the engine of its stream rules; `sink`: takes what is found, in order of time. `counts` are those of the
+    collector's evaluator, as far as they can happen: judged, lost, tokens, unknown_slo_class, skewed_tokens,
+    folded_groups.
+    """
+
+    def __init__(self, classes: SloClasses, rules: RuleEngine, sink: Sink[OwnStream]) -> None:
+        self.classes = classes
+        self.rules = rules
+        self.sink = sink
+        self.counts: Counter[str] = Counter()
+        self.streams: dict[StreamKey, OwnStream] = {}
+        """Those in flight."""
+        self._table = StreamTable()
+        self._meter = Meter(self._table)
+        self.groups: Groups | None = groups_for(self._table, self._meter, rules, classes, self.counts)
+        self._calm = Calm(rules.rules)
+        rules.looked_at()  # from now on it notes which streams it has evaluated
+        self._looks: list[tuple[int, int, OwnStream]] = []
+        self._order = count()
+        self._next_ns: int = NEVER
+        self._now_ns = 0
+
+    # The life of a stream.
+
+    def begin(self, key: StreamKey, commit_ns: int, identity: Identity, now_ns: int) -> OwnStream:
+        """Follow a stream from its commit on; raises ValueError where one of this key is in flight."""
+        if key in self.streams:
+            raise ValueError(f"stream {key[0].hex()} {key[1].hex()} {key[2]} is in flight already")
+        self._catch_up(now_ns)
+        slo, unknown = self.classes.choose(identity.declared_class, identity.attributes)
+        self.counts["unknown_slo_class"] += unknown
+        group = (slo.name, identity.model or "", identity.instance or "", identity.measured_at)
+        arithmetic = Stream(slo, commit_ns, identity.input_tokens)
+        stream = OwnStream(self._table, key, identity, slo, arithmetic, group, identity.exact_resume)
+        stream.slot = self._table.take(stream, None)
+        self._table.name(stream.slot, group, slo)
+        write(self._table, (stream,), now_ns)
+        self._table.found_ns[stream.slot] = now_ns
+        self._table.begun[stream.slot] = True
+        self.streams[key] = stream
+        stream.looked_ns = now_ns
+        self._changed(stream, now_ns)
+        if self.groups is not None:
+            self.groups.wake(now_ns)
+        return stream
+
+    def tokens(self, stream: OwnStream, times_ns: Sequence[int], kinds: Sequence[int] | None, now_ns: int) -> None:
+        """Take tokens by the instants at which they were read from the backend; `kinds`: as `Stream.extend` has it.
+
+        What fell due before them is decided first, without them. Raises what `Stream.extend` does, and is then as
+        before.
+        """
+        if not times_ns:
+            return
+        if self._next_ns < times_ns[0]:
+            self.advance(min(times_ns[0], now_ns) - 1)
+        if self._now_ns < now_ns:
+            self._now_ns = now_ns
+        stream.stream.extend(times_ns, kinds)
+        if stream.look_ns is None and not stream.paused and stream.ended_ns is None:
+            self._look_at(stream, max(now_ns, stream.looked_ns + LOOK_EVERY_NS))
+
+    def identify(
+        self,
+        stream: OwnStream,
+        *,
+        instance: str | None = None,
+        exact_resume: bool | None = None,
+        input_tokens: int | None = None,
+        now_ns: int,
+    ) -> None:
+        """Say who serves a stream from now on, whether it can be resumed exactly, its prompt's length; None: as before.
+
+        What its reader got and waited before counts for who served it then.
+        """
+        self._catch_up(now_ns)
+        changed = False
+        if input_tokens is not None and input_tokens != stream.stream.input_tokens:
+            stream.stream.know_input_tokens(input_tokens)
+            stream.written_tokens = None  # deadlines may have moved with it
+            changed = True
+        if exact_resume is not None and exact_resume is not stream.exact_resume:
+            stream.exact_resume = exact_resume
+            changed = True
+        if instance is not None and instance != stream.instance:
+            self._serve(stream, instance, now_ns)
+            changed = True
+        if changed:
+            self._changed(stream, now_ns)
+
+    def hold_back(self, stream: OwnStream, *, blocked: bool, now_ns: int) -> None:
+        """Say whether bytes wait for the client's socket: until they do not, all facts about time are missing.
+
+        No rule looks back to what was before they went.
+        """
+        if blocked is stream.has_gap:
+            return
+        self._catch_up(now_ns)
+        stream.has_gap = blocked
+        self._changed(stream, now_ns, anew=not blocked)
+
+    def pause(self, stream: OwnStream, now_ns: int) -> None:
+        """Evaluate no stream rule of it until `go_on`: its generation was stopped on purpose."""
+        if stream.paused:
+            return
+        self.advance(now_ns)
+        stream.paused = True
+        self.rules.suspend(stream.key)
+
+    def go_on(self, stream: OwnStream, now_ns: int) -> None:
+        """Evaluate its rules again; none looks back to the pause."""
+        if not stream.paused:
+            return
+        self._catch_up(now_ns)
+        stream.paused = False
+        self._changed(stream, now_ns, anew=True)
+
+    def disconnected(self, stream: OwnStream, now_ns: int) -> None:
+        """Say that no backend's connection is open for it: its facts age from now on."""
+        if not stream.ageless:
+            return
+        self._catch_up(now_ns)
+        stream.watermark_ns, stream.ageless = now_ns, False
+        self._changed(stream, now_ns)
+
+    def connected(self, stream: OwnStream, now_ns: int) -> None:
+        """Say that a backend's connection is open for it again; no rule looks back to what was before."""
+        if stream.ageless:
+            return
+        self._catch_up(now_ns)
+        stream.ageless = True
+        self._changed(stream, now_ns, anew=True)
+
+    def end(
+        self, stream: OwnStream, end_ns: int, outcome: str, now_ns: int, *, token_basis: str | None = None
+    ) -> Verdict | None:
+        """Give the verdict, and follow the stream no longer; None where it is over already.
+
+        `token_basis`: as the last segment says it. Raises ValueError for an unknown outcome, and is then as before.
+        """
+        if stream.ended_ns is not None:
+            return None
+        verdict = stream.stream.finish(end_ns, outcome)
+        self._catch_up(now_ns)
+        write(self._table, (stream,), now_ns)
+        stream.ended_ns, stream.outcome = end_ns, outcome
+        del self.streams[stream.key]
+        self._table.begun[stream.slot] = False
+        self._decide(self.rules.ended(stream, end_ns, now_ns))
+        if self.groups is not None:
+            self.groups.ended(stream, outcome, verdict, now_ns)
+            self._expect_tick()
+        self.counts["judged"] += 1
+        self.counts["lost"] += outcome == "lost"
+        self.counts["tokens"] += verdict.tokens
+        self.counts["skewed_tokens"] += verdict.skewed
+        row = partial(verdict_row, stream.resolved(end_ns, outcome, token_basis), stream.slo.name, verdict)
+        try:
+            self.sink.charged(self._meter.close(stream, verdict))
+            self.sink.stream_judged(stream, row, verdict)
+        finally:
+            self._table.release(stream.slot, None)
+        return verdict
+
+    # Time.
+
+    def advance(self, now_ns: int) -> None:
+        """Let time pass up to now: everything that falls due happens at its own instant, in order."""
+        while self._next_ns <= now_ns:
+            at_ns = self._next_ns
+            self._now_ns = max(self._now_ns, at_ns)
+            while self._looks and self._looks[0][0] <= at_ns:
+                due_ns, _, stream = heapq.heappop(self._looks)
+                if stream.look_ns == due_ns and stream.ended_ns is None:
+                    stream.look_ns = None
+                    if not (stream.paused or self._stays_calm(stream, stream.calm, at_ns)):
+                        self.rules.update(stream, at_ns)
+            decisions = self.rules.advance(at_ns, self.streams)
+            self._see_calm(at_ns)
+            self._decide(decisions)
+            if self.groups is not None and self.groups.next_tick_ns == at_ns:
+                self._write()
+                self._decide(self.groups.tick(at_ns))
+            self._next_ns = self._earliest()
+        self._now_ns = max(self._now_ns, now_ns)
+
+    def next_timer(self) -> int | None:
+        """Return the next instant at which something is to be decided, None if there is none; O(1)."""
+        return None if self._next_ns == NEVER else self._next_ns
+
+    def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
+        """Judge by these classes and decide by these rules from now on, streams in flight too."""
+        self.advance(now_ns)
+        self._write()
+        self.classes = classes
+        for stream in self.streams.values():
+            slo, _ = classes.choose(stream.identity.declared_class, stream.identity.attributes)
+            if slo != stream.slo:
+                self._judge_by(stream, slo)
+        self._write()
+        engine = RuleEngine(rules)
+        self._decide(engine.succeed(self.rules, now_ns, self.streams))
+        self.rules, self._calm = engine, Calm(rules)
+        engine.looked_at()
+        if self.groups is not None:
+            self._decide(self.groups.use(engine, classes, now_ns))
+        if self.groups is None or not rules.group_rules:
+            self.groups = groups_for(self._table, self._meter, engine, classes, self.counts)
+        if self.groups is not None:
+            self.groups.wake(now_ns)
+        for stream in self.streams.values():
+            self.rules.update(stream, now_ns)
+        self._next_ns = min(self._earliest(), now_ns)
+        self.advance(now_ns)
+
+    # What others read.
+
+    @property
+    def table(self) -> StreamTable:
+        """Return the table of streams in flight, its rows written up to the last instant that was told."""
+        self._write()
+        return self._table
+
+    @property
+    def meter(self) -> Meter:
+        """Return what charges usage, the table's rows being written up to the last instant that was told."""
+        self._write()
+        return self._meter
+
+    @property
+    def now_ns(self) -> int:
+        """Return the last instant that was told."""
+        return self._now_ns
+
+    # Inner parts.
+
+    def _catch_up(self, now_ns: int) -> None:
+        """Decide what falls due before an instant at which something changes."""
+        if self._next_ns < now_ns:
+            self.advance(now_ns - 1)
+        self._now_ns = max(self._now_ns, now_ns)
+
+    def _changed(self, stream: OwnStream, now_ns: int, *, anew: bool = False) -> None:
+        """Have all rules of a stream evaluated at the next `advance`; `anew`: without looking back."""
+        if stream.paused:
+            return
+        if anew:
+            self.rules.begin_anew(stream, now_ns)
+        else:
+            self.rules.update(stream, now_ns, identity_since_ns=now_ns)
+        self._next_ns = min(self._next_ns, now_ns)
+
+    def _look_at(self, stream: OwnStream, at_ns: int) -> None:
+        stream.look_ns = at_ns
+        if at_ns < NEVER:
+            heapq.heappush(self._looks, (at_ns, next(self._order), stream))
+            self._next_ns = min(self._next_ns, at_ns)
+
+    def _see_calm(self, now_ns: int) -> None:
+        """Note of the streams that were evaluated which need no evaluation for a while, whatever tokens come."""
+        for key, cells, _, _ in self.rules.looked_at():
+            stream = self.streams.get(key)
+            if stream is not None and not stream.paused:
+                stream.looked_ns = now_ns
+                if self._stays_calm(stream, cells, now_ns):
+                    self.rules.rest(key)
+
+    def _stays_calm(self, stream: OwnStream, cells: Sequence[Cell] | None, now_ns: int) -> bool:
+        """Tell whether no rule can hold before some later instant; the next look is then."""
+        until_ns = now_ns if cells is None else self._calm.until_ns(stream, cells)
+        calm = until_ns > now_ns
+        stream.calm = cells if calm else None
+        if calm:
+            self._look_at(stream, until_ns)
+        return calm
+
+    def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
+        """Name who serves a stream from now on."""
+        slo_class, model, before, measured_at = stream.group
+        if before:
+            self._settle(stream, now_ns)
+        if stream.identity.instance is None:
+            stream.name_instance(instance)
+        stream.group = (slo_class, model, instance, measured_at)
+        self._table.name(stream.slot, stream.group, stream.slo)
+
+    def _settle(self, stream: OwnStream, now_ns: int) -> None:
+        """Charge what a stream's reader got and waited so far under the names that it has."""
+        write(self._table, (stream,), now_ns)
+        slots = np.array([stream.slot])
+        for metered in self._meter.charge(slots):
+            self.sink.charged(metered)
+        if self.groups is not None:
+            self.groups.charge(slots)
+
+    def _judge_by(self, stream: OwnStream, slo: SloClass) -> None:
+        """Judge a stream by another class: what was charged goes back under the old one's name, and is charged anew."""
+        self.sink.charged(self._meter.close(stream, None))
+        if self.groups is not None:
+            self.groups.close(stream, None)
+        stream.judge_by(slo)
+        stream.group = (slo.name, *stream.group[1:])
+        self._table.name(stream.slot, stream.group, slo)
+
+    def _write(self) -> None:
+        write(self._table, self.streams.values(), self._now_ns)
+
+    def _earliest(self) -> int:
+        due_ns = self.rules.next_timer()
+        tick_ns = None if self.groups is None else self.groups.next_tick_ns
+        look_ns = self._looks[0][0] if self._looks else None
+        return min((at for at in (due_ns, tick_ns, look_ns) if at is not None), default=NEVER)
+
+    def _expect_tick(self) -> None:
+        if self.groups is not None and self.groups.next_tick_ns is not None:
+            self._next_ns = min(self._next_ns, self.groups.next_tick_ns)
+
+    def _decide(self, decisions: list[Decision]) -> None:
+        if decisions:
+            self.sink.decided(decisions)
