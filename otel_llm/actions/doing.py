@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.actions.delivering import Delivery, NotSent
+from otel_llm.actions.execute.kill_switch import KillSwitch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -84,10 +85,9 @@ class Doing:
     _threads: list[threading.Thread] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _empty: threading.Condition = field(init=False)
-    _killed: bool = False
 
     def __post_init__(self) -> None:
-        self._delivery = Delivery(self.now_ns, self._forbidden)
+        self._delivery = Delivery(self.now_ns, KillSwitch(self.kill_switch).forbidden)
         self._empty = threading.Condition(self._lock)
 
     def start(self) -> None:
@@ -182,24 +182,6 @@ class Doing:
                 self._about.setdefault(about, set()).add(order.id)
         self._waiting.put(order.id)
         return None
-
-    def _forbidden(self) -> NotSent | None:
-        """Say why nothing may be sent now; never asked in the evaluator's thread, which a slow disk would hold up."""
-        if self.kill_switch is None:
-            return None
-        try:
-            self.kill_switch.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            self._killed = False
-            return None
-        except OSError as problem:
-            reason = f"the kill switch cannot be looked at: {problem.strerror}"
-        else:
-            reason = "the kill switch is there"
-        if not self._killed:
-            log.warning("otel-llm: no action is done: %s (%s)", reason, self.kill_switch)
-        self._killed = True
-        return NotSent("shadow", reason)
 
     def _work(self) -> None:
         while (action_id := self._waiting.get()) is not None:

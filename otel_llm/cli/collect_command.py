@@ -14,12 +14,12 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
+from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.address import parse_address
-from otel_llm.collector.aside import Aside
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.doors_files import allow_open_files
@@ -145,7 +145,7 @@ def collect(  # one parameter an option
       tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
       auth: {tokens_file: tokens.txt}                   # one token a line
     """
-    lines = Aside(click.echo)
+    lines = BackgroundWriter(click.echo)
     folder = journal or default_journal()
     outputs = [path for path in (decisions, windows_path) if path is not None]
     try:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
-from otel_llm.actions.execute.sinks import key_of
+from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.collector.self_metrics import own_families
 
 if TYPE_CHECKING:
@@ -18,11 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.readers.rows import Row
 
-SHOWN_STREAMS = 100
-SHOWN_ROWS = 200
 PAGE_REFRESH_S = 2
 
 
@@ -49,23 +43,11 @@ class Web:
         return page(self.streams())
 
     def _streams(self) -> dict[str, Any]:
-        now_ns = self._pipeline.clock.now_ns()
-        table = self._pipeline.evaluator.table
-        slots = table.flying()
-        runway_ns = table.runway_ns(slots, now_ns)
-        shown = np.argsort(runway_ns, kind="stable")[:SHOWN_STREAMS]
-        streams = [table.streams[slot] for slot in slots[shown].tolist()]
-        sinks = self._pipeline.sinks
-        return {
-            "now_unix_nano": now_ns,
-            "in_flight": len(self._pipeline.evaluator.live),
-            "starving": int((runway_ns < 0).sum()),
-            "judged": self._pipeline.evaluator.counts["judged"],
-            "queue": self._pipeline.counts()["queue"],
-            "streams": [facts_of(stream, now_ns) for stream in streams if stream is not None],
-            "recent": [row() for row in list(sinks.recent)[-SHOWN_ROWS:]],
-            "decisions": list(sinks.recent_decisions)[-SHOWN_ROWS:],
-        }
+        pipeline = self._pipeline
+        evaluator = pipeline.evaluator
+        found = streams_in_flight(evaluator.table, pipeline.sinks, pipeline.clock.now_ns())
+        counts = {"in_flight": len(evaluator.live), "judged": evaluator.counts["judged"]}
+        return {**found, **counts, "queue": pipeline.counts()["queue"]}
 
 
 def families(pipeline: Pipeline) -> list[Metric]:
@@ -81,39 +63,8 @@ def families(pipeline: Pipeline) -> list[Metric]:
 
 
 def _figures(pipeline: Pipeline) -> tuple[list[Metric], dict[str, int | float]]:
-    table, sinks = pipeline.evaluator.table, pipeline.sinks
-    for metered in pipeline.evaluator.meter.charge_flying():
-        sinks.charged(metered)
-    slots = table.flying()
-    starving = table.runway_ns(slots, pipeline.clock.now_ns()) < 0
-    numbers: Counter[int] = Counter(table.group[slots].tolist())
-    hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())
-    flying = {key_of(table.groups[group]): (number, hungry[group]) for group, number in numbers.items()}
-    return list(sinks.metrics.gauges(flying)), pipeline.counts()
-
-
-def facts_of(stream: StreamInFlight, now_ns: int) -> Row:
-    """Return the in-flight facts of a stream as a JSON-able row, seconds."""
-    facts = stream.stream.at(now_ns + stream.offset_ns)
-    trace_id, span_id, choice = stream.key
-    return {
-        "trace_id": trace_id.hex(),
-        "span_id": span_id.hex(),
-        "choice": choice,
-        "slo_class": stream.slo_class,
-        "model": stream.model,
-        "instance": stream.instance,
-        "measured_at": stream.measured_at,
-        "tokens": facts.tokens,
-        "tokens_read": facts.tokens_read,
-        "age_s": facts.age_ns / 1e9,
-        "ttft_s": None if facts.ttft_ns is None else facts.ttft_ns / 1e9,
-        "gap_s": facts.gap_ns / 1e9,
-        "idle_s": facts.idle_ns / 1e9,
-        "runway_s": facts.runway_ns / 1e9,
-        "fluidity_index": facts.fluidity_index,
-        "ended": stream.ended_ns is not None,
-    }
+    evaluator, now_ns = pipeline.evaluator, pipeline.clock.now_ns()
+    return gauges_in_flight(evaluator.table, evaluator.meter, pipeline.sinks, now_ns), pipeline.counts()
 
 
 class _Prepared(CollectorRegistry):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 
-from otel_llm.collector.aside import Aside
+from otel_llm.actions.execute.background_writer import BackgroundWriter
 
 PIPE_BYTES = 1 << 16
 
 
 def test_lines_come_in_order() -> None:
     said: list[str] = []
-    aside = Aside(said.append)
+    aside = BackgroundWriter(said.append)
     aside.start()
     for i in range(1000):
         aside(str(i))
@@ -26,7 +26,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
     def write(line: str) -> None:
         os.write(writing, line.encode() + b"\n")
 
-    aside = Aside(write, most=100)
+    aside = BackgroundWriter(write, most=100)
     aside.start()
 
     def speak() -> None:
@@ -65,7 +65,7 @@ def test_a_terminal_that_went_away_is_written_to_once() -> None:
         tries.append(line)
         raise BrokenPipeError
 
-    aside = Aside(gone)
+    aside = BackgroundWriter(gone)
     aside.start()
     aside("a")
     for _ in range(10_000):

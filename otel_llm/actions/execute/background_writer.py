@@ -1,4 +1,4 @@
-"""Lines for a terminal, written aside: whoever reads them slowly, or not at all, holds nobody up."""
+"""Write lines for a terminal in a thread: a slow or stopped reader of them holds nothing up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 MOST_LINES: Final = 10_000
 
 
-class Aside:
+class BackgroundWriter:
     """Take lines and write them through `echo` in a thread of its own, in order.
 
     At most `most` lines wait; beyond them lines are left out, and a line says how many. Once writing fails (a closed

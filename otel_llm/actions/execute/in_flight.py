@@ -1,0 +1,74 @@
+"""What is shown of the streams in flight: rows of their facts for the web port, and gauges for `/metrics`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from otel_llm.actions.execute.sinks import key_of
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from otel_llm.actions.execute.sinks import Sinks
+    from otel_llm.evaluate.sink import StreamInFlight
+    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.usage import Meter
+    from otel_llm.readers.rows import Row
+
+SHOWN_STREAMS: Final = 100
+SHOWN_ROWS: Final = 200
+
+
+def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str, Any]:
+    """Return the streams in flight, those closest to starving first, and the last verdicts and decisions."""
+    slots = table.flying()
+    runway_ns = table.runway_ns(slots, now_ns)
+    shown = np.argsort(runway_ns, kind="stable")[:SHOWN_STREAMS]
+    streams = [table.streams[slot] for slot in slots[shown].tolist()]
+    return {
+        "now_unix_nano": now_ns,
+        "in_flight": len(slots),
+        "starving": int((runway_ns < 0).sum()),
+        "streams": [facts_of(stream, now_ns) for stream in streams if stream is not None],
+        "recent": [row() for row in list(sinks.recent)[-SHOWN_ROWS:]],
+        "decisions": list(sinks.recent_decisions)[-SHOWN_ROWS:],
+    }
+
+
+def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
+    """Charge what readers got and waited up to now; return how many streams are in flight and how many readers wait."""
+    for metered in meter.charge_flying():
+        sinks.charged(metered)
+    slots = table.flying()
+    starving = table.runway_ns(slots, now_ns) < 0
+    numbers: Counter[int] = Counter(table.group[slots].tolist())
+    hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())
+    flying = {key_of(table.groups[group]): (number, hungry[group]) for group, number in numbers.items()}
+    return list(sinks.metrics.gauges(flying))
+
+
+def facts_of(stream: StreamInFlight, now_ns: int) -> Row:
+    """Return the in-flight facts of a stream as a JSON-able row, seconds."""
+    facts = stream.stream.at(now_ns + stream.offset_ns)
+    trace_id, span_id, choice = stream.key
+    return {
+        "trace_id": trace_id.hex(),
+        "span_id": span_id.hex(),
+        "choice": choice,
+        "slo_class": stream.slo_class,
+        "model": stream.model,
+        "instance": stream.instance,
+        "measured_at": stream.measured_at,
+        "tokens": facts.tokens,
+        "tokens_read": facts.tokens_read,
+        "age_s": facts.age_ns / 1e9,
+        "ttft_s": None if facts.ttft_ns is None else facts.ttft_ns / 1e9,
+        "gap_s": facts.gap_ns / 1e9,
+        "idle_s": facts.idle_ns / 1e9,
+        "runway_s": facts.runway_ns / 1e9,
+        "fluidity_index": facts.fluidity_index,
+        "ended": stream.ended_ns is not None,
+    }

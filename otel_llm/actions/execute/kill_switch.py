@@ -1,0 +1,42 @@
+"""The kill switch: while its file exists, or while it cannot be seen whether it does, no action is done."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from otel_llm.actions.delivering import NotSent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class KillSwitch:
+    """Look at one file; None: there is no kill switch."""
+
+    path: Path | None = None
+    _killed: bool = False
+
+    def forbidden(self) -> NotSent | None:
+        """Say why nothing may be done now; may wait for the disk."""
+        if self.path is None:
+            return None
+        try:
+            self.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            self._killed = False
+            return None
+        except OSError as problem:
+            return self.killed(f"the kill switch cannot be looked at: {problem.strerror}")
+        return self.killed("the kill switch is there")
+
+    def killed(self, reason: str) -> NotSent:
+        """Return that nothing is done for this reason; it is logged once until the switch is off again."""
+        if not self._killed:
+            log.warning("otel-llm: no action is done: %s (%s)", reason, self.path)
+        self._killed = True
+        return NotSent("shadow", reason)
