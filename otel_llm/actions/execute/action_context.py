@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.evaluate.evaluator import Evaluator
+    from otel_llm.evaluate.first_hand import FirstHand
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.rules.decisions import Decision
@@ -44,6 +45,16 @@ class ActionContext:
             return None if stream is None else stream.resolve().attributes.get(GEN_AI_REQUEST_ID)
 
         return cls(lambda: evaluator.table, evaluator.live.get, request_id)
+
+    @classmethod
+    def of_first_hand(cls, first_hand: FirstHand) -> ActionContext:
+        """Read the streams that a process owns."""
+
+        def request_id(key: StreamKey) -> object:
+            stream = first_hand.streams.get(key)
+            return None if stream is None else stream.identity.attributes.get(GEN_AI_REQUEST_ID)
+
+        return cls(lambda: first_hand.table, first_hand.streams.get, request_id)
 
     def order(self, decision: Decision) -> Order:
         """Return the order that a decision is."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
@@ -66,6 +65,13 @@ class Latency(Protocol):
         """Yield the histogram."""
 
 
+class Records(Protocol):
+    """Where decisions are recorded."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one record; raises OSError or ValueError where it is not."""
+
+
 class Dispatcher(Protocol):
     """Do enforced actions; called in the evaluator's thread, it neither waits nor raises."""
 
@@ -91,7 +97,7 @@ class Sinks:
     clock: Clock
     console: Console
     metrics: UserCounters
-    decisions: DecisionFiles | None
+    decisions: Records | None
     latency: Latency | None = None
     recent: deque[Callable[[], Row]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     recent_decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))

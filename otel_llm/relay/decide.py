@@ -1,0 +1,240 @@
+"""Rules on the relay's own streams, in its event loop: evaluated when something falls due, and acted on.
+
+The recorder tells `first_hand` what happens to streams, and calls `rearm` behind each event. One timer of the loop
+stands for the next instant at which a rule can decide something: nothing polls, and nothing here waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from otel_llm.actions.alerts import Alerts
+from otel_llm.actions.doing import Doing
+from otel_llm.actions.execute.action_context import ActionContext
+from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
+from otel_llm.actions.execute.sinks import Sinks
+from otel_llm.actions.executors import Executors, executors
+from otel_llm.evaluate.first_hand import FirstHand
+from otel_llm.relay.own_actions import OwnActions
+from otel_llm.relay.record_writer import RecordWriter
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.shared.otlp_target import user_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from prometheus_client.core import Metric
+
+    from otel_llm.actions.execute.console import Console
+    from otel_llm.actions.execute.sinks import Latency, UserCounters
+    from otel_llm.actions.settings import Acting
+    from otel_llm.relay.own_actions import Actor, RequestKey
+    from otel_llm.rules.decision_files import DecisionFiles
+    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.shared.clock import Clock
+    from otel_llm.slo.classes import SloClasses
+
+PAUSE_AFTER_BUG_S: Final = 1.0
+"""How long timers rest after one hit a bug of ours: it may be due again at once."""
+log = logging.getLogger(__name__)
+
+
+class DecisionLoop:
+    """Decide and act on the streams that `first_hand` follows; made and used in one thread, that of the loop.
+
+    `clock` counts as the loop's does, in unix ns, and is the recorder's too. `console`: its echo must not wait.
+    `folder`: where alerts keep what a restart needs, if any are configured. `source` names this relay in CloudEvents.
+    """
+
+    def __init__(
+        self,
+        classes: SloClasses,
+        rules: RuleSet,
+        *,
+        clock: Clock,
+        console: Console,
+        metrics: UserCounters,
+        settings: Acting,
+        folder: Path,
+        source: str,
+        decisions: DecisionFiles | None = None,
+        latency: Latency | None = None,
+    ) -> None:
+        self.clock = clock
+        self.alerts = Alerts(settings, folder, clock, source)
+        self.sinks = Sinks(clock, console, metrics, None, alerts=self.alerts, latency=latency)
+        self._writer = None if decisions is None else RecordWriter(decisions, self._not_written)
+        self.sinks.decisions = self._writer
+        self.first_hand = FirstHand(classes, RuleEngine(rules), self.sinks)
+        self.sinks.context = ActionContext.of_first_hand(self.first_hand)
+        self.internal_errors = 0
+        self._settings = settings
+        self._doing: Doing | None = None
+        if executors(settings):
+            found = Executors(settings, source, user_agent(), self.alerts.notify)
+            acting = settings.actions
+            self._doing = Doing(clock.now_ns, found.find, acting.kill_switch, acting.wedge_timeout_s)
+        self._actions: OwnActions | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ns: int | None = None
+        self._stopped = False
+
+    def start(self, actor: Actor) -> None:
+        """Evaluate from now on, in the running loop; `actor` does what the relay does itself."""
+        self._loop = asyncio.get_running_loop()
+        acting = self._settings.actions
+        self._actions = self.sinks.dispatcher = OwnActions(
+            actor,
+            self.clock,
+            self._refuted,
+            others=self._doing,
+            kill_switch=acting.kill_switch,
+            wedge_timeout_s=acting.wedge_timeout_s,
+        )
+        self.sinks.later = self._later
+        self.alerts.start()
+        if self._doing is not None:
+            self._doing.start()
+        self.rearm()
+
+    def rearm(self) -> None:
+        """Have the timer stand for what falls due next; O(1) where that is no earlier than before."""
+        due_ns = self.first_hand.next_timer()
+        # A timer that is too early stays: it is cheaper to be woken for nothing once than to set it anew each time.
+        if (
+            self._loop is None
+            or self._stopped
+            or due_ns is None
+            or (self._armed_ns is not None and self._armed_ns <= due_ns)
+        ):
+            return
+        self._arm(due_ns, max(0, due_ns - self.clock.now_ns()) / 1e9)
+
+    def reload(self, classes: SloClasses, rules: RuleSet) -> None:
+        """Judge by these classes and decide by these rules from now on, streams in flight too."""
+        self.first_hand.reload(classes, rules, self.clock.now_ns())
+        self.rearm()
+
+    async def stop(self, grace_s: float) -> None:
+        """Evaluate no more; wait for open actions, record what became of them, and close the files."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._stopped = True
+        if self._actions is not None:
+            await self._actions.stop(grace_s / 2)
+        await asyncio.to_thread(self._close, grace_s / 2)
+        self._loop = None
+
+    # What the web port shows.
+
+    def families(self, now_ns: int) -> list[Metric]:
+        """Return what readers felt and what rules decided, as of now."""
+        self._guard(lambda: self.first_hand.advance(now_ns))
+        sinks = self.sinks
+        gauges = gauges_in_flight(self.first_hand.table, self.first_hand.meter, sinks, now_ns)
+        latency = () if sinks.latency is None else sinks.latency.families()
+        self.rearm()
+        return [*sinks.metrics.families(), *gauges, *self._own_families(), *latency]
+
+    def streams(self, now_ns: int, more: Mapping[RequestKey, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+        """Return the streams in flight, those closest to starving first, and the last verdicts and decisions.
+
+        `more`: by request, what is shown of each of its streams beside.
+        """
+        found = streams_in_flight(self.first_hand.table, self.sinks, now_ns)
+        for row in found["streams"]:
+            row.update((more or {}).get((bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"])), {}))
+        return {**found, "judged": self.first_hand.counts["judged"]}
+
+    def counts(self) -> dict[str, int]:
+        """Return counts by name: of streams, decisions, actions and alerts."""
+        return {
+            **self.first_hand.counts,
+            **({} if self._actions is None else self._actions.counts()),
+            **self.alerts.counts(),
+            "decisions": self.sinks.decided_count,
+            "unwritten": self.sinks.unwritten,
+            "internal_errors": self.internal_errors,
+            "in_flight": len(self.first_hand.streams),
+        }
+
+    def _own_families(self) -> Iterator[Metric]:
+        counts = self.counts()
+        for name, words in _COUNTERS:
+            family = CounterMetricFamily(f"otel_llm_relay_{name}", words)
+            family.add_metric((), counts.get(name, 0))
+            yield family
+        done = CounterMetricFamily(
+            "otel_llm_relay_actions", "Enforced actions settled, by outcome.", labels=["outcome"]
+        )
+        for outcome, number in sorted(({} if self._actions is None else self._actions.outcomes).items()):
+            done.add_metric([outcome], number)
+        yield done
+        flying = GaugeMetricFamily("otel_llm_relay_actions_open", "Enforced actions that are not settled.")
+        flying.add_metric((), counts.get("actions_open", 0))
+        yield flying
+
+    # Inner parts.
+
+    def _arm(self, due_ns: int, delay_s: float) -> None:
+        assert self._loop is not None  # noqa: S101
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ns = due_ns
+        self._timer = self._loop.call_at(self._loop.time() + delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._armed_ns = None
+        now_ns = self.clock.now_ns()
+        if self._guard(lambda: self.first_hand.advance(now_ns)):
+            self.rearm()
+        else:
+            self._arm(now_ns, PAUSE_AFTER_BUG_S)
+
+    def _refuted(self, decision: Decision) -> None:
+        """Have the rule try again what was refuted."""
+        self.first_hand.refuted(decision, self.clock.now_ns())
+        self.rearm()
+
+    def _not_written(self, problem: OSError | ValueError) -> None:
+        """Count a record that could not be written; called in the writer's thread."""
+        self._later(lambda: self.sinks.not_written("decisions", problem))
+
+    def _later(self, step: Callable[[], None]) -> None:
+        """Run something in the loop; safe from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(step)
+
+    def _guard(self, step: Callable[[], None]) -> bool:
+        """Keep the relay up when a bug of ours is hit: logged once with its traceback, always counted."""
+        try:
+            step()
+        except Exception:  # a bug of ours must not stop the streams
+            if not self.internal_errors:
+                log.exception("otel-llm: rules could not be evaluated")
+            self.internal_errors += 1
+            return False
+        return True
+
+    def _close(self, grace_s: float) -> None:
+        self.alerts.stop(grace_s)
+        if self._writer is not None:
+            self._writer.close()
+
+
+_COUNTERS: Final = (
+    ("decisions", "Decisions of rules."),
+    ("unwritten", "Decision records that could not be written."),
+    ("judged", "Streams judged."),
+    ("skewed_tokens", "Tokens recorded before the commit."),
+    ("unknown_slo_class", "Streams that name a class that is not there."),
+    ("folded_groups", "Instances and classes that rules know as `other`."),
+    ("internal_errors", "Evaluations of rules that hit a bug."),
+)

@@ -1,0 +1,289 @@
+"""Do what rules decide: the relay's own actors for its streams and backends, everything else by those of the settings.
+
+All of it runs in the event loop. `take` never calls the actor itself: rules decide in the middle of an update of a
+stream, and what an actor does updates streams. Each action is settled exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+
+from otel_llm.actions.doing import Settled
+from otel_llm.actions.execute.kill_switch import KillSwitch
+from otel_llm.rules.decisions import ComparedInstance, Migration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from otel_llm.actions.delivering import NotSent
+    from otel_llm.actions.doing import Doing
+    from otel_llm.actions.events import Order
+    from otel_llm.rules.decisions import Decision, Outcome
+    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.shared.clock import Clock
+
+RequestKey = tuple[bytes, bytes]
+"""Trace id and span id of a request: all its choices share them."""
+Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
+"""Takes an action's outcome, a line of detail, and what its record says beside: of a migration `from`, `to`,
+`tokens_carried`, `gap_seconds`, and `candidates`, rows of instance, score and reason."""
+KILL_SWITCH_TIMEOUT_S: Final = 1.0
+"""A disk that does not answer for so long counts as a kill switch that is there."""
+MOST_OPEN: Final = 10_000
+"""Actions open at one time; without a budget in the rules there may be one for every stream."""
+_OWN: Final = frozenset({"migrate", "abort", "drain"})
+_ONE_A_REQUEST: Final = frozenset({"migrate", "abort"})
+_ONE_AN_INSTANCE: Final = frozenset({"abort", "drain", "scale"})
+_Held: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
+log = logging.getLogger(__name__)
+
+
+class Actor(Protocol):
+    """Act on the requests and backends of the relay; `settle` is called once, now or later, in the loop."""
+
+    def migrate(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+        """Move a request's stream to another backend."""
+
+    def abort(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+        """End a request's stream."""
+
+    def drain(self, instance: str, decision: Decision, settle: Settle) -> None:
+        """Send a backend no new streams."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """An action that is not settled; `held`: what no other action may be open for meanwhile."""
+
+    order: Order
+    settled: Callable[[Settled], None]
+    held: tuple[_Held, ...]
+    begun: bool = False
+
+
+class OwnActions:
+    """See the module; made in the running loop.
+
+    `others` does what the actor does not: it has threads of its own. `kill_switch`: nothing is begun while this file is
+    there. `refuted` is told of migrations that were refuted, once they are recorded.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        clock: Clock,
+        refuted: Callable[[Decision], None],
+        *,
+        others: Doing | None = None,
+        kill_switch: Path | None = None,
+        wedge_timeout_s: float = 10.0,
+    ) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._actor = actor
+        self._clock = clock
+        self._refuted = refuted
+        self._others = others
+        self._kill_switch = KillSwitch(kill_switch)
+        self._wedge_timeout_s = wedge_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._disk = ThreadPoolExecutor(1, "otel-llm-kill-switch")
+        self._open: dict[str, _Open] = {}
+        self._unsent: dict[str, _Open] = {}
+        """Those of the actor that it was not asked for yet."""
+        self._busy: dict[_Held, str] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._none_open = asyncio.Event()
+        self._stopping = False
+
+    # What the sinks call.
+
+    def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
+        """Do an order; `settled` is called once, in the loop: now, if it is refused, else later."""
+        try:
+            refused = self._take(order, settled)
+        except Exception as bug:  # a bug of ours must not stop the evaluation
+            log.exception("otel-llm: an action could not be begun")
+            refused = Settled("failed", f"a bug of ours: {type(bug).__name__}")
+        if refused is not None:
+            self.outcomes[refused.outcome] += 1
+            settled(refused)
+
+    def over(self, decision: Decision) -> None:
+        """Withdraw what a firing that has ended began and what was not sent."""
+        firing = (decision.rule_hash, decision.subject)
+        for one in list(self._unsent.values()):
+            if (one.order.decision.rule_hash, one.order.decision.subject) == firing:
+                self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"))
+        if self._others is not None:
+            self._others.over(decision)
+
+    def ended(self, stream: StreamKey, outcome: str) -> None:
+        """Withdraw what is about a stream that has ended and was not sent; expect the rest to be settled soon."""
+        for one in list(self._unsent.values()):
+            if one.order.decision.stream == stream:
+                self._settle(one, Settled("ended", "withdrawn: the stream ended first"))
+        open_id = self._busy.get(("request", stream[:2]))
+        if open_id is not None:
+            self._loop.call_later(self._wedge_timeout_s, self._give_up, self._open[open_id])
+        if self._others is not None:
+            self._others.ended(stream, outcome)
+
+    # What the service calls.
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of actions so far, and how many are open."""
+        return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._open)}
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing more; wait for what is open, and settle what is left then."""
+        self._stopping = True
+        waiting = [self._loop.create_task(self._wait_for_none(grace_s))]
+        if self._others is not None:
+            waiting.append(self._loop.create_task(asyncio.to_thread(self._others.stop, grace_s)))
+        await asyncio.wait(waiting)
+        for one in list(self._open.values()):
+            self._settle(one, Settled("unconfirmed" if one.begun else "expired", "the relay stopped"))
+        if self._sending is not None:
+            self._sending.cancel()
+        self._disk.shutdown(wait=False)
+
+    # From the decision to the actor.
+
+    def _take(self, order: Order, settled: Callable[[Settled], None]) -> Settled | None:
+        if self._stopping:
+            return Settled("expired", "the relay is stopping")
+        if order.verb == "preempt":
+            return Settled("failed", "this version of the relay pauses no streams")
+        others = self._others if order.verb not in _OWN or self._is_configured(order) else None
+        if others is None and order.verb not in _OWN:
+            return Settled("failed", f"nothing is configured that does `{order.verb}`")
+        if order.id in self._open:
+            return Settled("failed", "this very action is open already")
+        if len(self._open) >= MOST_OPEN:
+            return Settled("failed", f"{MOST_OPEN} actions are open")
+        held = tuple(_held(order))
+        for name in held:
+            if (other := self._busy.get(name)) is not None:
+                return Settled("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
+        one = self._open[order.id] = _Open(order, settled, held)
+        self._busy.update(dict.fromkeys(held, order.id))
+        self._none_open.clear()
+        if others is not None:
+            one.begun = True
+            others.take(order, lambda how: self._in_loop(one, how))
+        else:
+            self._unsent[order.id] = one
+            if self._sending is None:
+                self._sending = self._loop.create_task(self._send())
+        return None
+
+    def _is_configured(self, order: Order) -> bool:
+        """Tell whether the settings name a router that drains this instance; the relay itself ends its streams."""
+        return order.verb == "drain" and self._others is not None and not isinstance(self._others.find(order), str)
+
+    async def _send(self) -> None:
+        """Look at the kill switch, once for all actions that were decided before the look; begin what may be begun."""
+        try:
+            while self._unsent:
+                due = list(self._unsent.values())
+                not_sent = await self._forbidden()
+                for one in due:
+                    if self._unsent.pop(one.order.id, None) is one:
+                        self._begin(one, not_sent)
+        finally:
+            self._sending = None
+
+    async def _forbidden(self) -> NotSent | None:
+        if self._kill_switch.path is None:
+            return None
+        look = self._loop.run_in_executor(self._disk, self._kill_switch.forbidden)
+        done, _ = await asyncio.wait({look}, timeout=KILL_SWITCH_TIMEOUT_S)
+        if done:
+            return look.result()
+        look.cancel()
+        return self._kill_switch.killed("the kill switch cannot be looked at: the disk does not answer")
+
+    def _begin(self, one: _Open, not_sent: NotSent | None) -> None:
+        order, decision = one.order, one.order.decision
+        late_ns = self._clock.now_ns() - order.expires_ns
+        if not_sent is not None:
+            self._settle(one, Settled(not_sent.outcome, not_sent.detail))
+            return
+        if late_ns >= 0:
+            self._settle(one, Settled("expired", f"its time to live was over {late_ns / 1e6:.0f} ms ago"))
+            return
+        one.begun = True
+
+        def settle(outcome: str, detail: str, facts: Mapping[str, Any]) -> None:
+            self._settle(one, Settled(cast("Outcome", outcome), detail, migration=_migration(facts)))
+
+        try:
+            if order.verb == "drain":
+                self._actor.drain(order.instance, decision, settle)
+            else:
+                assert decision.stream is not None  # noqa: S101  rules of other scopes cannot have these verbs
+                act = self._actor.migrate if order.verb == "migrate" else self._actor.abort
+                act(decision.stream[:2], decision, settle)
+        except Exception as bug:  # a bug of ours must not stop the other actions
+            log.exception("otel-llm: an action could not be done")
+            self._settle(one, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
+
+    # From the actor to the record.
+
+    def _in_loop(self, one: _Open, how: Settled) -> None:
+        """Settle from any thread."""
+        self._loop.call_soon_threadsafe(self._settle, one, how)
+
+    def _settle(self, one: _Open, how: Settled) -> None:
+        """Settle an action, once; raises nothing: an actor calls it in the middle of its own work."""
+        if self._open.get(one.order.id) is not one:
+            return
+        del self._open[one.order.id]
+        self._unsent.pop(one.order.id, None)
+        for name in one.held:
+            del self._busy[name]
+        if not self._open:
+            self._none_open.set()
+        self.outcomes[how.outcome] += 1
+        try:
+            one.settled(how)
+            if how.outcome == "refuted" and one.begun and one.order.verb == "migrate":
+                self._refuted(one.order.decision)
+        except Exception:  # a bug of ours must not stop the stream that it is about
+            log.exception("otel-llm: the outcome of an action could not be recorded")
+
+    def _give_up(self, one: _Open) -> None:
+        waited = f"the stream has ended, and its outcome was not known {self._wedge_timeout_s:g} s later"
+        self._settle(one, Settled("unconfirmed", waited))
+
+    async def _wait_for_none(self, grace_s: float) -> None:
+        if self._open:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._none_open.wait(), grace_s)
+
+
+def _held(order: Order) -> Iterator[_Held]:
+    """Yield what no other action may be open for: its request, its instance."""
+    stream = order.decision.stream
+    if stream is not None and order.verb in _ONE_A_REQUEST:
+        yield "request", stream[:2]
+    if order.instance and order.verb in _ONE_AN_INSTANCE:
+        yield "instance", order.instance
+
+
+def _migration(facts: Mapping[str, Any]) -> Migration | None:
+    """Return how a migration went; None for one that did not begin, and for other actions."""
+    if "from" not in facts:
+        return None
+    compared = [
+        ComparedInstance(str(one["instance"]), one["score"], str(one.get("reason", "")))
+        for one in facts.get("candidates", ())
+    ]
+    return Migration(facts["from"], facts.get("to"), facts.get("tokens_carried"), facts.get("gap_seconds"), compared)

@@ -1,0 +1,49 @@
+"""Write decision records in a thread: a slow disk does not hold up the streams."""
+
+from __future__ import annotations
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.rules.decision_files import DecisionFiles
+
+MOST_WAITING: Final = 10_000
+
+
+class RecordWriter:
+    """Write records to decision files, in order; `failed` takes what went wrong with one, in the writer's thread."""
+
+    def __init__(
+        self, files: DecisionFiles, failed: Callable[[OSError | ValueError], None], most: int = MOST_WAITING
+    ) -> None:
+        self._files = files
+        self._failed = failed
+        self._most = most
+        self._thread = ThreadPoolExecutor(1, "otel-llm-decisions")
+        self._taken = 0
+        self._written = 0
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Take a record; never waits. Raises OSError where too many wait, and it is not written then."""
+        if self._taken - self._written >= self._most:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        self._taken += 1
+        self._thread.submit(self._write, record)
+
+    def close(self) -> None:
+        """Write what waits, and close the files; waits for the disk."""
+        self._thread.shutdown()
+        self._files.close()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        try:
+            self._files.write(record)
+        except (OSError, ValueError) as problem:
+            self._failed(problem)
+        finally:
+            self._written += 1
