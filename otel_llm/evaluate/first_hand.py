@@ -212,6 +212,11 @@ class FirstHand:
             self._table.release(stream.slot, None)
         return verdict
 
+    def refuted(self, decision: Decision, now_ns: int) -> None:
+        """Have an action tried again that was given up since its stream had gone on; see `RuleEngine.refuted`."""
+        if self.rules.refuted(decision, now_ns):
+            self._next_ns = min(self._next_ns, self._earliest())
+
     # Time.
 
     def advance(self, now_ns: int) -> None:
