@@ -107,10 +107,10 @@ class Acting:
         False for one that was given back already, and for one of a rule that is not in this set.
         """
         rule = next((rule for rule in self._set.rules if rule.hash == decision.rule_hash), None)
-        if rule is None or decision.place is None or decision.mode != "enforce" or not all(decision.budget.values()):
+        if rule is None or decision.place is None or decision.action == "alert" or decision.mode != "enforce":
             return False
         name, given = (decision.key, decision.place), self._refuted.setdefault(request, set())
-        if decision.outcome == "only_if" or name in given:
+        if decision.outcome == "only_if" or not all(decision.budget.values()) or name in given:
             return False
         given.add(name)
         self._budgets[rule.name][decision.place].give_back(request)

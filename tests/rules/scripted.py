@@ -162,12 +162,12 @@ def flushed(
     return segments
 
 
-def ruleset(text: str) -> RuleSet:
-    """Load rules from the text of a file."""
+def ruleset(text: str, executors: Iterable[str] = ()) -> RuleSet:
+    """Load rules from the text of a file; `executors`: verbs that may be enforced."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rules.yaml"
         file.write_text(text)
-        return load_rules([file])
+        return load_rules([file], frozenset(executors))
 
 
 def one_rule(when: str, **settings: str) -> RuleSet:
