@@ -35,13 +35,14 @@ _AFTER_FIRST_TOKEN: Final[Mapping[str, tuple[float, float]]] = {
     "fact_age_seconds": (0.0, _SOON_S),
 }
 """The facts of a healthy stream then, but for its runway, from which to which number."""
+_MISSING_THEN: Final = "rate_tokens_per_second"
 _EVER_LONGER: Final = (1e9, float("inf"))
 
 
 def runway_lints(placed: Placed) -> Iterator[Complaint]:
     """Find a condition that holds right after the first token of every stream of a class, since its runway is short."""
     rule = placed.rule
-    if rule.scope != "stream" or _RUNWAY not in rule.when.facts:
+    if rule.scope != "stream" or _RUNWAY not in rule.when.facts or _MISSING_THEN in rule.when.facts:
         return
     node = tree(rule.when)
     for name, read_s in _classes(placed):
@@ -74,7 +75,7 @@ def _held(placed: Placed, node: Typed, slo_class: str, runway_s: tuple[float, fl
         narrowed = values
         if isinstance(values, Span) and limits is not None:
             found = values.meet(Span(*limits, whole=values.whole))
-            if found is None:  # a fact that is missing until more tokens have come
+            if found is None:
                 return []
             narrowed = found
         elif isinstance(values, Choice) and fact == "slo_class":

@@ -18,6 +18,7 @@ from otel_llm.rules.cell import Cell, is_asleep, next_due_ns
 from otel_llm.rules.facts import STREAM_FACTS
 from otel_llm.rules.linear import first_exceeding_ns, first_reaching_ns
 from otel_llm.rules.machine import State
+from otel_llm.rules.retry import Retry
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.sieve import AT_WORK, CALM, OPEN, SETTLED, Sieve, state_of
 from otel_llm.rules.sieve_facts import ALWAYS, NEVER, Columns, Given
@@ -263,6 +264,7 @@ def test_a_firing_that_can_still_be_refuted_is_not_settled() -> None:
     assert state_of(firing) == SETTLED
     assert state_of(replace(firing, flip_tokens=3)) == OPEN
     assert state_of(replace(firing, missing=True)) == AT_WORK
+    assert state_of(replace(firing, retries={0: Retry(0)})) == AT_WORK
     assert state_of(replace(cell, state=State.PENDING)) == AT_WORK
 
 
