@@ -36,7 +36,9 @@ _AFTER_FIRST_TOKEN: Final[Mapping[str, tuple[float, float]]] = {
 }
 """The facts of a healthy stream then, but for its runway, from which to which number."""
 _MISSING_THEN: Final = "rate_tokens_per_second"
-_EVER_LONGER: Final = (1e9, float("inf"))
+"""Missing until the second token, and with it any condition that uses it."""
+_LONG_S: Final = (1e9, float("inf"))
+"""Runways of which none is short: a condition that holds for them too has no threshold there."""
 
 
 def runway_lints(placed: Placed) -> Iterator[Complaint]:
@@ -46,12 +48,12 @@ def runway_lints(placed: Placed) -> Iterator[Complaint]:
         return
     node = tree(rule.when)
     for name, read_s in _classes(placed):
-        low_s, high_s = read_s - _INSTANT_S, read_s
-        if not _held(placed, node, name, (low_s, low_s)) or _held(placed, node, name, _EVER_LONGER):
+        left_s = read_s - _INSTANT_S
+        if not _held(placed, node, name, (left_s, left_s)) or _held(placed, node, name, _LONG_S):
             continue
-        threshold = extent(_RUNWAY, _held(placed, node, name, (low_s, float("inf"))))
-        # At twice the reading speed a second of reading time comes with each second.
-        if threshold is None or rule.for_ns / 1e9 > max(0.0, threshold.high - high_s):
+        threshold = extent(_RUNWAY, _held(placed, node, name, (left_s, float("inf"))))
+        # At twice the reading speed the runway grows by a second each second.
+        if threshold is None or rule.for_ns / 1e9 > max(0.0, threshold.high - read_s):
             continue
         message = f"a stream of class {name} has {read_s:.3g} s of text right after its first token, however healthy"
         cause = next((part for part in parts(node) for fact, _ in with_literals(part) if fact.name == _RUNWAY), node)
