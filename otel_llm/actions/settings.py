@@ -92,6 +92,27 @@ class ActionSettings:
     """How long an action that was not confirmed keeps others off the same instance."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionSettings:
+    """The files of decision records (`--decisions`)."""
+
+    file_bytes: int = 64 * 2**20
+    """A file is closed before it would be longer."""
+    retain_bytes: int | None = None
+    """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The labels of `/metrics`; a value that is not listed counts as `other`."""
+
+    instance_label: bool = False
+    """Whether `instance` is a label (a fleet of known size)."""
+    models: tuple[str, ...] | None = None
+    """None: whatever comes, up to the metrics' own bound."""
+    instances: tuple[str, ...] | None = None
+
+
 class Acting(Protocol):
     """The settings that alerts and actions need; those of the collector are such."""
 

@@ -19,10 +19,8 @@ from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.signals import Signals, exit_now
-from otel_llm.collector.address import parse_address
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
-from otel_llm.collector.doors_files import allow_open_files
 from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
@@ -31,6 +29,8 @@ from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
+from otel_llm.shared.web.address import parse_address
+from otel_llm.shared.web.open_files import allow_open_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,12 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Receiver
+from otel_llm.actions.settings import (
+    ActionSettings,
+    AlertmanagerSettings,
+    AlertSettings,
+    DecisionSettings,
+    MetricsSettings,
+    Receiver,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from otel_llm.shared.otlp_target import OtlpTarget
+    from otel_llm.shared.web.settings import Auth, Tls
 
 MIB = 2**20
 
@@ -61,47 +67,6 @@ class JournalSettings:
     """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
     retain_s: float | None = None
     """Delete closed files older than this; None keeps them."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionSettings:
-    """The files of decision records (`--decisions`)."""
-
-    file_bytes: int = 64 * MIB
-    """A file is closed before it would be longer."""
-    retain_bytes: int | None = None
-    """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSettings:
-    """The labels of `/metrics`; a value that is not listed counts as `other`."""
-
-    instance_label: bool = False
-    """Whether `instance` is a label (a fleet of known size)."""
-    models: tuple[str, ...] | None = None
-    """None: whatever comes, up to the metrics' own bound."""
-    instances: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files; with `client_ca` clients must show a certificate that it signed (mTLS)."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-    web: Literal["same", "server", "none"] = "same"
-    """The web port: as the doors are; with our certificate and without one of the client; or in the clear."""
-
-
-@dataclass(frozen=True, slots=True)
-class Auth:
-    """Bearer tokens, one a line, of which every export must bring one."""
-
-    tokens_file: Path
-    web: Literal["token", "open"] = "token"
-    """Whether the web port asks for one too; `/healthz` and `/readyz` never do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from otel_llm.collector import config
-from otel_llm.collector.config_acting import (
+from otel_llm.actions.config.acting import (
     ActionsShape,
     AlertmanagerShape,
     AlertsShape,
@@ -19,12 +18,18 @@ from otel_llm.collector.config_acting import (
     build_alerts,
     build_receivers,
 )
-from otel_llm.collector.config_target import Duration, FileName, TargetShape, at, target
-from otel_llm.collector.errors import TlsFileError
-from otel_llm.collector.tls import Certificates
+from otel_llm.actions.config.service import (
+    AuthShape,
+    DecisionsShape,
+    MetricsShape,
+    TlsShape,
+    build_auth,
+    build_tls,
+)
+from otel_llm.actions.config.target import Duration, TargetShape, target
+from otel_llm.collector import config
 from otel_llm.rules.refusals import StrictModel, refusals, wrong
-from otel_llm.rules.yamlfile import UnreadableConfigError, load_yaml
-from otel_llm.shared.secret_files import read_tokens
+from otel_llm.rules.yamlfile import load_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
 _MIB: Final = config.MIB
 _LIMITS: Final = config.Limits()
 _JOURNAL: Final = config.JournalSettings()
-_DECISIONS: Final = config.DecisionSettings()
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
 
 
@@ -100,39 +104,6 @@ class _Journal(StrictModel):
         )
 
 
-class _Decisions(StrictModel):
-    file_bytes: Annotated[int, Field(ge=4096, le=2**40)] = _DECISIONS.file_bytes
-    retain_bytes: Annotated[int, Field(ge=4096)] | None = None
-
-    def build(self) -> config.DecisionSettings:
-        return config.DecisionSettings(self.file_bytes, self.retain_bytes)
-
-
-class _Metrics(StrictModel):
-    instance_label: bool = False
-    models: _LabelValues | None = None
-    instances: _LabelValues | None = None
-
-    def build(self) -> config.MetricsSettings:
-        return config.MetricsSettings(
-            self.instance_label,
-            None if self.models is None else tuple(self.models),
-            None if self.instances is None else tuple(self.instances),
-        )
-
-
-class _Tls(StrictModel):
-    certificate: FileName
-    key: FileName
-    client_ca: FileName | None = None
-    web: Literal["same", "server", "none"] = "same"
-
-
-class _Auth(StrictModel):
-    tokens_file: FileName
-    web: Literal["token", "open"] = "token"
-
-
 class _Cors(StrictModel):
     origins: list[Annotated[str, AfterValidator(_origin)]]
 
@@ -154,10 +125,10 @@ class _File(StrictModel):
     version: Literal[1]
     limits: _Limits = Field(default_factory=_Limits)
     journal: _Journal = Field(default_factory=_Journal)
-    decisions: _Decisions = Field(default_factory=_Decisions)
-    metrics: _Metrics = Field(default_factory=_Metrics)
-    tls: _Tls | None = None
-    auth: _Auth | None = None
+    decisions: DecisionsShape = Field(default_factory=DecisionsShape)
+    metrics: MetricsShape = Field(default_factory=MetricsShape)
+    tls: TlsShape | None = None
+    auth: AuthShape | None = None
     cors: _Cors = Field(default_factory=lambda: _Cors(origins=[]))
     web: _Web = Field(default_factory=_Web)
     forward: TargetShape | None = None
@@ -190,8 +161,8 @@ def load_settings(path: Path | None) -> config.Settings:
         journal=model.journal.build(),
         decisions=model.decisions.build(),
         metrics=model.metrics.build(),
-        tls=None if model.tls is None else _tls(file, folder, model.tls),
-        auth=None if model.auth is None else _auth(file, folder, model.auth),
+        tls=None if model.tls is None else build_tls(file, folder, model.tls),
+        auth=None if model.auth is None else build_auth(file, folder, model.auth),
         cors_origins=frozenset(model.cors.origins),
         web_hosts=frozenset(model.web.hosts),
         forward=None if model.forward is None else _forward(file, folder, model.forward),
@@ -202,25 +173,6 @@ def load_settings(path: Path | None) -> config.Settings:
         alerts=build_alerts(file, folder, model.alerts, receivers),
         actions=build_actions(file, folder, model.actions),
     )
-
-
-def _tls(file: YamlFile, folder: Path, section: _Tls) -> config.Tls:
-    ca = None if section.client_ca is None else folder / section.client_ca
-    made = config.Tls(folder / section.certificate, folder / section.key, ca, section.web)
-    try:
-        Certificates(made)
-    except TlsFileError as error:
-        raise file.refuse(("tls", error.key), str(error)) from None
-    return made
-
-
-def _auth(file: YamlFile, folder: Path, section: _Auth) -> config.Auth:
-    made = config.Auth(folder / section.tokens_file, section.web)
-    try:
-        read_tokens(made.tokens_file)
-    except UnreadableConfigError as error:
-        raise at(file, ("auth", "tokens_file"), error) from None
-    return made
 
 
 def _forward(file: YamlFile, folder: Path, section: TargetShape) -> config.ForwardSettings:

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from otel_llm.collector.doors_exposure import exposure
-from otel_llm.collector.doors_guard import Guard, names_of
 from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.doors_web import web_app
 from otel_llm.collector.front import GrpcFront
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
-from otel_llm.collector.tls import Certificates
-from otel_llm.collector.tokens import Tokens
+from otel_llm.shared.web.guard import Guard, names_of
+from otel_llm.shared.web.tls import Certificates
+from otel_llm.shared.web.tokens import Tokens
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from otel_llm.collector.address import Address
     from otel_llm.collector.config import Settings
     from otel_llm.collector.web import Web
     from otel_llm.shared.clock import Clock
+    from otel_llm.shared.web.address import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.doors_guard import is_loopback
 from otel_llm.shared.secret_files import exposed
+from otel_llm.shared.web.guard import is_loopback
 
 if TYPE_CHECKING:
-    from otel_llm.collector.address import Address
     from otel_llm.collector.config import Settings
+    from otel_llm.shared.web.address import Address
 
 
 def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> list[str]:

@@ -6,10 +6,12 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.errors import ANSWERS, BusyError, JournalError, RefusalError, UnavailableError, answer
+from otel_llm.collector.errors import ANSWERS, BusyError, JournalError, UnavailableError, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from otel_llm.shared.errors import RefusalError
 
 NOT_RECEIVED: Final = "not_received"
 """A message that did not come, or not whole: its sender went away, or gave up; over gRPC also one that is too large,

@@ -12,14 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_llm.collector.errors import RefusalError, answer, challenge
+from otel_llm.collector.errors import answer, challenge
+from otel_llm.shared.errors import RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
 
-    from otel_llm.collector.doors_guard import Guard
+    from otel_llm.shared.web.guard import Guard
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})

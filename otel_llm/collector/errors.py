@@ -17,7 +17,7 @@
        |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
        `- InternalError              ours, permanent: a bug; sending it again would not help
 
-The first two stand in `otel_llm.shared.errors`.
+Those that every port of ours has stand in `otel_llm.shared.errors`.
 
 `ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
 UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
@@ -34,40 +34,16 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from otel_llm.readers.records import DecodeError
-from otel_llm.shared.errors import CollectorError, StartError
-
-
-class AddressError(StartError):
-    """Say that a door cannot listen where it was told to."""
-
-
-class TlsFileError(StartError):
-    """Say that a PEM file cannot be used; `key` is its key in the settings file."""
-
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(message)
-        self.key = key
+from otel_llm.shared.errors import (
+    ForbiddenError,
+    RefusalError,
+    StartError,
+    UnauthenticatedError,
+)
 
 
 class JournalInUseError(StartError):
     """Say that another process has this journal."""
-
-
-class RefusalError(CollectorError):
-    """Refuse one export; the message goes to the client, so it holds nothing of ours (no paths, no internals)."""
-
-    retry_after_s: int = 0
-    """When the client may try again; 0: it need not."""
-    counted: bool = False
-    """Whether whoever raised it has counted it."""
-
-
-class UnauthenticatedError(RefusalError):
-    """Say that an export, or a question, brings no token that we know; what it brought is never repeated."""
-
-
-class ForbiddenError(RefusalError):
-    """Say that a page of this origin may not post here, or that we do not answer under this name."""
 
 
 class BadRequestError(RefusalError):

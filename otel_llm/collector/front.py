@@ -13,9 +13,8 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.collector.address import Address
 from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.errors import AddressError, InternalError, as_refusal
+from otel_llm.collector.errors import InternalError, as_refusal
 from otel_llm.collector.front_ring import Ring
 from otel_llm.collector.front_wire import (
     HERE,
@@ -30,16 +29,17 @@ from otel_llm.collector.front_wire import (
     write_all,
 )
 from otel_llm.collector.inbox import QUEUED_BYTES, Export
-from otel_llm.shared.errors import StartError
+from otel_llm.shared.errors import AddressError, StartError
+from otel_llm.shared.web.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
     from otel_llm.collector.config import Limits
-    from otel_llm.collector.tls import Certificates
-    from otel_llm.collector.tokens import KnownTokens
     from otel_llm.shared.clock import Clock
+    from otel_llm.shared.web.tls import Certificates
+    from otel_llm.shared.web.tokens import KnownTokens
 
 log = logging.getLogger(__name__)
 

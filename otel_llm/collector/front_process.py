@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.errors import BusyError, RefusalError, UnavailableError
+from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.front_wire import (
     DOWN,
     HERE,
@@ -30,15 +30,15 @@ from otel_llm.collector.front_wire import (
 )
 from otel_llm.collector.grpc_server import GrpcCertificates, GrpcReceiver
 from otel_llm.collector.one_core import MOVE_S, OneCore
-from otel_llm.collector.tokens import KnownTokens
-from otel_llm.shared.errors import StartError
+from otel_llm.shared.errors import RefusalError, StartError
+from otel_llm.shared.web.tokens import KnownTokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
     from otel_llm.collector.front_wire import Known, Opening
-    from otel_llm.collector.tls import Pem
+    from otel_llm.shared.web.tls import Pem
 
 
 @dataclass(slots=True)

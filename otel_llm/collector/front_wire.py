@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.doors_refused import REASONS
-from otel_llm.collector.errors import ANSWERS, RefusalError
+from otel_llm.collector.errors import ANSWERS
 from otel_llm.collector.front_ring import RING_BYTES, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from otel_llm.collector.address import Address
     from otel_llm.collector.config import Limits
-    from otel_llm.collector.tls import Pem
+    from otel_llm.shared.errors import RefusalError
+    from otel_llm.shared.web.address import Address
+    from otel_llm.shared.web.tls import Pem
 
     Known: TypeAlias = tuple[bytes, tuple[bytes, ...]]
     """A key, and the digests of tokens under it."""

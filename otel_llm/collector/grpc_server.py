@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from otel_llm.collector.address import Address, listen, refused_address
 from otel_llm.collector.config import Limits
 from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import (
     BadRequestError,
     BusyError,
     InternalError,
-    RefusalError,
     TooSlowError,
     UnsupportedContentError,
     answer,
@@ -31,13 +29,15 @@ from otel_llm.collector.errors import (
     status,
 )
 from otel_llm.collector.grpc_patience import MessagePatience, Waiting
+from otel_llm.shared.errors import RefusalError
+from otel_llm.shared.web.address import Address, listen, refused_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from otel_llm.collector.tls import Pem
-    from otel_llm.collector.tokens import KnownTokens
+    from otel_llm.shared.web.tls import Pem
+    from otel_llm.shared.web.tokens import KnownTokens
 
     _Handler = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
 

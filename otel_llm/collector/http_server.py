@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from otel_llm.collector.address import Address, listen
 from otel_llm.collector.config import Limits
 from otel_llm.collector.doors_accept import Acceptor
 from otel_llm.collector.doors_connection import Connection, Patience
+from otel_llm.shared.web.address import Address, listen
 
 if TYPE_CHECKING:
     import socket

@@ -28,9 +28,7 @@ from otel_llm.collector.doors_cors import Cors
 from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import (
     BadRequestError,
-    ForbiddenError,
     InternalError,
-    RefusalError,
     TooLargeError,
     TooSlowError,
     UnsupportedContentError,
@@ -40,6 +38,7 @@ from otel_llm.collector.errors import (
     status,
 )
 from otel_llm.readers.otlp_json import parse_json
+from otel_llm.shared.errors import ForbiddenError, RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from otel_llm.collector.doors_admission import Room
-    from otel_llm.collector.tokens import Tokens
+    from otel_llm.shared.web.tokens import Tokens
 
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.collector.address import Address
     from otel_llm.collector.config import Settings
     from otel_llm.shared.clock import Clock
+    from otel_llm.shared.web.address import Address
 
 
 @dataclass(slots=True)

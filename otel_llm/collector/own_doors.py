@@ -11,8 +11,8 @@ from otel_llm.shared.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.collector.address import Address
     from otel_llm.shared.otlp_target import OtlpTarget
+    from otel_llm.shared.web.address import Address
 
 
 def refuse_own_door(target: OtlpTarget, doors: Iterable[Address]) -> None:

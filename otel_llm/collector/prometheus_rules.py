@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from otel_llm.collector.metrics_user import FLUIDITY_BUCKETS
 from otel_llm.collector.prometheus_burn import Promise, attainment_counters, fluidity_counters
 from otel_llm.collector.prometheus_own import collector_group, readers_group
 from otel_llm.collector.prometheus_promql import decimal, rule_file
+from otel_llm.live.user_metrics import FLUIDITY_BUCKETS
 from otel_llm.rules.durations import exact
 
 if TYPE_CHECKING:

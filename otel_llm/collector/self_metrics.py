@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from otel_llm.collector.metrics_histogram import Histogram
+from otel_llm.live.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -35,10 +35,8 @@ from support.otlp import T0_NS, attributes_of, export, request_span, segment_spa
 
 from otel_llm import semconv
 from otel_llm.actions.execute.console import Console
-from otel_llm.collector.address import Address
 from otel_llm.collector.config import JournalSettings, Limits, Settings
 from otel_llm.collector.doors import Addresses
-from otel_llm.collector.errors import RefusalError
 from otel_llm.collector.grpc_server import EXPORT
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
@@ -47,6 +45,8 @@ from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import Batch, DecodeError
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.errors import RefusalError
+from otel_llm.shared.web.address import Address
 
 CASES = int(os.environ.get("OTEL_LLM_FUZZ_CASES", "100000"))
 SEED = int(os.environ.get("OTEL_LLM_FUZZ_SEED", "1"))

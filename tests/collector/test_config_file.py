@@ -10,22 +10,21 @@ from pathlib import Path
 import pytest
 from support.doors_tls import signed
 
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
-from otel_llm.collector.config import (
-    Auth,
+from otel_llm.actions.settings import (
+    ActionSettings,
+    AlertmanagerSettings,
+    AlertSettings,
     DecisionSettings,
-    ForwardSettings,
-    JournalSettings,
-    Limits,
+    Engine,
     MetricsSettings,
-    OtlpOutSettings,
-    Settings,
-    Tls,
+    Receiver,
 )
+from otel_llm.collector.config import ForwardSettings, JournalSettings, Limits, OtlpOutSettings, Settings
 from otel_llm.collector.config_file import load_settings
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.otlp_target import OtlpTarget
 from otel_llm.shared.secret_files import read_signing_secrets
+from otel_llm.shared.web.settings import Auth, Tls
 
 MIB = 2**20
 EVERY_KEY = """\

@@ -18,11 +18,11 @@ from support.commands import wait_until
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits
 from otel_llm.collector.errors import BusyError
 from otel_llm.collector.grpc_server import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
-from otel_llm.collector.tokens import Tokens
+from otel_llm.shared.web.address import Address
+from otel_llm.shared.web.tokens import Tokens
 
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
 SECRET = "a-token-of-this-test"

@@ -16,15 +16,16 @@ from support.doors_http import ask
 from support.doors_tls import authority, signed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
-from otel_llm.collector.address import Address
-from otel_llm.collector.config import Auth, Settings, Tls
+from otel_llm.collector.config import Settings
 from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.doors_exposure import exposure
-from otel_llm.collector.errors import AddressError, TlsFileError
 from otel_llm.collector.reloading import Reloading
 from otel_llm.collector.web import Web
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
+from otel_llm.shared.errors import AddressError, TlsFileError
+from otel_llm.shared.web.address import Address
+from otel_llm.shared.web.settings import Auth, Tls
 
 LOCAL = Address("127.0.0.1", 0)
 ANYWHERE = Address("0.0.0.0", 0)

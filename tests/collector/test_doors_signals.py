@@ -25,13 +25,13 @@ from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
 from support.recordings import received
 
 from otel_llm.actions.execute.console import Console
-from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.web.address import Address
 
 SLO = "version: 1\ndefault: {name}\nclasses:\n  {name}: {{reading_speed: 5}}\n"
 RULE = (

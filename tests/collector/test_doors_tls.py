@@ -19,13 +19,14 @@ from support.doors import Behind
 from support.doors_http import RAW, ask, connect, head, rest
 from support.doors_tls import Pair, authority, signed
 
-from otel_llm.collector.address import Address
-from otel_llm.collector.config import Limits, Tls
-from otel_llm.collector.errors import TlsFileError
+from otel_llm.collector.config import Limits
 from otel_llm.collector.grpc_server import EXPORT, GrpcCertificates, GrpcReceiver
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
-from otel_llm.collector.tls import Certificates
+from otel_llm.shared.errors import TlsFileError
+from otel_llm.shared.web.address import Address
+from otel_llm.shared.web.settings import Tls
+from otel_llm.shared.web.tls import Certificates
 
 LOCAL = Address("127.0.0.1", 0)
 

@@ -6,10 +6,10 @@ from unittest import mock
 
 import pytest
 
-from otel_llm.collector.errors import UnauthenticatedError
-from otel_llm.collector.tokens import Tokens
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.errors import UnauthenticatedError
 from otel_llm.shared.secret_files import MAX_TOKENS, read_tokens
+from otel_llm.shared.web.tokens import Tokens
 
 ONE, TWO = "first-token-of-these", "second-token+of/these=="
 

@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.doors import Behind
 from support.doors_http import PROTOBUF, RAW, ask, otlp_door, serving
 
-from otel_llm.collector.address import Address
-from otel_llm.collector.doors_guard import Guard, host_name, is_loopback, names_of
 from otel_llm.collector.doors_web import OPEN_PATHS, web_app
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
-from otel_llm.collector.tokens import Tokens
+from otel_llm.shared.web.address import Address
+from otel_llm.shared.web.guard import Guard, host_name, is_loopback, names_of
+from otel_llm.shared.web.tokens import Tokens
 
 SECRET = "a-token-of-this-test"
 BEARER = {"Authorization": f"Bearer {SECRET}"}

@@ -7,18 +7,13 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from otel_llm.collector import errors
 from otel_llm.collector.errors import (
     ANSWERS,
-    AddressError,
     BadRequestError,
     BusyError,
-    ForbiddenError,
     InternalError,
     JournalError,
     JournalInUseError,
-    RefusalError,
-    TlsFileError,
     TooLargeError,
     TooSlowError,
-    UnauthenticatedError,
     UnavailableError,
     UnsupportedContentError,
     answer,
@@ -27,7 +22,15 @@ from otel_llm.collector.errors import (
     status,
 )
 from otel_llm.readers.records import DecodeError
-from otel_llm.shared.errors import CollectorError, StartError
+from otel_llm.shared.errors import (
+    AddressError,
+    CollectorError,
+    ForbiddenError,
+    RefusalError,
+    StartError,
+    TlsFileError,
+    UnauthenticatedError,
+)
 
 
 def tree(kind: type[CollectorError], depth: int = 0) -> list[str]:

@@ -25,18 +25,9 @@ from support.doors import Behind
 from support.doors_http import RAW, ask
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits
 from otel_llm.collector.doors_refused import SOURCE
-from otel_llm.collector.errors import (
-    ANSWERS,
-    AddressError,
-    BadRequestError,
-    BusyError,
-    JournalError,
-    RefusalError,
-    answer,
-)
+from otel_llm.collector.errors import ANSWERS, BadRequestError, BusyError, JournalError, answer
 from otel_llm.collector.front import GrpcFront, SentExport
 from otel_llm.collector.front_wire import DOWN, refusal_of, refused
 from otel_llm.collector.grpc_server import EXPORT
@@ -44,7 +35,8 @@ from otel_llm.collector.inbox import Export, HeldExport, Inbox
 from otel_llm.readers.journal_format import split
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock
-from otel_llm.shared.errors import StartError
+from otel_llm.shared.errors import AddressError, RefusalError, StartError
+from otel_llm.shared.web.address import Address
 
 LOCAL = Address("127.0.0.1", 0)
 

@@ -21,10 +21,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits
-from otel_llm.collector.errors import AddressError, BusyError, JournalError, TooLargeError
+from otel_llm.collector.errors import BusyError, JournalError, TooLargeError
 from otel_llm.collector.grpc_server import EXPORT, GrpcReceiver
+from otel_llm.shared.errors import AddressError
+from otel_llm.shared.web.address import Address
 
 LOCAL = Address("127.0.0.1", 0)
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from otel_llm.collector.address import Address, listen, parse_address
 from otel_llm.collector.doors_web import web_app
-from otel_llm.collector.errors import AddressError
 from otel_llm.collector.http_server import HttpServer
+from otel_llm.shared.errors import AddressError
+from otel_llm.shared.web.address import Address, listen, parse_address
 
 LOCAL = Address("127.0.0.1", 0)
 

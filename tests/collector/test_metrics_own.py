@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.self_metrics import (
     OWN_METRICS,
     OWN_UNITS,
@@ -13,6 +12,7 @@ from otel_llm.collector.self_metrics import (
     own_families,
     own_metrics_table,
 )
+from otel_llm.live.user_metrics import UserMetrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "collector.md"
 

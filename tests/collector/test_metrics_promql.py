@@ -25,7 +25,7 @@ from support.http_serving import serving
 from support.interop_prometheus import Prometheus, program, prometheus
 from support.out_verdicts import count, judged, samples
 
-from otel_llm.collector.metrics_user import Key, UserMetrics
+from otel_llm.live.user_metrics import Key, UserMetrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "collector.md"
 STEP_S = 15

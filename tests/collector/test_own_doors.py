@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_llm.collector.address import Address
 from otel_llm.collector.own_doors import refuse_own_door
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import OtlpTarget
+from otel_llm.shared.web.address import Address
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from otel_llm.collector import pipeline as module
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
 from otel_llm.collector.journal import FsyncPolicy, Journal
-from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers import otlp
 from otel_llm.readers.journal_format import split
 from otel_llm.readers.records import DecodeError

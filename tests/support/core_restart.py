@@ -15,13 +15,13 @@ from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_resume import write_resume
-from otel_llm.collector.metrics_user import UserMetrics
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
 from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
+from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine

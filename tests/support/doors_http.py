@@ -13,10 +13,10 @@ from starlette.types import ASGIApp
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.address import Address
 from otel_llm.collector.config import Limits
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.shared.web.address import Address
 
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
 PROTOBUF = {"Content-Type": "application/x-protobuf"}

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from otel_llm.actions import settings
-from otel_llm.collector.config_target import Duration, EndpointShape, FileName, at, target
+from otel_llm.actions.config.target import Duration, EndpointShape, FileName, at, target
 from otel_llm.rules.refusals import StrictModel, wrong
 from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from otel_llm.collector import config
 from otel_llm.rules.durations import DURATION_ADVICE
 from otel_llm.rules.refusals import StrictModel, duration, wrong
 from otel_llm.rules.yamlfile import UnreadableConfigError
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
 
-_MIB: Final = config.MIB
+_MIB: Final = 2**20
 
 
 def _seconds_of_duration(value: object) -> float:

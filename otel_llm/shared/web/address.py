@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from otel_llm.collector.errors import AddressError
+from otel_llm.shared.errors import AddressError
 
 _MAX_PORT: Final = 65535
 

@@ -6,13 +6,13 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.errors import ForbiddenError
+from otel_llm.shared.errors import ForbiddenError
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from otel_llm.collector.address import Address
-    from otel_llm.collector.tokens import Tokens
+    from otel_llm.shared.web.address import Address
+    from otel_llm.shared.web.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)

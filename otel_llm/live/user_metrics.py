@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from otel_llm.collector.metrics_histogram import NS_PER_S, Histogram
+from otel_llm.live.histogram import NS_PER_S, Histogram
 from otel_llm.slo.classes import OUTCOMES
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from otel_llm.collector.errors import TlsFileError
+from otel_llm.shared.errors import TlsFileError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.collector.config import Tls
+    from otel_llm.shared.web.settings import Tls
 
 _MAX_FILE_BYTES: Final = 2**20
 

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.errors import UnauthenticatedError
+from otel_llm.shared.errors import UnauthenticatedError
 from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Where requests go and in which order: decisions without I/O."""

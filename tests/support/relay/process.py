@@ -1,0 +1,47 @@
+"""`otel-llm relay` as a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.commands import WAIT_S, environment
+
+_URL = re.compile(r"http://[\w.]+:\d+")
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A running relay: the addresses of its ports, and its process."""
+
+    process: subprocess.Popen[str]
+    url: str
+    web: str
+
+
+@contextmanager
+def relay(*arguments: str | Path, more: Mapping[str, str] | None = None) -> Iterator[Relay]:
+    """Run a relay on free ports; `arguments` name its backends, rules and files."""
+    command = [sys.executable, "-m", "otel_llm.cli.main", "relay", *map(str, arguments)]
+    process = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment(), **(more or {})},
+    )
+    try:
+        assert process.stdout is not None
+        found = _URL.findall(process.stdout.readline())
+        assert len(found) == 2, "the relay said nothing of its ports"
+        yield Relay(process, found[0], found[1])
+    finally:
+        process.terminate()
+        try:
+            process.wait(WAIT_S)
+        finally:
+            process.kill()
