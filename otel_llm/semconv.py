@@ -22,6 +22,8 @@ EXACT_RESUME: Final = "otel_llm.exact_resume"
 CHOICE: Final = "otel_llm.choice"
 SEGMENT_SEQ: Final = "otel_llm.segment.seq"
 SEGMENT_FIRST_TOKEN: Final = "otel_llm.segment.first_token"  # noqa: S105
+RELAY_MIGRATIONS: Final = "otel_llm.relay.migrations"
+"""How often a relay moved the request to another backend."""
 DROPPED_SEGMENTS: Final = "otel_llm.segments.dropped"
 """Segments that this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
 ENGINE_PREEMPTIONS: Final = "otel_llm.engine.preemptions"
@@ -43,6 +45,17 @@ GPU_MEMORY_TOTAL: Final = "otel_llm.gpu.memory_total_bytes"
 TOKEN_EVENT: Final = "token"  # noqa: S105
 TOKEN_COUNT: Final = "otel_llm.token.count"  # noqa: S105
 TOKEN_KIND: Final = "otel_llm.token.kind"  # noqa: S105
+
+MIGRATED_EVENT: Final = "otel_llm.migrated"
+"""On a relay's request span: another backend serves from here on."""
+MIGRATED_FROM: Final = "from"
+MIGRATED_TO: Final = "to"
+TOKENS_CARRIED: Final = "tokens_carried"
+GAP_SECONDS: Final = "gap_seconds"
+MIGRATION_RULE: Final = "rule"
+MIGRATION_REASON: Final = "reason"
+PAUSED_EVENT: Final = "otel_llm.paused"
+RESUMED_EVENT: Final = "otel_llm.resumed"
 
 MAX_SEGMENT_TOKENS: Final = 100
 """Tokens in one segment at most: below the SDK's default of 128 events a span, beyond which the oldest are dropped."""

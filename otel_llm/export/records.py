@@ -75,12 +75,21 @@ class Segment:
         return semconv.SEGMENT_SPAN
 
 
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """What happened to a request at `time_ns` (unix ns)."""
+
+    name: str
+    time_ns: int
+    attributes: Mapping[str, AttributeValue]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestRecord:
     """A request span that no TracerProvider of the application carries.
 
     Times are unix ns; `parent` is the span that was current at the commit, None for a root; `failure` is the status's
-    description where the request failed, None for an unset status.
+    description where the request failed, None for an unset status. `events` are in order of time.
     """
 
     context: SpanContext
@@ -92,6 +101,7 @@ class RequestRecord:
     attributes: Mapping[str, AttributeValue]
     failure: str | None
     kind: SpanKind = SpanKind.CLIENT
+    events: Sequence[SpanEvent] = ()
 
 
 Record = Segment | RequestRecord

@@ -74,6 +74,7 @@ def _request(record: RequestRecord) -> ReadableSpan:
         parent=record.parent,
         resource=record.resource,
         attributes=dict(record.attributes),
+        events=[Event(event.name, dict(event.attributes), event.time_ns) for event in record.events],
         kind=record.kind,
         status=Status(StatusCode.UNSET) if record.failure is None else Status(StatusCode.ERROR, record.failure),
         start_time=record.start_ns,

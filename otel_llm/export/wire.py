@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TraceState
 
-    from otel_llm.export.records import Record, RequestRecord
+    from otel_llm.export.records import Record, RequestRecord, SpanEvent
 
 _DOUBLE: Final = struct.Struct("<d")
 _FIXED64: Final = struct.Struct("<Q")
@@ -113,6 +113,7 @@ def _request(record: RequestRecord) -> bytes:
             _KINDS[record.kind],
             _TWO_FIXED64.pack(0x39, record.start_ns, 0x41, record.end_ns),
             _attributes(b"\x4a", record.attributes),
+            b"".join(_field(b"\x5a", _event(event)) for event in record.events),
             status,
             _FLAGS_REMOTE if parent is not None and parent.is_remote else _FLAGS_LOCAL,
         )
@@ -138,6 +139,10 @@ def _marked_events(times_ns: Sequence[int], marks: Sequence[int]) -> bytes:
         event = b"\x09" + _FIXED64.pack(time_ns) + _event_rest(packed)
         events.append(b"\x5a" + _varint(len(event)) + event)
     return b"".join(events)
+
+
+def _event(event: SpanEvent) -> bytes:
+    return b"\x09" + _FIXED64.pack(event.time_ns) + _text(b"\x12", event.name) + _attributes(b"\x1a", event.attributes)
 
 
 @lru_cache(maxsize=1024)

@@ -197,6 +197,11 @@ class Choices:
         basis = self.reader.basis(timeline.choice)
         return timeline.last(end_ns, outcome, basis, more)
 
+    def end_ns(self, choice: int) -> int:
+        """Return the end of a choice's newest segment: no token is told before it any more; the commit before it."""
+        timeline = self._timelines.get(choice)
+        return self._commit_ns if timeline is None else timeline.end_ns
+
     def is_quiet(self, item: Item) -> bool:
         """Return whether an item brings a token to a choice whose newest segment is an empty one."""
         if isinstance(item, int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage
@@ -33,6 +34,7 @@ def request(
     span_only: Mapping[str, AttributeValue] | None = None,
     slo_class: str | None = None,
     commit_ns: int | None = None,
+    offset_ns: int | None = None,
     choices: int = 1,
     says_complete: bool = False,
     server: bool = False,
@@ -41,7 +43,8 @@ def request(
     """Return a request committed now, or at `commit_ns` (monotonic); what is None is not said.
 
     Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
-    `server`: it is measured where it is served, and `context` is that of the headers it came with.
+    `server`: it is measured where it is served, and `context` is that of the headers it came with. `offset_ns`: what
+    makes unix ns of the runtime's monotonic ns; by default it is read from the clocks now.
     """
     monotonic_ns = runtime.clock_ns()
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
@@ -54,7 +57,7 @@ def request(
     return Request(
         name=operation if model is None else f"{operation} {model}",
         commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
-        offset_ns=time.time_ns() - monotonic_ns,
+        offset_ns=time.time_ns() - monotonic_ns if offset_ns is None else offset_ns,
         choices=choices,
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
@@ -63,6 +66,37 @@ def request(
         server=server,
         stack=stack,
     )
+
+
+def by_relay(
+    runtime: Runtime,
+    context: Context,
+    *,
+    operation: str,
+    model: str | None,
+    choices: int,
+    commit_ns: int,
+    offset_ns: int,
+) -> Request:
+    """Return a request for a streamed reply that passes through a relay; `context` is that of its headers."""
+    span_only: dict[str, AttributeValue] = {semconv.GEN_AI_REQUEST_STREAM: True}
+    if choices > 1:
+        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
+    committed = request(
+        runtime,
+        context,
+        operation=operation,
+        model=model,
+        gen_ai={},
+        ours={semconv.MEASURED_AT: "relay"},
+        span_only=span_only,
+        commit_ns=commit_ns,
+        offset_ns=offset_ns,
+        choices=choices,
+        server=True,
+        stack="relay",
+    )
+    return replace(committed, gpus=False)
 
 
 def by_client(

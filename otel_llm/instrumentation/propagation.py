@@ -97,13 +97,15 @@ def detach(attached: Attached | None) -> None:
         otel_context.detach(attached[1])
 
 
-def extract(headers: Iterable[tuple[bytes, bytes]]) -> Context:
+def extract(headers: Iterable[tuple[bytes, bytes]], running: Runtime | None = None) -> Context:
     """Return the context of a request that came with these headers: its span, its baggage, its SLO class.
 
     The current span stays the parent where there is one: a server's instrumentation read the headers already. A class
-    in `x-slo-class` goes before the baggage's; one that is not known here is dropped, and counted. Never raises.
+    in `x-slo-class` goes before the baggage's; one that is not known to `running`, by default the process's runtime, is
+    dropped, and counted. Never raises.
     """
     current = otel_context.get_current()
+    running = running or runtime.running()
     try:
         carrier: dict[str, str] = {}
         for key, value in headers:
@@ -115,11 +117,12 @@ def extract(headers: Iterable[tuple[bytes, bytes]]) -> Context:
         if not trace.get_current_span(current).get_span_context().is_valid:
             context = _trace_context.extract(carrier, current)
         context = _baggage.extract(carrier, context)
-        stated = admitted(runtime.running(), carrier.get(SLO_CLASS_HEADER))
+        stated = admitted(running, carrier.get(SLO_CLASS_HEADER))
         if stated is not None:
             context = baggage.set_baggage(semconv.SLO_CLASS, stated, context)
     except Exception as bug:  # noqa: BLE001
-        runtime.warn(bug)
+        if running is not None:
+            running.warn(bug)
         return current
     return context
 

@@ -10,20 +10,14 @@ from opentelemetry.trace import TraceFlags
 
 from otel_llm import semconv
 from otel_llm.export import threads
-from otel_llm.export.records import Origin
+from otel_llm.export.records import Origin, SpanEvent
 from otel_llm.instrumentation import gpu, request_span, served
 from otel_llm.instrumentation.choices import Choices
+from otel_llm.instrumentation.chunks import PLAIN
+from otel_llm.instrumentation.core.ending import ending
 from otel_llm.instrumentation.guard import inert_on_bug
 from otel_llm.instrumentation.metrics import of_chunks, of_request
-from otel_llm.instrumentation.outcomes import (
-    ABANDONED,
-    CANCELLED,
-    COMPLETED,
-    DISCONNECTED,
-    FAILURES,
-    error_type,
-    outcome_of,
-)
+from otel_llm.instrumentation.outcomes import ABANDONED, CANCELLED, COMPLETED, DISCONNECTED, error_type, outcome_of
 from otel_llm.instrumentation.presence import Presence
 from otel_llm.instrumentation.request_span import AttachedSpan
 from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS
@@ -38,6 +32,7 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue, Segment
     from otel_llm.instrumentation.choices import Item, Reader
+    from otel_llm.instrumentation.chunks import Mark
     from otel_llm.instrumentation.host import Host, Request
     from otel_llm.instrumentation.request_span import RequestSpan
 
@@ -133,11 +128,16 @@ class Recording:
         )
 
     @inert_on_bug
-    def announce(self, context: Context) -> None:
-        """Send segment 0: a user waits. The request span is begun, or found, in `context`, unless it was before."""
+    def announce(self, context: Context, late: Mapping[str, AttributeValue] | None = None) -> None:
+        """Send segment 0: a user waits. The request span is begun, or found, in `context`, unless it was before.
+
+        `late`: what was learned since the commit, under `otel_llm.`.
+        """
         if self._done or self._announced:
             return
         self._announced = True
+        if late:
+            self._request = replace(self._request, ours={**self._request.ours, **late})
         request, host = self._request, self._host
         commit_ns = request.commit_ns + request.offset_ns
         resource = host.resource()
@@ -146,7 +146,7 @@ class Recording:
         else:
             self._span.say({**request.gen_ai, **request.span_only, **request.ours})
         if request.server:
-            self._gpu = gpu.mark()
+            self._gpu = gpu.mark() if request.gpus else None
         elif (serving := served.current.get()) is not None:
             serving.join(self)
         if host.sampling == "parent" and not self._span.context.trace_flags & TraceFlags.SAMPLED:
@@ -221,12 +221,12 @@ class Recording:
         self._finish(CANCELLED, self.clock_ns() if left_ns is None else left_ns)
 
     @inert_on_bug
-    def ended(self, outcome: str, error: str | None = None) -> None:
-        """Take note that whoever serves the stream knows how it ended; `error` is an `error.type`."""
+    def ended(self, outcome: str, error: str | None = None, at_ns: int | None = None) -> None:
+        """Take note that who serves the stream knows how it ended, at `at_ns` or now; `error` is an `error.type`."""
         if self._outer is not None and error is None:
             self._beneath = self._beneath or outcome
         else:
-            self._finish(outcome, self.clock_ns(), error)
+            self._finish(outcome, self.clock_ns() if at_ns is None else at_ns, error)
 
     @inert_on_bug
     def closing(self, frame: FrameType | None) -> None:
@@ -236,6 +236,30 @@ class Recording:
         """
         if not self._presence.closed_by_reader(frame) and not self._presence.collected:
             self.closed()
+
+    def take(self, at_ns: int, mark: Mark) -> int:
+        """Append what a chunk that was read at `at_ns` brings to one choice; return when it is told to have come.
+
+        Both are monotonic ns; where the choice's newest segment was cut since the reading, that is the segment's end.
+        """
+        try:
+            with self._lock:
+                at_ns = max(at_ns, self.told_until_ns(mark[0]))
+                self.append(at_ns if mark == PLAIN[0] else (at_ns, (mark,)))
+        except Exception as bug:  # noqa: BLE001
+            self.broken(bug)
+        return at_ns
+
+    def told_until_ns(self, choice: int) -> int:
+        """Return the end of a choice's newest segment, monotonic ns; the commit before there is one."""
+        choices, request = self._choices, self._request
+        return request.commit_ns if choices is None else choices.end_ns(choice) - request.offset_ns
+
+    @inert_on_bug
+    def event(self, name: str, at_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
+        """Say on the request span, while it is open, what happened at `at_ns` (monotonic ns)."""
+        if self._span is not None and not self._done:
+            self._span.event(SpanEvent(name, at_ns + self._request.offset_ns, attributes))
 
     def attributes(self, more: Mapping[str, AttributeValue]) -> None:
         """Say more on the request span when it ends; from any thread, the newest value of a name wins."""
@@ -344,24 +368,8 @@ class Recording:
     def _end_span(self, outcome: str, end_ns: int, error: str | None) -> None:
         if self._span is None:
             return
-        choices = self._choices
-        ours: dict[str, AttributeValue] = {semconv.OUTCOME: outcome}
-        if choices is not None:
-            ours = {
-                semconv.OUTCOME: outcome if choices.failed else COMPLETED,
-                semconv.TOKENS: choices.tokens,
-                semconv.TOKEN_BASIS: choices.basis,
-                semconv.SEGMENTS: choices.segments,
-                **choices.first_times_s,
-            }
-        gen_ai = self._host.named(self.reader.span_attributes())
-        if choices is not None and choices.first_chunk_ns is not None and not self._request.server:
-            waited_ns = choices.first_chunk_ns - self._request.commit_ns - self._request.offset_ns
-            gen_ai[semconv.GEN_AI_TIME_TO_FIRST_CHUNK] = max(waited_ns, 0) / 1e9
-        ended = str(ours[semconv.OUTCOME])
-        failure = (error or ended) if ended in FAILURES else None
-        if failure is not None and error is not None:
-            gen_ai[semconv.ERROR_TYPE] = error
+        choices, said = self._choices, self._host.named(self.reader.span_attributes())
+        ended, ours, gen_ai, failure = ending(self._request, choices, outcome, error, said)
         # Facts that only we know: an attached span gets them too.
         facts = self._facts if self._gpu is None else {**gpu.attributes(self._gpu), **self._facts}
         self._span.end(end_ns, {**facts, **ours}, gen_ai, failure)

@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from otel_llm import semconv
-from otel_llm.export.records import RequestRecord, version
+from otel_llm.export.records import RequestRecord, SpanEvent, version
 from otel_llm.instrumentation.served import within
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue
 
+MAX_EVENTS: Final = 128
+"""Events of one span, as many as the SDK keeps; later ones are left out."""
 OPENINFERENCE_KIND: Final = "openinference.span.kind"
 """How OpenInference marks its spans (`LLM` for an inference); it sets no `gen_ai.operation.name`."""
 
@@ -31,6 +33,9 @@ class RequestSpan(Protocol):
 
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Say what the span, which was begun without attributes, stands for."""
+
+    def event(self, event: SpanEvent) -> None:
+        """Say that something happened to the request."""
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
@@ -49,6 +54,10 @@ class AttachedSpan:
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Say what the span stands for."""
         self._span.set_attributes(attributes)
+
+    def event(self, event: SpanEvent) -> None:
+        """Say that something happened to the request."""
+        self._span.add_event(event.name, event.attributes, event.time_ns)
 
     def end(
         self,
@@ -72,6 +81,10 @@ class StartedSpan:
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Say what the span stands for."""
         self._span.set_attributes(attributes)
+
+    def event(self, event: SpanEvent) -> None:
+        """Say that something happened to the request."""
+        self._span.add_event(event.name, event.attributes, event.time_ns)
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
@@ -104,6 +117,7 @@ class OwnSpan:
         self._parent = parent
         self._resource = resource
         self._send = send
+        self._events: list[SpanEvent] = []
         self.context = SpanContext(
             parent.trace_id if parent is not None else getrandbits(128) or 1,
             getrandbits(64) or 1,
@@ -115,6 +129,11 @@ class OwnSpan:
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Say what the span stands for."""
         self._attributes = {**self._attributes, **attributes}
+
+    def event(self, event: SpanEvent) -> None:
+        """Say that something happened to the request."""
+        if len(self._events) < MAX_EVENTS:
+            self._events.append(event)
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
@@ -132,6 +151,7 @@ class OwnSpan:
                 attributes,
                 failure,
                 self._kind,
+                self._events,
             )
         )
 
