@@ -13,6 +13,7 @@ from otel_llm.cli.standard_output import watched_output
 COMMANDS: Final = {
     "demo": ("otel_llm.cli.demo_command", "demo", "Everything on this machine: server, client, collector, report."),
     "collect": ("otel_llm.cli.collect_command", "collect", "Receive telemetry and follow every stream live."),
+    "relay": ("otel_llm.cli.relay_command", "relay", "Pass streams on, and move those whose readers run dry."),
     "top": ("otel_llm.cli.top_command", "top", "Watch the streams in flight of a running collector."),
     "audit": ("otel_llm.cli.audit_command", "audit", "Judge recorded spans offline, with the same arithmetic."),
     "report": ("otel_llm.cli.report_command", "report", "The audit's report once more, from saved tables."),

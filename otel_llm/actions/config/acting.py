@@ -49,7 +49,8 @@ def _url(value: str) -> str:
     return value
 
 
-def _base_url(value: str) -> str:
+def base_url(value: str) -> str:
+    """Check a URL to which paths are added, and return it without a last slash."""
     value = _url(value)
     if urlsplit(value).query:
         raise wrong(
@@ -77,7 +78,7 @@ def _named(value: object) -> object:
 
 
 _Url = Annotated[str, AfterValidator(_url)]
-_BaseUrl = Annotated[str, AfterValidator(_base_url)]
+_BaseUrl = Annotated[str, AfterValidator(base_url)]
 
 
 class _Receiver(StrictModel):
@@ -132,7 +133,7 @@ def build_receivers(file: YamlFile, folder: Path, section: dict[str, Any]) -> tu
     """Return the receivers; raises ConfigError where a file of secrets cannot be used."""
     made = []
     for name, one in section.items():
-        secret_file = _readable(file, folder, one.secret_file, ("receivers", name, "secret_file"), read_signing_secrets)
+        secret_file = readable(file, folder, one.secret_file, ("receivers", name, "secret_file"), read_signing_secrets)
         made.append(settings.Receiver(name, one.url, secret_file, one.timeout, one.kind))
     return tuple(made)
 
@@ -147,9 +148,9 @@ def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape)
             raise file.refuse(("alertmanager", "urls", index), "a URL of the API", advice)
     bearer_file = ca_file = None
     if section.bearer_file is not None:
-        bearer_file = _readable(file, folder, section.bearer_file, ("alertmanager", "bearer_file"), read_tokens)
+        bearer_file = readable(file, folder, section.bearer_file, ("alertmanager", "bearer_file"), read_tokens)
     if section.ca_file is not None:
-        ca_file = _readable(file, folder, section.ca_file, ("alertmanager", "ca_file"), _certificates)
+        ca_file = readable(file, folder, section.ca_file, ("alertmanager", "ca_file"), certificates)
     return settings.AlertmanagerSettings(
         tuple(section.urls), section.resend, section.resolved_for, section.timeout, bearer_file, ca_file
     )
@@ -201,9 +202,9 @@ def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settin
                 raise file.refuse((*place, key), "missing", f"an engine of kind {one.kind} needs it")
         token_file = secret_file = None
         if one.token_file is not None:
-            token_file = _readable(file, folder, one.token_file, (*place, "token_file"), read_tokens)
+            token_file = readable(file, folder, one.token_file, (*place, "token_file"), read_tokens)
         if one.secret_file is not None:
-            secret_file = _readable(file, folder, one.secret_file, (*place, "secret_file"), read_signing_secrets)
+            secret_file = readable(file, folder, one.secret_file, (*place, "secret_file"), read_signing_secrets)
         instances = tuple(one.instances.items())
         engines.append(settings.Engine(name, one.kind, instances, one.url, token_file, secret_file, one.abort_path))
     kill_switch = None if section.kill_switch is None else folder / section.kill_switch
@@ -215,7 +216,8 @@ def _alike(one: settings.EngineKind, other: settings.EngineKind) -> bool:
     return _WHAT_DOES[one] == _WHAT_DOES[other]
 
 
-def _certificates(path: Path) -> None:
+def certificates(path: Path) -> None:
+    """Read a file of certificates; raises ConfigError where it is none."""
     try:
         ssl.create_default_context(cafile=str(path))
     except ssl.SSLError:
@@ -225,7 +227,7 @@ def _certificates(path: Path) -> None:
         raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from None
 
 
-def _readable(file: YamlFile, folder: Path, name: str, place: KeyPath, read: Callable[[Path], object]) -> Path:
+def readable(file: YamlFile, folder: Path, name: str, place: KeyPath, read: Callable[[Path], object]) -> Path:
     """Return a file that was read once, so that one that cannot be used is refused at the start."""
     path = folder / name
     try:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from otel_llm.shared.errors import ForbiddenError
 
 if TYPE_CHECKING:
-    from starlette.datastructures import Headers
-
     from otel_llm.shared.web.address import Address
     from otel_llm.shared.web.tokens import Tokens
+
+
+class Headers(Protocol):
+    """The headers of a request."""
+
+    def getlist(self, key: str) -> list[str]:
+        """Return all values of a header."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,145 @@
+"""`otel-llm relay`: the reverse proxy, put together from its options and run until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from otel_llm.actions.execute.background_writer import BackgroundWriter
+from otel_llm.actions.execute.console import Console
+from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.cli.signals import exit_now
+from otel_llm.relay.service import Service
+from otel_llm.relay.settings.file import load_settings
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
+from otel_llm.shared.web.address import parse_address
+from otel_llm.shared.web.open_files import allow_open_files
+
+LAST_LINES_S: Final = 1.0
+CUT: Final = 1
+"""The exit code where streams were cut at the end of the drain time."""
+
+
+def _folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "otel-llm" / "relay"
+
+
+@click.command()
+@click.option("--backend", "backends", multiple=True, metavar="[NAME=]URL", help="A replica; repeat it for each.")
+@click.option(
+    "--listen", "at", default="127.0.0.1:8080", show_default=True, help="For clients. Port 0 picks a free one."
+)
+@click.option("--web", "web_at", default="127.0.0.1:9465", show_default=True, help="Page, /metrics, /v1/streams.")
+@click.option("--slo", "slo_path", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]")
+@click.option(
+    "--rules",
+    "rule_paths",
+    multiple=True,
+    help="Rule file, folder or glob; may be repeated. [default: the shipped rules, in shadow]",
+)
+@click.option(
+    "--decisions", type=click.Path(path_type=Path, dir_okay=False), help="Append decision records here (JSON lines)."
+)
+@click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), help="Backends, limits, TLS, tokens and more (YAML)."
+)
+@click.option(
+    "--verdicts",
+    type=click.Choice(["bad", "all", "none"]),
+    default="bad",
+    show_default=True,
+    help="Which requests get a line here; docs/glossary.md explains its words.",
+)
+def relay(
+    backends: tuple[str, ...],
+    at: str,
+    web_at: str,
+    slo_path: Path | None,
+    rule_paths: tuple[str, ...],
+    decisions: Path | None,
+    config_path: Path | None,
+    verdicts: str,
+) -> None:
+    """Pass streams on, measure each, and move those whose readers are about to run dry.
+
+    A reverse proxy for the OpenAI HTTP API in front of the replicas of a model. It listens on this machine only,
+    unless told otherwise. SIGTERM and Ctrl-C let streams end; a second one ends it at once. SIGHUP reads classes,
+    rules, tokens and certificates anew.
+
+    \b
+    Examples:
+      otel-llm relay --backend a=http://10.0.0.1:8000 --backend b=http://10.0.0.2:8000
+      otel-llm relay --config relay.yaml --rules rules/ --decisions decisions.jsonl
+
+    \b
+    relay.yaml:
+      version: 1
+      backends:
+        a: {url: 'http://10.0.0.1:8000'}                  # kind: vllm (default), sglang, openai
+        b: {url: 'http://10.0.0.2:8000', api_key_file: b.key}
+      failover: {connect_retries: 2, resume: true, first_byte: 60s}
+    """
+    lines = BackgroundWriter(click.echo)
+    try:
+        settings = load_settings(config_path, backends)
+        files = [path for path in (slo_path, config_path) if path is not None]
+        refuse_clashes([path for path in (decisions,) if path is not None], Inputs(rules=rule_paths, files=files))
+        opened = allow_open_files(2 * settings.limits.connections)
+        service = Service(
+            classes=load_slo(slo_path),
+            rules=load_enforced(rule_paths, settings, RELAY_DOES)[0],
+            settings=settings,
+            decisions_path=decisions,
+            folder=_folder(),
+            at=parse_address(at),
+            web_at=parse_address(web_at),
+            console=Console(echo=lines, verdicts=verdicts),
+            load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings, RELAY_DOES)[0]),
+        )
+        service.prepare()
+    except (ConfigError, StartError, OutputError) as problem:
+        raise click.UsageError(str(problem)) from problem
+    click.echo(service.listening())
+    click.echo(service.judging())
+    for warning in [*service.warnings(), *([] if opened is None else [opened])]:
+        click.echo(f"warning: {warning}", err=True)
+    lines.start()
+    asyncio.run(_run(service))
+    lines.stop(LAST_LINES_S)
+    click.echo("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
+    if not service.clean:
+        sys.stdout.flush()
+        exit_now(CUT)
+
+
+async def _run(service: Service) -> None:
+    """Run a service, and tell it what signals say."""
+    loop = asyncio.get_running_loop()
+
+    def stop(signum: int) -> None:
+        if service.stop.is_set():
+            exit_now(128 + signum, "otel-llm: ended at once\n")
+        click.echo("stopping: no new requests, streams end by themselves")
+        service.stop.set()
+
+    def reload() -> None:
+        done, refused = service.reload()
+        if done:
+            click.echo(f"reloaded: {', '.join(done)}")
+        for line in refused:
+            click.echo(f"error: {line}", err=True)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop, signum)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    await service.run()

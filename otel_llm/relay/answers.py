@@ -1,0 +1,75 @@
+"""What the client is answered: a backend's headers and body as they came, or the relay's own errors."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from aiohttp import web
+
+from otel_llm.relay.headers import end_to_end
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDict
+
+    from otel_llm.relay.run import Run
+
+RETRY_AFTER_S: Final = 1
+NO_BACKEND: Final = "unavailable"
+
+
+def error_response(
+    status: int, message: str, kind: str, code: str | None = None, *, retry: bool = False
+) -> web.Response:
+    """Return an error of the relay's own, in the shape that OpenAI's clients read."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code or kind}}
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if retry else None
+    return web.Response(status=status, text=json.dumps(body), content_type="application/json", headers=headers)
+
+
+async def refusal(request: web.BaseRequest, reason: str) -> web.StreamResponse:
+    """Answer that no backend serves a request, and why the last one did not."""
+    if reason == NO_BACKEND:
+        response = error_response(503, "no backend is healthy", "unavailable", retry=True)
+    else:
+        response = error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
+    await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+def reader_headers(response: aiohttp.ClientResponse) -> CIMultiDict[str]:
+    """Return the headers of a backend's event stream for the client; its length may change on the way."""
+    headers = end_to_end(response.headers, "content-length")
+    headers["X-Accel-Buffering"] = "no"  # nginx would hold events back
+    return headers
+
+
+async def pass_answer(request: web.BaseRequest, run: Run) -> web.StreamResponse:
+    """Pass on an answer that is no event stream to be owned, as it came."""
+    return await pass_response(request, run.response)
+
+
+async def pass_response(request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Pass on a backend's answer as it comes, as fast as the client reads it.
+
+    Where the backend breaks off, so does the connection to the client: nothing that was cut ends as if it were whole.
+    """
+    answer = web.StreamResponse(status=response.status, reason=response.reason, headers=end_to_end(response.headers))
+    await answer.prepare(request)
+    transport = request.transport
+    if transport is not None:
+        transport.set_write_buffer_limits(high=0)
+    try:
+        while data := await response.content.readany():
+            await answer.write(data)
+            await request.writer.drain()
+        await answer.write_eof()
+    except aiohttp.ClientConnectionResetError:
+        raise
+    except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, TimeoutError):
+        answer.force_close()
+        if request.transport is not None:
+            request.transport.abort()
+    return answer

@@ -1,0 +1,97 @@
+"""Look at the backends: whether they are healthy, and which models they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from multidict import CIMultiDict
+
+from otel_llm.relay.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from otel_llm.relay.backends import Backend
+    from otel_llm.relay.pool import Pool
+
+MODELS_PATH: Final = "/v1/models"
+MOST_BYTES: Final = 2**20
+MODELS_EVERY_S: Final = 30.0
+OK: Final = 200
+
+
+class Probes:
+    """Probe every backend in a task of its own; those of kind `openai` are healthy until they refuse."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Look at every backend once, then at intervals."""
+        backends = list(self._pool.backends)
+        await asyncio.gather(*(self._look(backend) for backend in backends))
+        self._tasks = [asyncio.create_task(self._follow(backend)) for backend in backends if backend.kind != "openai"]
+
+    async def stop(self) -> None:
+        """Look no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self, backend: Backend) -> None:
+        settings, loop = self._pool.settings.health, asyncio.get_running_loop()
+        models_s = loop.time()
+        while True:
+            await asyncio.sleep(settings.interval_s)
+            was = backend.healthy
+            await self._see_health(backend)
+            came_back = backend.healthy and not was
+            if backend.healthy and (came_back or not backend.models or loop.time() - models_s > MODELS_EVERY_S):
+                models_s = loop.time()
+                await self._see_models(backend)
+
+    async def _look(self, backend: Backend) -> None:
+        if backend.kind != "openai":
+            await self._see_health(backend)
+            if backend.healthy:
+                await self._see_models(backend)
+
+    async def _see_health(self, backend: Backend) -> None:
+        answer = await self._get(backend, self._pool.settings.health.path)
+        self._pool.backends.found(backend, healthy=answer is not None and answer[0] == OK)
+
+    async def _see_models(self, backend: Backend) -> None:
+        answer = await self._get(backend, MODELS_PATH)
+        if answer is not None and answer[0] == OK:
+            self._pool.backends.serves(backend, models_of(answer[1]))
+
+    async def _get(self, backend: Backend, path: str) -> tuple[int, bytes] | None:
+        try:
+            async with asyncio.timeout(self._pool.settings.health.timeout_s):
+                response = await self._pool.upstream.open(backend, "GET", path, CIMultiDict(), None)
+                try:
+                    body = b""
+                    while len(body) < MOST_BYTES and (data := await response.content.readany()):
+                        body += data
+                    return response.status, body
+                finally:
+                    response.close()
+        except (TimeoutError, UpstreamError, aiohttp.ClientError, OSError):
+            return None
+
+
+def models_of(body: bytes) -> dict[str, int | None]:
+    """Return the models that `/v1/models` lists, with `max_model_len` where it is stated; none of what is no list."""
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    rows = value.get("data") if isinstance(value, dict) else None
+    found: dict[str, int | None] = {}
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("id"), str):
+            length = row.get("max_model_len")
+            found[row["id"]] = length if type(length) is int and length > 0 else None
+    return found

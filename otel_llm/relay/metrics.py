@@ -1,0 +1,84 @@
+"""The relay's own metrics, beside those of what readers felt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.core import Metric
+
+    from otel_llm.relay.backends import Backends
+
+from prometheus_client.core import GaugeMetricFamily
+
+_GAP_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+_ADDED_BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+_OTHER: Final = "other"
+_CODES: Final = frozenset({*map(str, range(200, 207)), *map(str, range(300, 309)), *map(str, range(400, 432)), "499"})
+
+
+class RelayMetrics:
+    """Count what the relay does."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "otel_llm_relay_requests", "Requests answered, by who served last and the status that the client got.",
+            ["instance", "code"], registry=registry,
+        )  # fmt: skip
+        self._migrations = Counter(
+            "otel_llm_relay_migrations", "Moves of streams, by outcome; failovers too.",
+            ["from", "to", "outcome"], registry=registry,
+        )  # fmt: skip
+        self._gap = Histogram(
+            "otel_llm_relay_migration_gap_seconds", "From the last text before a move to the first after it.",
+            registry=registry, buckets=_GAP_BUCKETS_S,
+        )  # fmt: skip
+        self._failovers = Counter(
+            "otel_llm_relay_failovers",
+            "Backends that did not serve a request (further).",
+            ["reason"],
+            registry=registry,
+        )
+        self._added = Histogram(
+            "otel_llm_relay_added_seconds", "From the reading of a backend to the writing to the client.",
+            registry=registry, buckets=_ADDED_BUCKETS_S,
+        )  # fmt: skip
+
+    def request(self, instance: str, code: int) -> None:
+        """Count an answered request."""
+        known = str(code) if str(code) in _CODES or 500 <= code < 600 else _OTHER
+        self._requests.labels(instance, known).inc()
+
+    def moved(self, source: str, to: str, outcome: str, gap_s: float | None) -> None:
+        """Count a move of a stream."""
+        self._migrations.labels(source, to, outcome).inc()
+        if gap_s is not None:
+            self._gap.observe(gap_s)
+
+    def failed_over(self, reason: str) -> None:
+        """Count a backend that did not serve."""
+        self._failovers.labels(reason).inc()
+
+    def added(self, seconds: float) -> None:
+        """Observe how long something was in the relay."""
+        self._added.observe(seconds)
+
+    def families(self, backends: Backends) -> Iterable[Metric]:
+        """Yield all families as they are now."""
+        yield from self._registry.collect()
+        flying = GaugeMetricFamily(
+            "otel_llm_relay_streams_in_flight", "Streams that backends serve now.", labels=["instance"]
+        )
+        healthy = GaugeMetricFamily(
+            "otel_llm_relay_backend_open", "Whether a backend takes new streams.", labels=["instance"]
+        )
+        for backend in backends:
+            flying.add_metric([backend.name], backend.streams)
+            healthy.add_metric([backend.name], backends.is_open(backend))
+        yield flying
+        yield healthy

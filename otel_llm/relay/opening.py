@@ -1,0 +1,267 @@
+"""How an owned request gets a backend: the first, the next behind a failure, the destination of a move.
+
+One `Opening` goes with one request. It knows which backends had the request already, and what they answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from otel_llm.relay.run import Run
+from otel_llm.relay.seam import resume
+from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS, static_reason
+from otel_llm.relay.seam.leg import Leg
+from otel_llm.relay.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from multidict import CIMultiDict
+
+    from otel_llm.relay.backends import Backend
+    from otel_llm.relay.pool import Pool
+    from otel_llm.relay.seam.piece import Piece
+    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.seam.request import OwnedRequest
+    from otel_llm.scheduling.placement import Candidate
+
+TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
+"""Answers for which another backend is tried."""
+MOST_BROKEN: Final = 2
+"""A request that broke so many backends before its first token is sent to no other: it may be what breaks them."""
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+REFUSED: Final = "refused"
+DETOKENIZE_S: Final = 5.0
+DETOKENIZED_BYTES: Final = 2**20
+OK: Final = 200
+
+
+class Opening:
+    """Open backends' streams for one request; `headers` are those that are sent on."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        owned: OwnedRequest,
+        path: str,
+        headers: CIMultiDict[str],
+        asked: Callable[[str], None],
+    ) -> None:
+        self.last_reason = "unavailable"
+        """Why the last backend that was tried did not serve."""
+        self._pool = pool
+        self._owned = owned
+        self._path = path
+        self._headers = headers
+        self._asked = asked
+        self._tried: set[str] = set()
+        self._broken: set[str] = set()
+        self._answer: Run | None = None
+        self._reasons: dict[str, str | None] = {}
+
+    @property
+    def silent_s(self) -> float:
+        """How long a backend may be silent before its first event (s)."""
+        return self._pool.settings.failover.first_byte_s
+
+    # What may serve.
+
+    def exact_reason(self, serving: Backend, reply: Reply) -> str | None:
+        """Say why the stream cannot be continued exactly elsewhere; None where it can."""
+        reason = self._static_reason(serving.kind) or reply.reason
+        if reason is None and not self._peers(serving):
+            return "no other healthy backend serves the model at the same length"
+        return reason
+
+    def rank(self, policy: str, serving: Backend, reply: Reply) -> Sequence[Candidate]:
+        """Return where the stream may move, best first: before its first token anywhere, then to exact peers."""
+        open_to = self._peers(serving) if reply.begun else self._pool.backends.open_to(exclude={serving.name})
+        return self._pool.backends.rank(policy, open_to)
+
+    def _static_reason(self, kind: str) -> str | None:
+        if kind not in self._reasons:
+            self._reasons[kind] = static_reason(self._owned, kind)
+        return self._reasons[kind]
+
+    def _peers(self, serving: Backend) -> list[Backend]:
+        """Return the other backends of the group that serve the same model at the same length."""
+        model = self._owned.model or ""
+        length = serving.models.get(model)
+        return [
+            other
+            for other in self._pool.backends.open_to(group=serving.group, exclude={serving.name})
+            if other.kind == serving.kind and length is not None and other.models.get(model) == length
+        ]
+
+    # Opening.
+
+    async def first(self, reply: Reply, *, headers_sent: bool) -> Run | None:
+        """Send the request as it came to the next backend by placement, and to others where that fails.
+
+        None where no stream is to be had; `take_answer` then has what was answered last. `headers_sent`: the client has
+        headers already, so that no other answer can be passed on.
+        """
+        while len(self._tried) <= self._pool.settings.failover.connect_retries and len(self._broken) < MOST_BROKEN:
+            ranked = self._pool.backends.rank(
+                self._pool.settings.placement, self._pool.backends.open_to(exclude=self._tried)
+            )
+            if not ranked:
+                break
+            backend = self._pool.backends.get(ranked[0].name)
+            self._tried.add(backend.name)
+            try:
+                run = await self._open(backend, self._path, self._body_for(backend), reply)
+            except UpstreamError as problem:
+                self.broke(backend, problem.reason)
+                continue
+            if run.streams:
+                self._pool.backends.worked(backend)
+                return run
+            status = run.response.status
+            elsewhere = status in TRY_ELSEWHERE or headers_sent
+            if elsewhere:
+                self._note(backend, str(status))
+            self._keep(run)
+            if not elsewhere:
+                break
+        return None
+
+    async def resumed(self, reply: Reply, serving: Backend) -> Run | None:
+        """Continue a broken reply on another backend, the next where that fails; None where none can."""
+        for candidate in self.rank(self._pool.settings.placement, serving, reply):
+            backend = self._pool.backends.get(candidate.name)
+            try:
+                return await self.destination(backend, reply)
+            except UpstreamError as problem:
+                self._note(backend, problem.reason)
+        return None
+
+    async def destination_named(self, name: str, reply: Reply) -> Run:
+        """Open the backend of this name as `destination` does."""
+        return await self.destination(self._pool.backends.get(name), reply)
+
+    async def destination(self, backend: Backend, reply: Reply) -> Run:
+        """Open a backend that goes on where the reply stands, and read it until it has something for the reader.
+
+        Before the first token the request is sent as it came. Raises UpstreamError.
+        """
+        if reply.begun:
+            carried = await self._carried(backend, reply)
+            left = resume.left(reply, carried, backend.models.get(self._owned.model or "") or 0)
+            if left is None:
+                raise UpstreamError("nothing is left to generate")
+            body = resume.resume_body(reply, carried, left)
+            run = await self._open(backend, self._path_to(COMPLETIONS), body, reply, carried)
+        else:
+            run = await self._open(backend, self._path, self._body_for(backend), reply)
+        try:
+            await self._read_ahead(run)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    async def _read_ahead(self, run: Run) -> None:
+        if not run.streams:
+            raise UpstreamError(str(run.response.status))
+        while True:
+            pieces = await run.read(self.silent_s)
+            for piece in pieces:
+                if piece.error or piece.aborted or piece.done_without_finish:
+                    raise UpstreamError(break_of(piece))
+            run.held += [(run.read_ns, piece) for piece in pieces]
+            if any(piece.text or piece.finish is not None for piece in pieces):
+                return
+            if run.over:
+                raise UpstreamError("unfinished")
+
+    async def _open(self, backend: Backend, path: str, body: bytes, reply: Reply, carried: int | None = None) -> Run:
+        tokens = self._owned.input_estimate + (carried or 0)
+        self._asked(backend.name)
+        self._pool.backends.begin(backend, tokens)
+        try:
+            async with asyncio.timeout(self.silent_s):
+                response = await self._pool.upstream.open(backend, "POST", path, self._headers, body)
+        except TimeoutError:
+            self._pool.backends.end(backend, tokens)
+            raise UpstreamError("silent") from None
+        except BaseException:
+            self._pool.backends.end(backend, tokens)
+            raise
+        return Run(backend, response, Leg(reply, backend.kind, carried), self._pool.backends, tokens)
+
+    async def _carried(self, backend: Backend, reply: Reply) -> int:
+        """Return how many output ids the reader has whole; where that does not follow, the destination is asked."""
+        carry = resume.Carry(reply)
+        while carry.asks is not None:
+            carry.answer(await self._detokenized(backend, resume.detokenize_body(reply, carry.asks)))
+        if carry.count is None:
+            raise UpstreamError(carry.reason or resume.UNFINISHED)
+        return carry.count
+
+    async def _detokenized(self, backend: Backend, body: bytes) -> str | None:
+        try:
+            async with asyncio.timeout(DETOKENIZE_S):
+                path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
+                response = await self._pool.upstream.open(
+                    backend, "POST", path + resume.DETOKENIZE_PATH, self._headers, body
+                )
+                try:
+                    text = await response.content.read(DETOKENIZED_BYTES)
+                finally:
+                    response.close()
+        except (TimeoutError, aiohttp.ClientError, OSError, UpstreamError):
+            return None
+        return resume.detokenized(text) if response.status == OK else None
+
+    def _path_to(self, end: str) -> str:
+        path, mark, query = self._path.partition("?")
+        return path.removesuffix(CHAT).removesuffix(COMPLETIONS) + end + mark + query
+
+    def _body_for(self, backend: Backend) -> bytes:
+        return self._owned.body_with_ids() if backend.kind in RESUMABLE_KINDS else self._owned.body
+
+    # What became of it.
+
+    def broke(self, backend: Backend, reason: str) -> None:
+        """Note that a backend did not serve the request, or served it no further."""
+        if reason != REFUSED:
+            self._broken.add(backend.name)
+        self._note(backend, reason)
+
+    def _note(self, backend: Backend, reason: str) -> None:
+        self.last_reason = reason
+        self._pool.metrics.failed_over(reason)
+        self._pool.backends.failed(backend)
+
+    def _keep(self, run: Run) -> None:
+        """Keep an answer that is no stream: the last one is passed on where no backend serves."""
+        self.drop_answer()
+        self._answer = run
+
+    def added(self, seconds: float) -> None:
+        """Note how long the relay had something that it passed on."""
+        self._pool.metrics.added(seconds)
+
+    def moved(self, source: str, to: str, outcome: str, gap_s: float | None) -> None:
+        """Note what became of a move."""
+        self._pool.metrics.moved(source, to, outcome, gap_s)
+
+    def take_answer(self) -> Run | None:
+        """Return the last answer that was no stream, to be passed on by who asks; None where there was none."""
+        answer, self._answer = self._answer, None
+        return answer
+
+    def drop_answer(self) -> None:
+        """Close the last answer, if it was not taken."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.close()
+
+
+def break_of(piece: Piece) -> str:
+    """Name the break that a piece is."""
+    return "error_event" if piece.error else "abort" if piece.aborted else "unfinished"

@@ -1,0 +1,76 @@
+"""Requests that the relay does not own: passed on both ways as they come, and only counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.relay.answers import NO_BACKEND, error_response, pass_response
+from otel_llm.relay.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiohttp import web
+    from multidict import CIMultiDict
+
+    from otel_llm.relay.backends import Backend
+    from otel_llm.relay.pool import Pool
+
+SAFE: Final = frozenset({"GET", "HEAD"})
+"""Methods that may be sent again though a backend has seen them."""
+
+
+class Passing:
+    """Pass on requests that are not owned."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def serve(
+        self, request: web.BaseRequest, headers: CIMultiDict[str], body: bytes | None
+    ) -> web.StreamResponse:
+        """Pass on a request; `body`: what was read of it already, None where it is passed on as it comes.
+
+        A connection that was refused has another backend tried; of GET and HEAD one that broke, too.
+        """
+        pool, tried, reason = self._pool, set[str](), NO_BACKEND
+        while len(tried) <= pool.settings.failover.connect_retries:
+            ranked = pool.backends.rank(pool.settings.placement, pool.backends.open_to(exclude=tried))
+            if not ranked:
+                break
+            backend = pool.backends.get(ranked[0].name)
+            tried.add(backend.name)
+            pool.backends.begin(backend, 0)
+            try:
+                return await self._pass(request, headers, body, backend)
+            except UpstreamError as problem:
+                reason = problem.reason
+                pool.metrics.failed_over(reason)
+                pool.backends.failed(backend)
+                if reason != "refused" and request.method not in SAFE:
+                    break
+            finally:
+                pool.backends.end(backend, 0)
+        status = 503 if reason == NO_BACKEND else 502
+        pool.metrics.request("", status)
+        if status == 503:
+            return error_response(503, "no backend is healthy", "unavailable", retry=True)
+        return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
+
+    async def _pass(
+        self, request: web.BaseRequest, headers: CIMultiDict[str], body: bytes | None, backend: Backend
+    ) -> web.StreamResponse:
+        data = body if body is not None else _chunks(request) if request.body_exists else None
+        response = await self._pool.upstream.open(backend, request.method, request.raw_path, headers, data)
+        try:
+            self._pool.backends.worked(backend)
+            answer = await pass_response(request, response)
+        finally:
+            response.close()
+        self._pool.metrics.request(backend.name, answer.status)
+        return answer
+
+
+async def _chunks(request: web.BaseRequest) -> AsyncIterator[bytes]:
+    while data := await request.content.readany():
+        yield data

@@ -1,0 +1,22 @@
+"""What all requests of a relay share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_llm.relay.backends import Backends
+    from otel_llm.relay.metrics import RelayMetrics
+    from otel_llm.relay.settings import RelaySettings
+    from otel_llm.relay.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The backends of a relay and the way to them."""
+
+    upstream: Upstream
+    backends: Backends
+    settings: RelaySettings
+    metrics: RelayMetrics

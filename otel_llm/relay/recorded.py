@@ -1,0 +1,351 @@
+"""One owned request as it is recorded: what its session tells goes to its segments and to the rules alike."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_llm import semconv
+from otel_llm.evaluate.first_hand import Identity
+from otel_llm.export.records import CONTENT, KIND_NAMES
+from otel_llm.instrumentation.chunks import MAX_CHOICES
+from otel_llm.instrumentation.outcomes import COMPLETED
+from otel_llm.instrumentation.propagation import TRACEPARENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from opentelemetry.context import Context
+
+    from otel_llm.evaluate.first_hand import FirstHand, OwnStream
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.host import Request
+    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.relay.recorder import Recorder
+    from otel_llm.relay.reply_facts import ReplyFacts
+
+RequestKey = tuple[bytes, bytes]
+"""Trace id and span id of a request; with a choice behind them they are a stream's key."""
+Kind = Literal["content", "reasoning", "tool"]
+
+ANNOUNCE_S: Final = 0.25
+"""How long segment 0 waits for a backend's response headers, which say who serves."""
+TRACE_HEADERS: Final = (TRACEPARENT, "tracestate", "baggage")
+"""Headers of the client that `headers_for_backend` stands for."""
+_CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(KIND_NAMES)}
+_trace_context: Final = TraceContextTextMapPropagator()
+
+
+class Cancellable(Protocol):
+    """A call that is still to come."""
+
+    def cancel(self) -> None:
+        """Let it not come."""
+
+
+class Later(Protocol):
+    """Have something called in so many seconds."""
+
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> Cancellable:
+        """Return what cancels it."""
+
+
+class FinishedChoice(Protocol):
+    """One choice of a chunk."""
+
+    @property
+    def index(self) -> int:
+        """Number it."""
+
+    @property
+    def finish(self) -> str | None:
+        """Return the finish reason, None where the chunk has none."""
+
+
+class StatedChunk(Protocol):
+    """A chunk of a reply."""
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """Return its JSON object."""
+
+    @property
+    def choices(self) -> Sequence[FinishedChoice]:
+        """Return its choices."""
+
+
+class Recorded:
+    """Record one request; all instants are monotonic ns of the recorder's clock.
+
+    `key` names it, `commit_ns` is when it was committed. Nothing here raises for a failure of ours.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        request: Request,
+        recording: Recording,
+        facts: ReplyFacts,
+        context: Context,
+        headers: Iterable[tuple[bytes, bytes]],
+    ) -> None:
+        own = recording.context
+        self.commit_ns = request.commit_ns
+        self.key: RequestKey = (
+            (own.trace_id.to_bytes(16, "big"), own.span_id.to_bytes(8, "big"))
+            if own is not None
+            else (secrets.token_bytes(16), secrets.token_bytes(8))  # the recording failed; the rules go on
+        )
+        self.migrations = 0
+        self._recorder = recorder
+        self._request = request
+        self._recording = recording
+        self._facts = facts
+        self._context = context
+        self._headers = headers
+        self._streams: dict[int, OwnStream] = {}
+        """Those that are open, by choice."""
+        self._finished: dict[int, int] = {}
+        """When choices finished, unix ns."""
+        self._instance = ""
+        self._exact_resume = False
+        self._identity: Identity | None = None
+        """As segment 0 says it; None until it is announced."""
+        self._over = False
+        self._timer = recorder.later(ANNOUNCE_S, self._announce)
+
+    def headers_for_backend(self) -> list[tuple[str, str]]:
+        """Return what a backend is sent instead of the client's `TRACE_HEADERS`: the request span as its parent."""
+        own = self._recording.context
+        carrier: dict[str, str] = {}
+        if own is not None:
+            _trace_context.inject(carrier, trace.set_span_in_context(NonRecordingSpan(own), otel_context.Context()))
+        kept = TRACE_HEADERS if own is None else ("baggage",)
+        found = [(name.decode("latin-1").lower(), value) for name, value in self._headers]
+        theirs = [(name, value.decode("utf-8", "surrogateescape")) for name, value in found if name in kept]
+        return [*carrier.items(), *theirs]
+
+    # Who serves.
+
+    def serving(self, instance: str) -> None:
+        """Say which backend is asked, or serves from now on: facts and labels name it."""
+        if instance == self._instance:
+            return
+        self._instance = instance
+        if self._identity is None:
+            return
+        if self._identity.instance is None:  # no backend had been asked when segment 0 was due
+            self._identity = replace(self._identity, instance=instance)
+            self._recording.identify({semconv.INSTANCE: instance})
+        self._tell(lambda stream, now_ns: self._first_hand.identify(stream, instance=instance, now_ns=now_ns))
+
+    def served_by(self, instance: str, *, exact_resume: bool) -> None:
+        """Say whose response headers came; the first announces the streams, which otherwise happens by itself."""
+        self.serving(instance)
+        self.exact_resume(exact_resume)
+        self._announce()
+
+    def exact_resume(self, possible: bool) -> None:
+        """Say whether the streams can be continued elsewhere token for token."""
+        if possible is self._exact_resume:
+            return
+        self._exact_resume = possible
+        self._tell(lambda stream, now_ns: self._first_hand.identify(stream, exact_resume=possible, now_ns=now_ns))
+
+    def disconnected(self) -> None:
+        """Say that no backend's connection is open."""
+        self._tell(self._first_hand.disconnected)
+
+    def connected(self) -> None:
+        """Say that a backend's connection is open again."""
+        self._tell(self._first_hand.connected)
+
+    def blocked(self, waits: bool) -> None:
+        """Say whether bytes wait for the client's socket."""
+        self._tell(lambda stream, now_ns: self._first_hand.hold_back(stream, blocked=waits, now_ns=now_ns))
+
+    # What comes.
+
+    def tokens(self, at_ns: int, choice: int, count: int, kind: Kind, *, exact: bool) -> None:
+        """Record tokens that were read at `at_ns`, but behind a finish; `exact`: they were counted by their ids."""
+        if self._over or count < 1 or choice in self._finished or not 0 <= choice < MAX_CHOICES:
+            return
+        code = _CODES[kind]
+        self._facts.count(choice, count, exact=exact)
+        unix_ns = self._take(choice, at_ns, code, count)
+        stream = self._streams.get(choice)
+        if stream is None:
+            return
+        times_ns = [unix_ns] if count == 1 else [unix_ns] * count
+        with self._recorder.bugs:
+            self._first_hand.tokens(stream, times_ns, None if code == CONTENT else [code] * count, unix_ns)
+        self._recorder.rearm()
+
+    def input_tokens(self, count: int) -> None:
+        """Say how many tokens the prompt has; what is said first stays."""
+        if self._facts.input_tokens is not None:
+            return
+        self._facts.input_tokens = count
+        self._tell(lambda stream, now_ns: self._first_hand.identify(stream, input_tokens=count, now_ns=now_ns))
+        for choice, end_ns in self._finished.items():  # they were waiting for it
+            self._close(choice, end_ns, COMPLETED)
+
+    def noted(self, chunk: StatedChunk, at_ns: int) -> None:
+        """Take note of what a chunk, read at `at_ns`, states beside its tokens, which are told before."""
+        stated = self._facts.states(chunk.value)
+        if stated is not None:
+            self.input_tokens(stated)
+        for choice in chunk.choices:
+            if choice.finish is not None:
+                self._finish(choice.index, choice.finish, at_ns)
+
+    def migrated(
+        self,
+        from_: str,
+        to: str,
+        tokens_carried: int,
+        gap_seconds: float,
+        *,
+        rule: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Say that the client now has text of another backend, by a rule or for a reason."""
+        self.migrations += 1
+        self._facts.continued |= tokens_carried > 0
+        attributes: dict[str, AttributeValue] = {
+            semconv.MIGRATED_FROM: from_,
+            semconv.MIGRATED_TO: to,
+            semconv.TOKENS_CARRIED: tokens_carried,
+            semconv.GAP_SECONDS: gap_seconds,
+        }
+        if rule is not None:
+            attributes[semconv.MIGRATION_RULE] = rule
+        if reason is not None:
+            attributes[semconv.MIGRATION_REASON] = reason
+        self._recording.event(semconv.MIGRATED_EVENT, self._recorder.clock_ns(), attributes)
+
+    def ended(self, outcome: str, at_ns: int | None = None, error: str | None = None) -> None:
+        """End the recording, once; `error` is an `error.type`. A choice that finished is completed, whatever came then.
+
+        Raises ValueError for an outcome that no sender may state.
+        """
+        if outcome not in semconv.OUTCOMES:
+            raise ValueError(f"outcome {outcome!r} is none of {', '.join(semconv.OUTCOMES)}")
+        if self._over:
+            return
+        self._announce()
+        self._over = True
+        recorder, recording = self._recorder, self._recording
+        at_ns = recorder.clock_ns() if at_ns is None else at_ns
+        recording.attributes({semconv.RELAY_MIGRATIONS: self.migrations})
+        recording.ended(outcome, error, at_ns)
+        for choice in list(self._streams):
+            if choice in self._finished:
+                self._close(choice, self._finished[choice], COMPLETED)
+            else:
+                end_ns = max(at_ns, recording.told_until_ns(choice)) + recorder.offset_ns
+                self._close(choice, end_ns, outcome)
+        del recorder.requests[self.key]
+
+    # What is shown.
+
+    @property
+    def streams(self) -> Mapping[int, OwnStream]:
+        """Return the streams that are followed, by choice; none before they are announced."""
+        return self._streams
+
+    def runway_s(self) -> float | None:
+        """Return how long the reader's text lasts, of the choice where it is shortest (s); None where there is none."""
+        now_ns = self._now_ns()
+        return min((stream.stream.at(now_ns).runway_ns / 1e9 for stream in self._streams.values()), default=None)
+
+    # Inner parts.
+
+    @property
+    def _first_hand(self) -> FirstHand:
+        return self._recorder.first_hand
+
+    def _now_ns(self) -> int:
+        return self._recorder.clock_ns() + self._recorder.offset_ns
+
+    def _announce(self) -> None:
+        """Send segment 0 of each choice, once, with what is known by now, and have the rules follow them."""
+        if self._identity is not None:
+            return
+        self._timer.cancel()
+        late: dict[str, AttributeValue] = {}
+        if self._instance:
+            late[semconv.INSTANCE] = self._instance
+        if self._exact_resume:
+            late[semconv.EXACT_RESUME] = True
+        self._recording.announce(self._context, late)
+        said = {**self._request.gen_ai, **self._request.ours, **late}
+        self._identity = Identity(
+            declared_class=_text(said.get(semconv.SLO_CLASS)),
+            attributes={name: value for name, value in said.items() if not isinstance(value, tuple)},
+            model=_text(said.get(semconv.GEN_AI_REQUEST_MODEL)),
+            instance=self._instance or None,
+            exact_resume=self._exact_resume,
+        )
+        for choice in range(self._request.choices):
+            self._follow(choice, self._identity)
+
+    def _follow(self, choice: int, identity: Identity) -> None:
+        """Have the rules follow a choice from the commit on."""
+        identity = replace(identity, input_tokens=self._facts.input_tokens)
+        key, commit_ns = (*self.key, choice), self.commit_ns + self._recorder.offset_ns
+        with self._recorder.bugs:
+            self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, self._now_ns())
+        self._recorder.rearm()
+
+    def _take(self, choice: int, at_ns: int, kind: int, count: int, *, finished: bool = False) -> int:
+        """Append to the recording; return the instant under which it is told, unix ns, none before the last one."""
+        self._announce()
+        if choice >= self._request.choices and choice not in self._streams and self._identity is not None:
+            self._follow(choice, self._identity)  # not asked for: its segment 0 goes out with its first token
+        offset_ns, stream = self._recorder.offset_ns, self._streams.get(choice)
+        if stream is not None:
+            at_ns = max(at_ns, stream.stream.last_ns - offset_ns)
+        return self._recording.take(at_ns, (choice, kind, count, finished)) + offset_ns
+
+    def _finish(self, choice: int, reason: str, at_ns: int) -> None:
+        """Take note that the backend says that a choice is complete."""
+        if self._over or choice in self._finished or not 0 <= choice < MAX_CHOICES:
+            return
+        self._facts.finish(choice, reason)
+        end_ns = self._finished[choice] = self._take(choice, at_ns, CONTENT, 0, finished=True)
+        if self._facts.input_tokens is None and self._request.choices == 1:
+            # Usage often comes behind the finish, and the verdict may depend on the prompt's length.
+            self._tell(self._first_hand.pause)
+        else:
+            self._close(choice, end_ns, COMPLETED)
+
+    def _close(self, choice: int, end_ns: int, outcome: str) -> None:
+        """Have a choice judged as ended at `end_ns` (unix ns)."""
+        stream = self._streams.pop(choice, None)
+        if stream is None:
+            return
+        now_ns = max(end_ns, self._now_ns())
+        with self._recorder.bugs:
+            self._first_hand.end(stream, end_ns, outcome, now_ns, token_basis=self._facts.basis(choice))
+        self._recorder.rearm()
+
+    def _tell(self, step: Callable[[OwnStream, int], object]) -> None:
+        """Tell what happens now to all streams that are followed."""
+        if not self._streams:
+            return
+        now_ns = self._now_ns()
+        for stream in tuple(self._streams.values()):
+            with self._recorder.bugs:
+                step(stream, now_ns)
+        self._recorder.rearm()
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

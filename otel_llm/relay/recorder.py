@@ -1,0 +1,130 @@
+"""Record the streams that this relay owns: as spans and segments for whoever receives them, and for its own rules.
+
+Each token is told to both under one instant, and both count unix time from one anchor: what rules see here is what an
+audit of the segments finds later. Everything here runs in the event loop; segments are cut and sent by threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_llm.instrumentation import committed, propagation, runtime
+from otel_llm.instrumentation.chunks import choices_of
+from otel_llm.instrumentation.recording import Recording
+from otel_llm.relay.recorded import Recorded
+from otel_llm.relay.reply_facts import MAX_TEXT, ReplyFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from otel_llm.evaluate.first_hand import FirstHand
+    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.relay.recorded import Later, RequestKey
+    from otel_llm.shared.clock import Clock
+
+log: Final = logging.getLogger(__name__)
+
+
+class Owned(Protocol):
+    """What is recorded of an owned request at its commit."""
+
+    @property
+    def operation(self) -> str:
+        """Name it as `gen_ai.operation.name` does."""
+
+    @property
+    def model(self) -> str | None:
+        """Name the requested model, None where the request does not."""
+
+    @property
+    def choices(self) -> int:
+        """Count the choices that it asks for."""
+
+
+class Bugs:
+    """A wall: a failure of ours inside of `with` is counted and the first is logged; the stream goes on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        """Do what may fail."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, bug: BaseException | None, where: TracebackType | None
+    ) -> bool:
+        """Let nothing out but what is no `Exception`."""
+        if not isinstance(bug, Exception):
+            return False
+        if not self.count:
+            log.error("otel-llm: rules no longer see a stream as it is", exc_info=bug)
+        self.count += 1
+        return True
+
+
+class Recorder:
+    """Begin recordings; `requests` are those that have not ended, by trace id and span id.
+
+    `running` sends spans and segments; `first_hand` follows the same streams for the rules, and `rearm` is called when
+    something may fall due there earlier than before. `clock` turns the runtime's monotonic ns into unix ns. `later`
+    calls something so many seconds later, as `loop.call_later` does.
+    """
+
+    def __init__(
+        self, running: Runtime, first_hand: FirstHand, clock: Clock, later: Later, rearm: Callable[[], None]
+    ) -> None:
+        self.requests: dict[RequestKey, Recorded] = {}
+        self.first_hand = first_hand
+        self.rearm = rearm
+        self.later = later
+        self.bugs = Bugs()
+        self.offset_ns = clock.unix_ns(0)
+        self.clock_ns = running.clock_ns
+        self._running = running
+
+    def begin(self, headers: Iterable[tuple[bytes, bytes]], owned: Owned, commit_ns: int) -> Recorded:
+        """Begin to record a request that was committed at `commit_ns` (monotonic ns).
+
+        `headers` are the client's, as they came: its span is the parent of the request's, its SLO class is taken over.
+        """
+        headers = list(headers)
+        context = propagation.extract(headers, self._running)
+        request = committed.by_relay(
+            self._running,
+            context,
+            operation=owned.operation,
+            model=None if owned.model is None else owned.model[:MAX_TEXT],
+            choices=choices_of(owned.choices),
+            commit_ns=commit_ns,
+            offset_ns=self.offset_ns,
+        )
+        facts = ReplyFacts()
+        recording = Recording(self._running, request, facts)
+        recording.begin(context)
+        recorded = Recorded(self, request, recording, facts, context, headers)
+        self.requests[recorded.key] = recorded
+        return recorded
+
+
+class _Nowhere(SpanExporter):
+    """Takes what must not be sent."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:  # noqa: ARG002
+        return SpanExportResult.SUCCESS
+
+
+def relay_runtime(exporter: SpanExporter | None = None) -> Runtime:
+    """Return a runtime of the relay's own, which hooks nothing; the caller stops it.
+
+    It sends as `OTEL_EXPORTER_OTLP_*` says, or through `exporter`; nothing where the environment switches OpenTelemetry
+    off.
+    """
+    if exporter is None and runtime.disabled():
+        exporter = _Nowhere()
+    return runtime.configured(exporter, metrics="off")

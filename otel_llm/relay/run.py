@@ -1,0 +1,102 @@
+"""One backend's answer to an owned request: it is read here, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from otel_llm.relay.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from otel_llm.relay.backends import Backend, Backends
+    from otel_llm.relay.seam.leg import Leg
+    from otel_llm.relay.seam.piece import Piece
+
+TAIL_S: Final = 1.0
+"""How long the end of a body is waited for behind `[DONE]`: without it the connection cannot be used again."""
+EVENT_STREAM: Final = "text/event-stream"
+
+
+class Run:
+    """Read the event stream of one backend, piece by piece.
+
+    `tokens`: what its load was begun with. `read_ns` is the instant of the last reading (monotonic ns), `over` tells
+    that the body has ended. `held` are pieces with their instants that were read ahead, while another backend still served.
+    """
+
+    def __init__(
+        self, backend: Backend, response: aiohttp.ClientResponse, leg: Leg, loads: Backends, tokens: int
+    ) -> None:
+        self.backend = backend
+        self.response = response
+        self.leg = leg
+        self.read_ns = 0
+        self.over = False
+        self.held: list[tuple[int, Piece]] = []
+        self._loads = loads
+        self._tokens = tokens
+        self._read_bytes = 0
+        self._heard = False
+        self._done = False
+        self._closed = False
+
+    @property
+    def streams(self) -> bool:
+        """Tell whether the answer is an event stream that can be read."""
+        encoded = self.response.headers.get("Content-Encoding", "identity").lower() != "identity"
+        return self.response.status == 200 and self.response.content_type == EVENT_STREAM and not encoded
+
+    @property
+    def unread(self) -> bool:
+        """Tell whether something was received that `read` has not returned yet."""
+        return self.response.content.total_bytes > self._read_bytes
+
+    async def read(self, silent_s: float | None = None) -> list[Piece]:
+        """Return the next pieces; empty while a line is unfinished and, with `over`, at the end of the body.
+
+        `silent_s`: how long the first event may be waited for (s). Raises UpstreamError: `silent`, `broken`.
+        """
+        limit_s = TAIL_S if self._done else None if self._heard else silent_s
+        try:
+            if limit_s is None:
+                data = await self.response.content.readany()
+            else:
+                async with asyncio.timeout(limit_s):
+                    data = await self.response.content.readany()
+        except TimeoutError:
+            raise UpstreamError("silent") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            raise UpstreamError("broken") from problem
+        self.read_ns = time.monotonic_ns()
+        self._read_bytes += len(data)
+        if not data:
+            self.over = True
+            return self._noted(self.leg.end())
+        return self._noted(self.leg.feed(data))
+
+    def grow(self, tokens: int) -> None:
+        """Count output tokens in the backend's load."""
+        self._tokens += tokens
+        self._loads.grow(self.backend, tokens)
+
+    def close(self) -> None:
+        """Close the backend's stream, unless it has ended: then its connection is used again."""
+        if not self._closed:
+            self._closed = True
+            self.response.close()
+            self._loads.end(self.backend, self._tokens)
+
+    def _noted(self, pieces: list[Piece]) -> list[Piece]:
+        if not self._heard:
+            self._heard = any(piece.chunk is not None or piece.done for piece in pieces)
+        self._done = self._done or _has_done(pieces)
+        return pieces
+
+
+def _has_done(pieces: Iterable[Piece]) -> bool:
+    return any(piece.done for piece in pieces)

@@ -1,0 +1,171 @@
+"""What the `data:` line of a reply holds: the chunk's choices with their ids, text and finish; usage; an error."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeGuard
+
+from otel_llm.relay.seam.members import DECODER
+
+Kind = Literal["content", "reasoning", "tool"]
+
+DONE: Final = b"[DONE]"
+ABORT: Final = "abort"
+MAX_CHOICES: Final = 128
+"""The most choices that the API allows."""
+
+_REASONING: Final = ("reasoning", "reasoning_content")
+_PLAIN_DELTA: Final = frozenset({"content", "role"})
+
+
+class Choice:
+    """One choice of a chunk.
+
+    `ids`: None where the chunk has none. `kind`: of the text it bears, None where it bears none. `plain`: it bears
+    nothing but a text and a role. `bare`: its delta is empty.
+    """
+
+    __slots__ = ("bare", "finish", "ids", "index", "kind", "plain", "role", "stop_reason", "text")
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.ids: list[int] | None = None
+        self.text = ""
+        self.kind: Kind | None = None
+        self.role = False
+        self.finish: str | None = None
+        self.stop_reason: object = None
+        self.plain = True
+        self.bare = False
+
+
+class Chunk:
+    """The JSON of a `data:` line. `odd`: why no stream with this chunk can be resumed, None where nothing is odd."""
+
+    __slots__ = ("choices", "error", "odd", "prompt_ids", "usage", "value")
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.value = value
+        self.choices: list[Choice] = []
+        self.prompt_ids: list[int] | None = None
+        self.usage: dict[str, Any] | None = None
+        self.error = False
+        self.odd: str | None = None
+
+
+def payload(line: bytes) -> bytes | None:
+    """Return what stands behind `data:` in a line, without its ending; None for a line of another field."""
+    if line.startswith(b"data:"):
+        return line[5:].strip(b" \t\r\n")
+    return None
+
+
+def parse(data: bytes) -> Chunk | None:
+    """Return the chunk in a line's payload, None where that is no JSON object."""
+    try:
+        value = DECODER.decode(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    if type(value) is not dict:
+        return None
+    chunk = Chunk(value)
+    get = value.get
+    usage = get("usage")
+    if type(usage) is dict:
+        chunk.usage = usage
+    if get("error") is not None or get("object") == "error":
+        chunk.error = True
+    prompt_ids = get("prompt_token_ids")
+    if prompt_ids is not None:
+        _take_prompt_ids(chunk, prompt_ids)
+    choices = get("choices")
+    if type(choices) is list:
+        outer = get("token_ids") if len(choices) == 1 else None
+        for stated in choices:
+            if type(stated) is dict:
+                chunk.choices.append(_choice(chunk, stated, outer))
+            else:
+                chunk.odd = "a choice of a wrong type"
+    elif choices is not None:
+        chunk.odd = "choices of a wrong type"
+    return chunk
+
+
+def _choice(chunk: Chunk, stated: dict[str, Any], outer: object) -> Choice:
+    choice = Choice()
+    get = stated.get
+    index = get("index")
+    if type(index) is int and 0 <= index < MAX_CHOICES:
+        choice.index = index
+    elif index is not None:
+        chunk.odd = "an index that is none"
+    ids = get("token_ids")
+    if ids is None:
+        ids = outer
+    if ids is not None:
+        if _are_ids(ids):
+            choice.ids = ids
+        else:
+            chunk.odd = "ids of a wrong type"
+    prompt_ids = get("prompt_token_ids")
+    if prompt_ids is not None:
+        _take_prompt_ids(chunk, prompt_ids)
+    finish = get("finish_reason")
+    if finish is not None:
+        choice.finish = finish if type(finish) is str else str(finish)[:64]
+        choice.stop_reason = get("stop_reason")
+    delta = get("delta")
+    if type(delta) is dict:
+        _read_delta(choice, delta)
+        return choice
+    text = get("text")
+    if type(text) is str:
+        if text:
+            choice.text = text
+            choice.kind = "content"
+    elif text is not None or delta is not None:
+        chunk.odd = "text of a wrong type"
+    return choice
+
+
+def _read_delta(choice: Choice, delta: dict[str, Any]) -> None:
+    if not delta:
+        choice.bare = True
+        return
+    text = delta.get("content")
+    if type(text) is str:
+        if text:
+            choice.text = text
+            choice.kind = "content"
+    elif text is not None:  # in parts, as of a model that thinks
+        choice.plain = False
+        choice.kind = "content" if text else None
+    if len(delta) == 1 and text is not None:
+        return
+    choice.role = delta.get("role") is not None
+    for name, value in delta.items():
+        if not value or name in _PLAIN_DELTA:
+            continue
+        choice.plain = False
+        if choice.kind is None:
+            choice.kind = _kind_of(name)
+
+
+def _kind_of(name: str) -> Kind:
+    if name in _REASONING:
+        return "reasoning"
+    return "tool" if name in ("tool_calls", "function_call") else "content"
+
+
+def _take_prompt_ids(chunk: Chunk, prompt_ids: object) -> None:
+    if _are_ids(prompt_ids):
+        chunk.prompt_ids = prompt_ids
+    else:
+        chunk.odd = "prompt ids of a wrong type"
+
+
+def _are_ids(value: object) -> TypeGuard[list[int]]:
+    if type(value) is not list:
+        return False
+    if len(value) == 1:
+        return type(value[0]) is int and value[0] >= 0
+    return all(type(i) is int and i >= 0 for i in value)

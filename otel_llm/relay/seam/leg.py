@@ -1,0 +1,136 @@
+"""One backend's response within a reply: bytes in, pieces out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.relay.seam import chunk as chunks
+from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS
+from otel_llm.relay.seam.lines import MAX_LINE, LineReader
+from otel_llm.relay.seam.piece import Piece
+
+if TYPE_CHECKING:
+    from otel_llm.relay.seam.chunk import Choice, Kind
+    from otel_llm.relay.seam.reply import Reply
+
+_BLANK: Final = (b"\n", b"\r\n", b"\r")
+NOT_JSON: Final = "a line that is not a JSON object"
+TOO_LONG: Final = "a line over the limit"
+CUT: Final = "cut off in the midst of a line"
+
+
+class Leg:
+    """A response to the client's own request (`carried` None), or to one that resumes it behind `carried` ids.
+
+    `feed` and `end` change nothing of the reply: the pieces of a leg that loses a race are simply not taken.
+    """
+
+    __slots__ = (
+        "_expected",
+        "_finished",
+        "_kinds",
+        "_positions",
+        "_reader",
+        "_reply",
+        "_seen",
+        "carried",
+        "strips",
+        "torn",
+    )
+
+    def __init__(self, reply: Reply, kind: str, carried: int | None = None, max_line: int = MAX_LINE) -> None:
+        self.carried = carried
+        self._reply = reply
+        self._reader = LineReader(max_line)
+        self._positions = {0: carried or 0}  # of each choice, the index of its next id
+        self._kinds: dict[int, Kind] = {}  # of each choice, the kind of its newest text
+        self._seen: set[int] = set()
+        self._finished: set[int] = set()
+        # Ids that the client has seen and that come again.
+        self._expected = reply.ids_from(carried) if carried is not None and reply.request.asked_ids else []
+        # SGLang sends the text before a character that is incomplete: a chunk of one id may be torn within it.
+        self.torn = kind == "sglang"
+        self.strips = kind in RESUMABLE_KINDS and not reply.request.asked_ids
+
+    @property
+    def held(self) -> int:
+        """Bytes that were fed and are in no piece yet."""
+        return self._reader.held
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """Return what the lines that end in `data` bring."""
+        return self._pieces(self._reader.feed(data))
+
+    def end(self) -> list[Piece]:
+        """Return what the line brings that the body ended in: what a whole line would, or a piece with `trouble`."""
+        pieces = self._pieces(self._reader.end())
+        for piece in pieces:
+            if piece.chunk is None and not piece.done:
+                piece.trouble = CUT
+        return pieces
+
+    def _pieces(self, lines: list[tuple[bytes, bool]]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for line, whole in lines:
+            if line in _BLANK and whole and pieces:
+                pieces[-1].gap += line
+                continue
+            piece = Piece(line)
+            pieces.append(piece)
+            if not whole:
+                piece.trouble = TOO_LONG
+                continue
+            data = chunks.payload(line)
+            if data is None:
+                continue
+            if data == chunks.DONE:
+                piece.done = True
+                piece.done_without_finish = not self._finished or bool(self._seen - self._finished)
+                continue
+            if not data:
+                continue
+            chunk = chunks.parse(data)
+            if chunk is None:
+                piece.trouble = NOT_JSON
+                continue
+            piece.chunk = chunk
+            piece.error = chunk.error
+            piece.at = self._positions[0]
+            for choice in chunk.choices:
+                self._read(piece, choice)
+        return pieces
+
+    def _read(self, piece: Piece, choice: Choice) -> None:
+        index = choice.index
+        self._seen.add(index)
+        kind = choice.kind
+        if kind is not None:
+            self._kinds[index] = kind
+            piece.text += choice.text or " "
+        ids = choice.ids
+        if ids:
+            count = len(ids)
+            at = self._positions.get(index, 0)
+            end = self._positions[index] = at + count
+            piece.ids += ids
+            if self._expected and index == 0:
+                self._compare(piece, at, ids)
+            new = min(count, end - self._reply.counted(index))
+            if new > 0:
+                piece.tokens.append((index, new, kind or self._kinds.get(index, "content")))
+        elif kind is not None and ids is None:
+            self._positions[index] = self._positions.get(index, 0) + 1
+            piece.tokens.append((index, 1, kind))
+        if choice.finish is not None:
+            self._finished.add(index)
+            if piece.finish is None:
+                piece.finish = choice.finish
+            if choice.finish == chunks.ABORT:
+                piece.aborted = True
+
+    def _compare(self, piece: Piece, at: int, ids: list[int]) -> None:
+        again = self._expected[at - (self.carried or 0) :]
+        shorter = min(len(again), len(ids))
+        if again[:shorter] != ids[:shorter]:
+            piece.differs = True
+            piece.trouble = "ids that are drawn again differ from those that the client has"

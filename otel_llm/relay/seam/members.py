@@ -1,0 +1,113 @@
+"""Where the members of a JSON object stand in its text, so that an edit leaves every other character as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+
+
+class Member(NamedTuple):
+    """One member of an object: its key, its value, and where the key and the value stand in the text."""
+
+    key: str
+    value: Any
+    key_start: int
+    start: int
+    end: int
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
+"""Decodes JSON and nothing else: NaN and infinities are refused."""
+
+
+def _space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return at if match is None else match.end()
+
+
+def members(text: str, at: int = 0) -> tuple[list[Member], int]:
+    """Return the members of the object that begins at `at`, in order, duplicates too, and where it ends.
+
+    Raises: ValueError where it is not an object of JSON, RecursionError where it is too deep.
+    """
+    at = _space(text, at)
+    if text[at : at + 1] != "{":
+        raise ValueError("not an object")
+    found: list[Member] = []
+    at = _space(text, at + 1)
+    if text[at : at + 1] == "}":
+        return found, at + 1
+    while True:
+        key_start = at
+        if text[at : at + 1] != '"':
+            raise ValueError("a key must be a string")
+        key, at = DECODER.raw_decode(text, at)
+        at = _space(text, at)
+        if text[at : at + 1] != ":":
+            raise ValueError("no colon behind a key")
+        start = _space(text, at + 1)
+        value, end = DECODER.raw_decode(text, start)
+        found.append(Member(key, value, key_start, start, end))
+        at = _space(text, end)
+        if text[at : at + 1] == "}":
+            return found, at + 1
+        if text[at : at + 1] != ",":
+            raise ValueError("no comma behind a member")
+        at = _space(text, at + 1)
+
+
+def elements(text: str, at: int) -> Iterator[int]:
+    """Yield where each element of the array that begins at `at` starts; nothing where it is no array."""
+    at = _space(text, at)
+    if text[at : at + 1] != "[":
+        return
+    at = _space(text, at + 1)
+    while text[at : at + 1] not in ("]", ""):
+        yield at
+        _, end = DECODER.raw_decode(text, at)
+        at = _space(text, end)
+        if text[at : at + 1] == ",":
+            at = _space(text, at + 1)
+
+
+def whole(text: str) -> list[Member]:
+    """Return the members of a text that is one object and nothing else. Raises: as `members`."""
+    found, end = members(text)
+    if _space(text, end) != len(text):
+        raise ValueError("something follows the object")
+    return found
+
+
+def removals(found: list[Member], doomed: set[int]) -> list[tuple[int, int, str]]:
+    """Return the spans to replace so that the members at the indices `doomed` are gone, each with one comma."""
+    spans = []
+    kept_before = False
+    for index, member in enumerate(found):
+        if index not in doomed:
+            kept_before = True
+        elif kept_before:
+            spans.append((found[index - 1].end, member.end, ""))
+        else:
+            last = index + 1 == len(found)
+            spans.append((member.key_start, member.end if last else found[index + 1].key_start, ""))
+    return spans
+
+
+def replaced(text: str, spans: list[tuple[int, int, str]]) -> str:
+    """Return the text with each span (start, end) replaced; the spans do not overlap."""
+    parts: list[str] = []
+    at = 0
+    for start, end, new in sorted(spans):
+        parts += text[at:start], new
+        at = end
+    return "".join([*parts, text[at:]])

@@ -1,0 +1,58 @@
+"""What one line of a backend's reply brings, to be looked at before it is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_llm.relay.seam.chunk import Chunk, Kind
+
+
+class Piece:
+    """A line of a reply, with the blank lines behind it.
+
+    `ids`: token ids that it brings; `at`: the index of the first of them in the reply. `text`: text of any kind that it
+    brings for the reader. `tokens`: what a recorder counts, (choice, number, kind): ids that were not counted before,
+    each once, or one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `error`: an error
+    event. `done`: `[DONE]`, and `done_without_finish` where a choice has not finished by then. `differs`: it draws ids
+    anew that the client has seen otherwise. `framing`: nothing of all this, as of comments, the role, usage.
+    """
+
+    __slots__ = (
+        "aborted",
+        "at",
+        "chunk",
+        "differs",
+        "done",
+        "done_without_finish",
+        "error",
+        "finish",
+        "gap",
+        "ids",
+        "line",
+        "text",
+        "tokens",
+        "trouble",
+    )
+
+    def __init__(self, line: bytes) -> None:
+        self.line = line
+        self.gap = b""
+        self.chunk: Chunk | None = None
+        self.ids: list[int] = []
+        self.at = 0
+        self.text = ""
+        self.tokens: list[tuple[int, int, Kind]] = []
+        self.finish: str | None = None
+        self.aborted = False
+        self.error = False
+        self.done = False
+        self.done_without_finish = False
+        self.differs = False
+        self.trouble: str | None = None
+        """Why a stream that takes this line is no longer resumable, where that does not stand in its chunk."""
+
+    @property
+    def framing(self) -> bool:
+        """Whether it brings no token, no end and no error."""
+        return not (self.ids or self.text or self.tokens or self.finish is not None or self.error or self.done)

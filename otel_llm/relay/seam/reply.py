@@ -1,0 +1,272 @@
+"""A streamed reply as its client has it, whichever backends serve it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.relay.seam import edit
+from otel_llm.relay.seam.shape import Shape, usage_of
+
+if TYPE_CHECKING:
+    from otel_llm.relay.seam.chunk import Chunk
+    from otel_llm.relay.seam.leg import Leg
+    from otel_llm.relay.seam.piece import Piece
+    from otel_llm.relay.seam.request import OwnedRequest
+
+_HEAD: Final = ("id", "object", "created", "model")
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")
+
+
+class Reply:
+    """The state of one owned stream.
+
+    `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of
+    it (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the finish
+    reason that the client has. `done`: it has `[DONE]`.
+    """
+
+    def __init__(self, request: OwnedRequest, reason: str | None = None) -> None:
+        self.request = request
+        self.reason = reason
+        if reason is None and request.choices != 1:
+            self.reason = f"{request.choices} choices"
+        self.prompt_ids: list[int] | None = None
+        self.prompt_tokens: int | None = None
+        self.begun = False
+        self.finish: str | None = None
+        self.done = False
+        self.system_fingerprint: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.head: dict[str, object] | None = None
+        self._ids: list[int] = []
+        self._whole = 0
+        self._tail = ""
+        self._counts: dict[int, int] = {}
+        self._leg: Leg | None = None
+        self._head_leg: Leg | None = None
+        self._shape: Shape | None = None
+        self._role_sent = False
+        self._running_usage = request.continuous_usage
+        self._bare = False
+        self._swallowed = False
+        self._written = (b"", b"")  # the last two parts
+
+    @property
+    def ids(self) -> list[int]:
+        """The output ids that came so far, a copy; none of a stream that cannot be resumed."""
+        return self._ids.copy()
+
+    @property
+    def whole(self) -> int:
+        """How many of the ids are known to be carried: the client has the text of these, whole."""
+        return self._whole
+
+    @property
+    def tail(self) -> str:
+        """The text that the client has behind that of the ids that are known to be carried."""
+        return self._tail
+
+    @property
+    def output_tokens(self) -> int:
+        """How many output tokens came so far, by their ids; of all choices."""
+        return sum(self._counts.values())
+
+    def ids_from(self, index: int) -> list[int]:
+        """Return the output ids from `index` on."""
+        return self._ids[index:]
+
+    def counted(self, choice: int) -> int:
+        """Return how many ids of a choice were counted; what comes again up to there is not counted again."""
+        return self._counts.get(choice, 0)
+
+    def cannot_resume(self, reason: str) -> None:
+        """Note that the stream is no longer resumable; its ids are forgotten. The first reason stays."""
+        if self.reason is None:
+            self.reason = reason
+        self._ids = []
+        self.prompt_ids = None
+        self._tail = ""
+        self._whole = 0
+
+    def take(self, leg: Leg, piece: Piece) -> bytes:
+        """Commit a piece and return the client's bytes for it, which may be none.
+
+        The pieces of one leg are taken in order. The first taken piece of another leg makes that the serving one: what
+        it brings goes on behind its carried ids, or, with none carried, begins the reply again.
+        """
+        start = b""
+        if leg is not self._leg:
+            start = self._switch(leg)
+        chunk = piece.chunk
+        if piece.trouble is not None:
+            self.cannot_resume(piece.trouble)
+        if chunk is None:
+            written = self._line(leg, piece)
+        else:
+            counted, finished = self.counted(0), self.finish is not None
+            self._learn(leg, piece, chunk)
+            written = self._chunk(leg, piece, chunk, counted, finished)
+        self._swallowed = not written
+        if not written:
+            return b""
+        written += piece.gap
+        if start:
+            written = start + written
+        self._written = (self._written[1], written)
+        return written
+
+    def separator(self) -> bytes:
+        """Return what ends the event that was written last, where it has not ended: needed before anything new."""
+        last = b"".join(self._written)[-4:]
+        if not last or last.endswith(_EVENT_ENDS):
+            return b""
+        return b"\n" if last.endswith((b"\n", b"\r")) else b"\n\n"
+
+    def error_event(self, message: str, kind: str, code: str | int | None) -> bytes:
+        """Return the event that ends a stream which cannot go on, to be written as it is."""
+        error = {"error": {"message": message, "type": kind, "code": code}}
+        return self.separator() + b"data: " + edit.dumps(error).encode() + b"\n\n"
+
+    def _switch(self, leg: Leg) -> bytes:
+        first = self._leg is None
+        self._leg = leg
+        if first:
+            return b""
+        base = leg.carried or 0
+        del self._ids[base:]
+        self._whole, self._tail = base, ""
+        if leg.carried is None:
+            self.prompt_ids = None
+        self._swallowed = False
+        return self.separator()
+
+    def _line(self, leg: Leg, piece: Piece) -> bytes:
+        """Return what is written for a line without a chunk."""
+        line = piece.line
+        if self._swallowed and not line.strip(b"\r\n"):
+            return b""
+        if piece.done:
+            if self.done and leg is not self._head_leg:
+                return b""
+            self.done = True
+        return line
+
+    def _learn(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
+        value = chunk.value
+        if self.head is None and not chunk.error and chunk.choices:
+            self.head = {key: value[key] for key in _HEAD if value.get(key) is not None}
+            self._head_leg = leg
+        fingerprint = value.get("system_fingerprint")
+        if fingerprint is not None and self.system_fingerprint is None and type(fingerprint) is str:
+            self.system_fingerprint = fingerprint
+        usage = chunk.usage
+        if usage is not None:
+            self.usage = usage
+            if chunk.choices:
+                self._running_usage = True
+            prompt = usage.get("prompt_tokens")
+            if self.prompt_tokens is None and type(prompt) is int:
+                self.prompt_tokens = prompt
+        if chunk.prompt_ids is not None and leg.carried is None and self.reason is None:
+            self.prompt_ids = chunk.prompt_ids
+            self.prompt_tokens = len(chunk.prompt_ids)
+        for index, count, _ in piece.tokens:
+            self._counts[index] = self.counted(index) + count
+        if piece.text or piece.finish is not None or (piece.ids and self.request.asked_ids):
+            self.begun = True
+        if self.reason is None:
+            self._follow(leg, chunk)
+        if self.finish is None:
+            self.finish = piece.finish
+
+    def _follow(self, leg: Leg, chunk: Chunk) -> None:
+        """Keep what a resumption needs, or the reason why there will be none."""
+        if chunk.odd is not None:
+            self.cannot_resume(chunk.odd)
+            return
+        for choice in chunk.choices:
+            ids = choice.ids
+            if choice.index or len(chunk.choices) > 1:
+                self.cannot_resume("several choices")
+            elif not choice.plain:
+                self.cannot_resume(f"a {choice.kind or 'strange'} delta")
+            elif choice.text and not ids:
+                self.cannot_resume("a chunk without ids")
+            elif ids and self.prompt_ids is None:
+                self.cannot_resume("no prompt ids")
+            elif ids:
+                self._ids += ids
+                if choice.text and len(ids) == 1 and not leg.torn:
+                    self._whole, self._tail = len(self._ids), ""
+                else:
+                    self._tail += choice.text
+
+    def _chunk(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
+        """Return what is written for a chunk."""
+        if chunk.error:
+            return piece.line
+        if leg.carried is not None:
+            return self._reshaped(piece, chunk, counted, finished)
+        line = piece.line
+        again = leg is not self._head_leg and self.head is not None
+        if again and self._came_before(piece, chunk, counted):
+            return b""
+        if leg.strips:
+            if edit.exists_for_ids(chunk):
+                self._bare = True
+                return b""
+            line = edit.without_ids(line, chunk)
+        if again:
+            line = edit.with_head(line, self._known_head(), without_role=self._role_sent)
+        if not self._role_sent:
+            self._role_sent = any(choice.role for choice in chunk.choices)
+        return line
+
+    def _came_before(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
+        """Return whether a chunk of a reply that was begun again has but the role, or ids without text, once more."""
+        if not chunk.choices or piece.text or piece.finish is not None:
+            return False
+        if piece.ids:
+            return piece.at + len(piece.ids) <= counted
+        return self._role_sent and all(choice.role for choice in chunk.choices)
+
+    def _reshaped(self, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
+        """Return what is written for a chunk of `/v1/completions` that continues the reply."""
+        shape = self._shape
+        if shape is None:
+            shape = self._shape = Shape(self.request.endpoint, self.head or {})
+        stated = chunk.value.get("system_fingerprint")
+        fingerprint = None if stated is None else self.system_fingerprint
+        usage = usage_of(self.prompt_tokens or 0, piece.at + len(piece.ids))
+        if not chunk.choices:
+            if chunk.usage is None:
+                return b"" if "id" in chunk.value else piece.line
+            if not (self.request.wants_usage or self._running_usage):
+                return b""
+            return _data(shape.usage(usage, fingerprint), piece)
+        choice = chunk.choices[0]
+        new = piece.ids[max(0, counted - piece.at) :]
+        if choice.finish is None and not choice.text:
+            if not new or (self._bare and not self.request.asked_ids):
+                return b""
+        elif finished:
+            return b""
+        text = shape.chunk(
+            choice,
+            new if self.request.asked_ids else None,
+            usage if self._running_usage else None,
+            fingerprint,
+            bare=self._bare and not choice.text,
+        )
+        return _data(text, piece)
+
+    def _known_head(self) -> dict[str, object]:
+        known = dict(self.head or {})
+        if self.system_fingerprint is not None:
+            known["system_fingerprint"] = self.system_fingerprint
+        return known
+
+
+def _data(text: str, piece: Piece) -> bytes:
+    ending = piece.line[len(piece.line.rstrip(b"\r\n")) :] or b"\n"
+    return b"data: " + text.encode() + ending

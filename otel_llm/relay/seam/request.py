@@ -1,0 +1,147 @@
+"""A streamed chat or text completion as its client asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
+
+from otel_llm.relay.seam import members
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Endpoint = Literal["chat", "completions"]
+
+OPERATIONS: Final[Mapping[Endpoint, str]] = {"chat": "chat", "completions": "text_completion"}
+"""`gen_ai.operation.name` of each endpoint."""
+
+PROMPT_KEYS: Final = frozenset({"messages", "prompt"})
+"""What a reply's prompt ids stand for; not kept apart from the body."""
+RETURN_IDS: Final = "return_token_ids"
+_TEXT_PARTS: Final = ("text", "refusal", "thinking")
+_CHARACTERS_PER_TOKEN: Final = 4
+"""The usual estimate for English text; it weighs a prompt until its ids are known, and is never reported."""
+
+
+def endpoint_of(path: str) -> Endpoint | None:
+    """Return which endpoint a path (a query is ignored) names, None where it is neither."""
+    path = path.partition("?")[0]
+    if path.endswith("/chat/completions"):
+        return "chat"
+    return "completions" if path.endswith("/completions") else None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRequest:
+    """A request whose reply the relay owns.
+
+    `values` and `raw` have the value and the JSON text of each member but the prompt.
+    """
+
+    endpoint: Endpoint
+    body: bytes
+    values: Mapping[str, Any]
+    raw: Mapping[str, str]
+    model: str | None
+    choices: int
+    """How many choices were asked for: prompts times `n`."""
+    asked_ids: bool
+    """The client itself asked for token ids, so it gets them."""
+    wants_usage: bool
+    continuous_usage: bool
+    max_tokens: int | None
+    """The number of tokens that the client allows; None where it states none (or none that is a number)."""
+    input_estimate: int
+    """Tokens of the prompt: exact for ids, else a fourth of its characters in JSON."""
+    multimodal: bool
+    """A message has a part that is not text."""
+
+    @property
+    def operation(self) -> str:
+        """The `gen_ai.operation.name`."""
+        return OPERATIONS[self.endpoint]
+
+    @classmethod
+    def parse(cls, path: str, body: bytes) -> OwnedRequest | None:
+        """Return the request of a POST, None where the relay does not own it and passes it on untouched.
+
+        It owns a JSON object in UTF-8 whose `stream` is true. Nesting beyond the parser's depth and a key that stands
+        twice are not owned: a backend may read the latter otherwise than the relay.
+        """
+        endpoint = endpoint_of(path)
+        if endpoint is None:
+            return None
+        try:
+            text = body.decode("utf-8")
+            found = members.whole(text)
+            values = {member.key: member.value for member in found}
+            if values.get("stream") is not True or len(values) != len(found):
+                return None
+            options = values.get("stream_options")
+            if isinstance(options, dict):
+                at = next(member.start for member in found if member.key == "stream_options")
+                if len(members.members(text, at)[0]) != len(options):
+                    return None
+        except (ValueError, RecursionError):
+            return None
+        options = options if isinstance(options, dict) else {}
+        wants_usage = bool(options.get("include_usage"))
+        prompt_key = "messages" if endpoint == "chat" else "prompt"
+        length = next((member.end - member.start for member in found if member.key == prompt_key), 0)
+        prompt = values.get(prompt_key)
+        model = values.get("model")
+        return cls(
+            endpoint=endpoint,
+            body=body,
+            values={key: value for key, value in values.items() if key not in PROMPT_KEYS},
+            raw={m.key: text[m.start : m.end] for m in found if m.key not in PROMPT_KEYS},
+            model=model if isinstance(model, str) else None,
+            choices=_choices(values, prompt if endpoint == "completions" else None),
+            # vLLM takes 1 and "true" for true: what the server may answer with ids is asked for.
+            asked_ids=values.get(RETURN_IDS) not in (None, False),
+            wants_usage=wants_usage,
+            continuous_usage=wants_usage and bool(options.get("continuous_usage_stats")),
+            max_tokens=_max_tokens(endpoint, values),
+            input_estimate=len(prompt) if _is_ids(prompt) else length // _CHARACTERS_PER_TOKEN,
+            multimodal=_is_multimodal(values.get("messages")),
+        )
+
+    def body_with_ids(self) -> bytes:
+        """Return the body with `return_token_ids` true: for backends of the kinds `vllm` and `sglang`.
+
+        All other characters stay as they came, so each value, number and their order is kept.
+        """
+        if self.asked_ids:
+            return self.body
+        text = self.body.decode("utf-8")
+        found = members.whole(text)
+        for member in found:
+            if member.key == RETURN_IDS:
+                return members.replaced(text, [(member.start, member.end, "true")]).encode()
+        end = found[-1].end  # never empty: it has `stream`
+        return members.replaced(text, [(end, end, f',"{RETURN_IDS}":true')]).encode()
+
+
+def _choices(values: Mapping[str, Any], prompt: object) -> int:
+    stated = values.get("n")
+    count = stated if type(stated) is int and stated > 0 else 1
+    if isinstance(prompt, list) and prompt and not _is_ids(prompt):
+        count *= len(prompt)
+    return count
+
+
+def _is_ids(prompt: object) -> TypeGuard[list[int]]:
+    return isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is int
+
+
+def _is_multimodal(messages: object) -> bool:
+    contents = (m.get("content") for m in messages if isinstance(m, dict)) if isinstance(messages, list) else ()
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return any(isinstance(part, dict) and part.get("type", "text") not in _TEXT_PARTS for part in parts)
+
+
+def _max_tokens(endpoint: Endpoint, values: Mapping[str, Any]) -> int | None:
+    stated = values.get("max_completion_tokens") if endpoint == "chat" else None
+    if stated is None:
+        stated = values.get("max_tokens")
+    return stated if type(stated) is int else None

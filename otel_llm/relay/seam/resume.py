@@ -1,0 +1,118 @@
+"""How another backend continues a reply: which ids are carried, how many tokens are left, and what it is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.relay.seam.eligibility import carried_keys
+
+if TYPE_CHECKING:
+    from otel_llm.relay.seam.reply import Reply
+
+PATH: Final = "/v1/completions"
+DETOKENIZE_PATH: Final = "/detokenize"
+COMPLETIONS_DEFAULT: Final = 16
+"""`max_tokens` of a completion that states none, on both engines."""
+
+UNFINISHED: Final = "unfinished character"
+MAX_DROPPED: Final = 16
+"""Ids that are dropped at most, so requests to `/detokenize` at most, but one. A character has four bytes; what a
+tokenizer cuts into more pieces is no text."""
+_CONTEXT: Final = 8
+"""Ids before those in question that are detokenized too: some tokenizers trim the begin of a text."""
+
+
+class Carry:
+    """Finds how many output ids are carried: those whose text the client has whole.
+
+    While `asks` is not None, detokenize these ids at the destination and `answer` with the text, None where there is
+    none. Then `count` is the number, or None and `reason` tells why there is none. It keeps to the reply as it was when
+    this was made.
+    """
+
+    def __init__(self, reply: Reply) -> None:
+        ids = reply.ids
+        self.asks: list[int] | None = None
+        self.count: int | None = None
+        self.reason = reply.reason
+        if self.reason is not None:
+            return
+        self._whole = reply.whole
+        self._text = reply.tail
+        self._candidates = ids[self._whole :]
+        self._before: str | None = None
+        if not self._text:  # what came behind the last whole id has no text yet: it is generated again
+            self.count = self._whole
+            return
+        self._context = [*(reply.prompt_ids or [])[-_CONTEXT:], *ids[: self._whole]][-_CONTEXT:]
+        self._fewest = max(1, len(self._candidates) - MAX_DROPPED)
+        self.asks = self._context
+        if not self._context:
+            self.answer("")
+
+    def answer(self, text: str | None) -> None:
+        """Take the text of the ids that were asked for."""
+        self.asks = None
+        if text is None:
+            self.reason = UNFINISHED
+            return
+        if self._before is None:
+            self._before = text
+        elif text == self._before + self._text:
+            self.count = self._whole + len(self._candidates)
+            return
+        else:
+            self._candidates.pop()
+        if len(self._candidates) < self._fewest:
+            self.reason = UNFINISHED
+        else:
+            self.asks = self._context + self._candidates
+
+
+def detokenize_body(reply: Reply, ids: list[int]) -> bytes:
+    """Return the body of the request to `/detokenize`."""
+    model = reply.request.raw.get("model")
+    stated = "" if model is None else f'"model":{model},'
+    return f'{{{stated}"tokens":{json.dumps(ids)}}}'.encode()
+
+
+def detokenized(body: bytes) -> str | None:
+    """Return the text that `/detokenize` answered (`prompt` of vLLM, `text` of SGLang), None where it is no text."""
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    text = value.get("prompt", value.get("text"))
+    return text if isinstance(text, str) else None
+
+
+def left(reply: Reply, carried: int, max_model_len: int) -> int | None:
+    """Return how many tokens may follow `carried` ids, None where none may: then the break cannot be mended."""
+    request = reply.request
+    if request.max_tokens is not None:
+        allowed = request.max_tokens
+    elif request.endpoint == "completions":
+        allowed = COMPLETIONS_DEFAULT
+    else:
+        allowed = max_model_len - len(reply.prompt_ids or ())
+    rest = allowed - carried
+    return rest if rest > 0 else None
+
+
+def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
+    """Return the body of the `POST /v1/completions` that goes on behind `carried` ids.
+
+    Parameters are sent as the client wrote them. Of a stream that cannot be resumed there is none. Raises: ValueError.
+    """
+    if reply.reason is not None or reply.prompt_ids is None:
+        raise ValueError("not resumable")
+    request = reply.request
+    prompt = json.dumps(reply.prompt_ids + reply.ids[:carried], separators=(",", ":"))
+    parts = [f"{json.dumps(key)}:{request.raw[key]}" for key in carried_keys(request)]
+    parts += [f'"prompt":{prompt}', f'"max_tokens":{tokens_left}', '"stream":true', '"return_token_ids":true']
+    if request.wants_usage:
+        parts.append('"stream_options":{"include_usage":true}')
+    return f"{{{','.join(parts)}}}".encode()

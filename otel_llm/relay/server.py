@@ -1,0 +1,205 @@
+"""The port that clients use: who may ask, how much, and whether a request is owned or passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from otel_llm.relay.answers import error_response
+from otel_llm.relay.headers import end_to_end
+from otel_llm.relay.seam.request import endpoint_of
+from otel_llm.shared.errors import UnauthenticatedError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable
+
+    from otel_llm.relay.passing import Passing
+    from otel_llm.relay.settings import Limits
+    from otel_llm.shared.web.tls import Certificates
+    from otel_llm.shared.web.tokens import Tokens
+
+READ_BYTES: Final = 2**15
+MAX_HEADERS: Final = 256
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+log = logging.getLogger(__name__)
+
+
+class Connection(web.RequestHandler):
+    """A client's connection: closed where its first request does not come in time, or there are too many."""
+
+    __slots__ = ("_late", "_server")
+
+    def __init__(self, server: ClientServer, **more: Any) -> None:
+        super().__init__(server, **more)
+        self._server = server
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection, unless there are too many."""
+        super().connection_made(transport)
+        server = self._server
+        if len(server.connections) > server.limits.connections:
+            server.refused += 1
+            transport.close()
+            return
+        self._late = asyncio.get_running_loop().call_later(server.limits.header_s, transport.close)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget a connection."""
+        self.begun()
+        super().connection_lost(exc)
+
+    def begun(self) -> None:
+        """Note that the headers of a request have come."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no request, or what a bug of ours left unanswered; nothing of ours is in it."""
+        if isinstance(exc, LineTooLong):
+            status, message = 431, "the headers are too large"
+        elif status < 500:
+            message = "this is no HTTP request"
+        else:
+            log.error("otel-llm: a request could not be served", exc_info=exc)
+            message = "internal error"
+        if request.writer.output_size > 0:  # the answer has begun: all that can be said is that it is cut
+            raise ConnectionError(message)
+        response = error_response(status, message, "invalid_request_error" if status < 500 else "internal_error")
+        response.force_close()
+        return response
+
+
+class ClientServer(web.Server):
+    """Serve clients. `owned` gets each request that it may own with its body, and says whether it does."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        passing: Passing,
+        owned: Callable[[web.BaseRequest, bytes], Awaitable[web.StreamResponse | None]],
+        tokens: Tokens | None,
+    ) -> None:
+        super().__init__(self._serve, handler_cancellation=True)
+        self.limits = limits
+        self.refused = 0
+        self.serving = 0
+        self._passing = passing
+        self._owned = owned
+        self._tokens = tokens
+        self._listeners: list[asyncio.Server] = []
+
+    def __call__(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=self.limits.idle_connection_s,
+            access_log=None,
+            max_line_size=self.limits.header_bytes,
+            max_field_size=self.limits.header_bytes,
+            max_headers=MAX_HEADERS,
+            lingering_time=1.0,
+            read_bufsize=READ_BYTES,
+            auto_decompress=False,
+        )
+
+    # The handler.
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, Connection)  # noqa: S101
+        connection.begun()
+        headers = request.headers
+        without: tuple[str, ...] = ()
+        if self._tokens is not None:
+            try:
+                self._tokens.check(headers.getall("Authorization", []))
+            except UnauthenticatedError as problem:
+                response = error_response(401, str(problem), "invalid_request_error", "invalid_api_key")
+                response.headers["WWW-Authenticate"] = "Bearer"
+                return response
+            without = ("authorization",)  # it was for us
+        if "Upgrade" in headers or request.method == "CONNECT":
+            return error_response(501, "no protocol but HTTP is passed on", "invalid_request_error")
+        if (request.content_length or 0) > self.limits.body_bytes:
+            return self._too_large()
+        if self.serving >= self.limits.streams:
+            return error_response(429, "too many streams: try again", "rate_limit_error", retry=True)
+        self.serving += 1
+        try:
+            if headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+                request.transport.write(CONTINUE)
+            return await self._pass(request, without)
+        finally:
+            self.serving -= 1
+
+    async def _pass(self, request: web.BaseRequest, without: tuple[str, ...]) -> web.StreamResponse:
+        body: bytes | None = None
+        may_own = request.method == "POST" and endpoint_of(request.raw_path) is not None
+        if may_own or request.headers.get("Transfer-Encoding"):
+            body = await self._read(request)
+            if body is None:
+                return self._too_large()
+        if may_own and body is not None and request.headers.get("Content-Encoding", "identity") == "identity":
+            response = await self._owned(request, body)
+            if response is not None:
+                return response
+        return await self._passing.serve(request, end_to_end(request.headers, *without), body)
+
+    async def _read(self, request: web.BaseRequest) -> bytes | None:
+        """Return a body, None where it is over the limit."""
+        parts, size = [], 0
+        while data := await request.content.readany():
+            size += len(data)
+            if size > self.limits.body_bytes:
+                return None
+            parts.append(data)
+        return b"".join(parts)
+
+    def _too_large(self) -> web.Response:
+        message = f"the body is larger than {self.limits.body_bytes} bytes"
+        response = error_response(413, message, "invalid_request_error", "too_large")
+        response.force_close()
+        return response
+
+    # Start and stop.
+
+    async def listen(self, listener: Any, certificates: Certificates | None) -> None:
+        """Let clients in; certificates that are read anew hold for connections that begin then."""
+        context: ssl.SSLContext | None = None
+        if certificates is not None:
+            context = certificates.context()
+
+            def newest(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+                connection.context = certificates.context()
+
+            context.sni_callback = newest
+        loop = asyncio.get_running_loop()
+        self._listeners.append(await loop.create_server(self, sock=listener, ssl=context, backlog=1024))
+
+    def close_listeners(self) -> None:
+        """Let nobody in any more; connections without a request are closed, streams go on."""
+        for listener in self._listeners:
+            listener.close()
+        self.pre_shutdown()
+
+    async def drained(self, within_s: float) -> bool:
+        """Wait until every request is answered, at most so long; return whether it is."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + within_s
+        while self.serving and loop.time() < until_s:
+            await asyncio.sleep(min(0.05, within_s))
+        return not self.serving

@@ -1,0 +1,258 @@
+"""The relay put together: started in an order in which nothing is lost, stopped in the other. One event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from otel_llm.live.user_metrics import UserMetrics
+from otel_llm.relay.backends import Backend, Backends
+from otel_llm.relay.decide import DecisionLoop
+from otel_llm.relay.health import Probes
+from otel_llm.relay.metrics import RelayMetrics
+from otel_llm.relay.owned import Owned
+from otel_llm.relay.passing import Passing
+from otel_llm.relay.pool import Pool
+from otel_llm.relay.recorder import Recorder, relay_runtime
+from otel_llm.relay.server import ClientServer
+from otel_llm.relay.upstream import Upstream
+from otel_llm.relay.web_port import WebPort
+from otel_llm.rules.decision_files import DecisionFiles
+from otel_llm.rules.decisions import FIRST_KEY
+from otel_llm.rules.line_files import refuse_other_lines
+from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.web.address import Address, listen
+from otel_llm.shared.web.guard import Guard, is_loopback, names_of
+from otel_llm.shared.web.tls import Certificates
+from otel_llm.shared.web.tokens import Tokens
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from prometheus_client.core import Metric
+
+    from otel_llm.actions.execute.console import Console
+    from otel_llm.relay.settings import RelaySettings
+    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.slo.classes import SloClasses
+
+CUT_S: Final = 1.0
+"""How long streams that are cut at the end have to say so."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Service:
+    """One relay: `prepare`, then `run` in an event loop until `stop` is set; each once."""
+
+    classes: SloClasses
+    rules: RuleSet
+    settings: RelaySettings
+    decisions_path: Path | None
+    folder: Path
+    """Where alerts keep what a restart needs, if any are configured."""
+    at: Address
+    web_at: Address
+    console: Console
+    load: Callable[[], tuple[SloClasses, RuleSet]]
+    """Reads the class and rule files anew; raises ConfigError."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    clean: bool = True
+    _listener: socket.socket | None = None
+    _web_listener: socket.socket | None = None
+    _certificates: Certificates | None = None
+    _tokens: Tokens | None = None
+    _decisions: DecisionFiles | None = None
+    _stopping: bool = False
+    _decide: DecisionLoop | None = None
+    _owned: Owned | None = None
+    _pool: Pool | None = None
+    _server: ClientServer | None = None
+
+    def prepare(self) -> None:
+        """Take the ports and the files; nobody is let in yet. Raises StartError or ConfigError."""
+        settings = self.settings
+        self._certificates = None if settings.tls is None else Certificates(settings.tls)
+        self._tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
+        if self.decisions_path is not None:
+            try:
+                refuse_other_lines(self.decisions_path, FIRST_KEY, "decisions")
+                kept = settings.decisions
+                self._decisions = DecisionFiles(self.decisions_path, kept.file_bytes, kept.retain_bytes)
+            except OSError as problem:
+                raise StartError(f"{problem.filename}: {problem.strerror}: choose another file") from problem
+        self._listener = listen(self.at, "--listen")
+        try:
+            self._web_listener = listen(self.web_at, "--web")
+        except StartError:
+            self._listener.close()
+            raise
+
+    def listening(self) -> str:
+        """Return one line on what is listening where."""
+        assert self._listener is not None  # noqa: S101
+        assert self._web_listener is not None  # noqa: S101
+        scheme = "http" if self.settings.tls is None else "https"
+        web_scheme = "http" if self._web_context() is None else "https"
+        names = ", ".join(f"{one.name} ({one.kind}, {one.url})" for one in self.settings.backends)
+        at, web_at = _bound(self._listener), _bound(self._web_listener)
+        return f"relaying {scheme}://{at} to {names}; page and metrics on {web_scheme}://{web_at}"
+
+    def judging(self) -> str:
+        """Return words on what streams are judged by."""
+        shadow = " (in shadow)" if self.rules.shadow else ""
+        return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.rules)}{shadow}"
+
+    def warnings(self) -> list[str]:
+        """Return warnings on ports that others can reach."""
+        said = []
+        for option, address in (("--listen", self.at), ("--web", self.web_at)):
+            lacks = [
+                *([] if self.settings.tls is not None else ["in plain text (see tls)"]),
+                *([] if self.settings.auth is not None else ["by anybody (see auth)"]),
+            ]
+            if lacks and not is_loopback(address.host):
+                said.append(f"{option} {address} can be reached from elsewhere, {' and '.join(lacks)}: docs/relay.md")
+        return said
+
+    async def run(self) -> None:
+        """Serve until `stop` is set, then let streams end by themselves within the drain time."""
+        settings = self.settings
+        loop = asyncio.get_running_loop()
+        clock = MonotonicClock()
+        labels = settings.metrics
+        decide = self._decide = DecisionLoop(
+            self.classes,
+            self.rules,
+            clock=clock,
+            console=self.console,
+            metrics=UserMetrics(
+                by_instance=labels.instance_label,
+                models=None if labels.models is None else frozenset(labels.models),
+                instances=None if labels.instances is None else frozenset(labels.instances),
+            ),
+            settings=settings,
+            folder=self.folder,
+            source=f"/otel-llm/relay/{uuid.uuid4()}",
+            decisions=self._decisions,
+        )
+        backends = Backends(
+            [Backend(one.name, one.url, one.kind, one.group, one.api_key_file, one.ca) for one in settings.backends],
+            time.monotonic,
+            settings.eject_s,
+        )
+        pool = self._pool = Pool(Upstream(backends), backends, settings, RelayMetrics())
+        running = relay_runtime()
+        recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
+        without = () if self._tokens is None else ("authorization",)
+        owned = self._owned = Owned(pool, recorder, without)
+        backends.changed = owned.refresh
+        probes = Probes(pool)
+        server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens)
+        page = web.AppRunner(self._web_port(pool).application(), access_log=None, handle_signals=False)
+        await page.setup()
+        try:
+            decide.start(owned)
+            await probes.start()
+            gc.freeze()
+            assert self._listener is not None  # noqa: S101
+            assert self._web_listener is not None  # noqa: S101
+            await web.SockSite(page, self._web_listener, ssl_context=self._web_context()).start()
+            await server.listen(self._listener, self._certificates)
+            await self.stop.wait()
+            self._stopping = True
+            server.close_listeners()
+            self.clean = await server.drained(settings.limits.drain_s)
+            if not self.clean:
+                owned.cut_all()
+                await server.drained(CUT_S)
+        finally:
+            await server.shutdown(CUT_S)
+            await probes.stop()
+            await decide.stop(CUT_S)
+            await page.cleanup()
+            await pool.upstream.close()
+            await asyncio.to_thread(running.stop, CUT_S)
+
+    def reload(self) -> tuple[list[str], list[str]]:
+        """Read classes, rules, tokens and certificates anew; return lines on what was, and on what was not."""
+        from otel_llm.rules.yamlfile import ConfigError
+
+        done, refused = [], []
+
+        def classes_and_rules() -> str:
+            classes, rules = self.load()
+            assert self._decide is not None  # noqa: S101
+            self._decide.reload(classes, rules)
+            self.classes, self.rules = classes, rules
+            return self.judging()
+
+        kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", classes_and_rules)]
+        if (tokens := self._tokens) is not None:
+            kinds.append(("tokens", lambda: str(tokens.reload())))
+        if (certificates := self._certificates) is not None:
+            kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
+        for name, one in kinds:
+            try:
+                done.append(f"{name} ({one()})")
+            except (ConfigError, StartError) as problem:
+                refused.append(f"{name} not reloaded, the old ones stay: {problem}")
+        return done, refused
+
+    # What the web port shows.
+
+    def streams(self) -> dict[str, Any]:
+        """Return the streams in flight, the last verdicts and decisions."""
+        assert self._decide is not None  # noqa: S101
+        assert self._owned is not None  # noqa: S101
+        return self._decide.streams(self._decide.clock.now_ns(), self._owned.rows())
+
+    def families(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        assert self._decide is not None  # noqa: S101
+        assert self._pool is not None  # noqa: S101
+        families = self._decide.families(self._decide.clock.now_ns())
+        return [*families, *self._pool.metrics.families(self._pool.backends)]
+
+    def unready(self) -> str | None:
+        """Say why no request should be sent here now."""
+        assert self._pool is not None  # noqa: S101
+        if self._stopping:
+            return "stopping"
+        return None if self._pool.backends.open_to() else "no backend is healthy"
+
+    def drained(self, name: str) -> None:
+        """Move what can be moved off a backend that is drained."""
+        assert self._owned is not None  # noqa: S101
+        self._owned.drained(name)
+
+    def _web_port(self, pool: Pool) -> WebPort:
+        auth = self.settings.auth
+        asks = self._tokens if auth is not None and auth.web == "token" else None
+        guard = Guard(names_of(self.web_at, self.settings.web_hosts), asks)
+        may_post = asks is not None or is_loopback(self.web_at.host)
+        return WebPort(self, pool.backends, guard, may_post=may_post)
+
+    def _web_context(self) -> Any:
+        tls = self.settings.tls
+        if tls is None or self._certificates is None or tls.web == "none":
+            return None
+        return self._certificates.context() if tls.web == "same" else self._certificates.open_context()
+
+
+def _bound(listener: socket.socket) -> Address:
+    with suppress(OSError):
+        host, port = listener.getsockname()[:2]
+        return Address(host, port)
+    return Address("?", 0)

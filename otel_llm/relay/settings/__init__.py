@@ -1,0 +1,98 @@
+"""What a relay is told: its flags and its settings file, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from otel_llm.actions.settings import (
+    ActionSettings,
+    AlertmanagerSettings,
+    AlertSettings,
+    DecisionSettings,
+    MetricsSettings,
+)
+from otel_llm.scheduling.placement import DEFAULT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.actions.settings import Receiver
+    from otel_llm.shared.web.settings import Auth, Tls
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """One replica."""
+
+    name: str
+    url: str
+    kind: str = "vllm"
+    group: str = ""
+    api_key_file: Path | None = None
+    ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """What is done without a rule when a backend does not serve."""
+
+    connect_retries: int = 2
+    """Other backends that a request is sent to before its first token, at most."""
+    resume: bool = True
+    """Whether a broken reply is continued on another backend where that is exact."""
+    first_byte_s: float = 60.0
+    """How long a backend may be silent before its first event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How backends are probed."""
+
+    path: str = "/health"
+    interval_s: float = 1.0
+    timeout_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a drain does to the streams that run."""
+
+    migrate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the relay takes."""
+
+    body_bytes: int = 32 * MIB
+    header_bytes: int = 64 * 1024
+    streams: int = 4096
+    connections: int = 8192
+    header_s: float = 10.0
+    idle_connection_s: float = 120.0
+    drain_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """All of it; the defaults are those of absent keys."""
+
+    backends: tuple[BackendSettings, ...] = ()
+    placement: str = DEFAULT
+    failover: Failover = field(default_factory=Failover)
+    health: Health = field(default_factory=Health)
+    eject_s: float = 5.0
+    drain: Drain = field(default_factory=Drain)
+    limits: Limits = field(default_factory=Limits)
+    tls: Tls | None = None
+    auth: Auth | None = None
+    web_hosts: frozenset[str] = frozenset()
+    decisions: DecisionSettings = field(default_factory=DecisionSettings)
+    metrics: MetricsSettings = field(default_factory=lambda: MetricsSettings(instance_label=True))
+    receivers: tuple[Receiver, ...] = ()
+    alertmanager: AlertmanagerSettings | None = None
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    actions: ActionSettings = field(default_factory=ActionSettings)

@@ -1,0 +1,204 @@
+"""The settings file of a relay (`--config`) and its flag `--backend`: schema, and the settings made of both."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from otel_llm.actions.config.acting import (
+    ActionsShape,
+    AlertmanagerShape,
+    AlertsShape,
+    ReceiverShapes,
+    base_url,
+    build_actions,
+    build_alertmanager,
+    build_alerts,
+    build_receivers,
+    certificates,
+    readable,
+)
+from otel_llm.actions.config.service import AuthShape, DecisionsShape, MetricsShape, TlsShape, build_auth, build_tls
+from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, RelaySettings
+from otel_llm.rules.refusals import StrictModel, refusals, wrong
+from otel_llm.rules.yamlfile import load_yaml
+from otel_llm.scheduling.placement import DEFAULT, POLICIES
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.secret_files import read_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from otel_llm.rules.yamlfile import YamlFile
+
+NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
+_FAILOVER, _HEALTH, _LIMITS = Failover(), Health(), Limits()
+_Seconds = Annotated[float, Field(gt=0, le=10**9)]
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise wrong(f"{value!r} is no name", "letters, digits, dot, underscore and hyphen")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or not value.isascii() or not value.isprintable() or " " in value:
+        raise wrong(f"{value!r} is no path", "write for example /health")
+    return value
+
+
+def _policy(value: str) -> str:
+    if value not in POLICIES:
+        raise wrong(f"{value!r} is no placement policy here", f"known are {', '.join(POLICIES)}")
+    return value
+
+
+class _Backend(StrictModel):
+    url: Annotated[str, AfterValidator(base_url)]
+    kind: Literal["vllm", "sglang", "openai"] = "vllm"
+    api_key_file: FileName | None = None
+    ca: FileName | None = None
+    group: str = ""
+
+
+class _Failover(StrictModel):
+    connect_retries: Annotated[int, Field(ge=0, le=100)] = _FAILOVER.connect_retries
+    resume: bool = _FAILOVER.resume
+    first_byte: Duration = _FAILOVER.first_byte_s
+
+
+class _Health(StrictModel):
+    path: Annotated[str, AfterValidator(_path)] = _HEALTH.path
+    interval: Duration = _HEALTH.interval_s
+    timeout: Duration = _HEALTH.timeout_s
+
+
+class _Drain(StrictModel):
+    migrate: bool = False
+
+
+class _Limits(StrictModel):
+    body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = _LIMITS.body_bytes
+    streams: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.streams
+    connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
+    header_seconds: _Seconds = _LIMITS.header_s
+    idle_connection_seconds: _Seconds = _LIMITS.idle_connection_s
+    drain_seconds: _Seconds = _LIMITS.drain_s
+
+    def build(self) -> Limits:
+        """Return the settings."""
+        return Limits(
+            body_bytes=self.body_bytes,
+            streams=self.streams,
+            connections=self.connections,
+            header_s=self.header_seconds,
+            idle_connection_s=self.idle_connection_seconds,
+            drain_s=self.drain_seconds,
+        )
+
+
+class _Web(StrictModel):
+    hosts: list[str] = Field(default_factory=list)
+
+
+class _File(StrictModel):
+    version: Literal[1]
+    backends: dict[Annotated[str, AfterValidator(_name)], _Backend] = Field(default_factory=dict)
+    placement: Annotated[str, AfterValidator(_policy)] = DEFAULT
+    failover: _Failover = Field(default_factory=_Failover)
+    health: _Health = Field(default_factory=_Health)
+    eject: Duration = 5.0
+    drain: _Drain = Field(default_factory=_Drain)
+    limits: _Limits = Field(default_factory=_Limits)
+    tls: TlsShape | None = None
+    auth: AuthShape | None = None
+    web: _Web = Field(default_factory=_Web)
+    decisions: DecisionsShape = Field(default_factory=DecisionsShape)
+    metrics: MetricsShape = Field(default_factory=lambda: MetricsShape(instance_label=True))
+    receivers: ReceiverShapes = Field(default_factory=dict)
+    alertmanager: AlertmanagerShape | None = None
+    alerts: AlertsShape = Field(default_factory=AlertsShape)
+    actions: ActionsShape = Field(default_factory=ActionsShape)
+
+
+def parse_backend(text: str) -> BackendSettings:
+    """Return what `--backend [NAME=]URL` names; raises StartError where it is none."""
+    name, equals, url = text.partition("=")
+    if not equals or "/" in name:
+        name, url = "", text
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.fragment:
+        raise StartError(f"{text!r} is no backend: write for example --backend a=http://10.0.0.1:8000")
+    if "@" in parts.netloc:
+        raise StartError(f"--backend {name or parts.hostname}: credentials in a URL: name an api_key_file in --config")
+    name = name or parts.netloc.lower()
+    if not NAME.fullmatch(name):
+        raise StartError(f"{name!r} is no name of a backend: letters, digits, dot, underscore and hyphen")
+    return BackendSettings(name, url.rstrip("/"))
+
+
+def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:
+    """Read a settings file, the defaults without one, with the backends of the flags behind those of the file.
+
+    Raises:
+        ConfigError: the file cannot be used, or a file that it names cannot; says file, line, key and advice.
+        StartError: a flag cannot be used, two backends have one name, or there is none.
+    """
+    found = [parse_backend(text) for text in backends]
+    settings = RelaySettings() if path is None else _read(path)
+    every = (*settings.backends, *found)
+    names = [one.name for one in every]
+    for name in names:
+        if names.count(name) > 1:
+            raise StartError(f"two backends are called {name}: give each a name, --backend NAME=URL")
+    if not every:
+        raise StartError("no backend: name one or more, for example --backend a=http://127.0.0.1:8000")
+    return replace(settings, backends=every)
+
+
+def _read(path: Path) -> RelaySettings:
+    file = load_yaml(path)
+    try:
+        model = _File.model_validate(file.data)
+    except ValidationError as error:
+        raise refusals(file, error)[0] from None
+    folder = path.parent
+    receivers = build_receivers(file, folder, model.receivers)
+    return RelaySettings(
+        backends=tuple(_backend(file, folder, name, one) for name, one in model.backends.items()),
+        placement=model.placement,
+        failover=Failover(model.failover.connect_retries, model.failover.resume, model.failover.first_byte),
+        health=Health(model.health.path, model.health.interval, model.health.timeout),
+        eject_s=model.eject,
+        drain=Drain(model.drain.migrate),
+        limits=model.limits.build(),
+        tls=None if model.tls is None else build_tls(file, folder, model.tls),
+        auth=None if model.auth is None else build_auth(file, folder, model.auth),
+        web_hosts=frozenset(host.lower() for host in model.web.hosts),
+        decisions=model.decisions.build(),
+        metrics=model.metrics.build(),
+        receivers=receivers,
+        alertmanager=None if model.alertmanager is None else build_alertmanager(file, folder, model.alertmanager),
+        alerts=build_alerts(file, folder, model.alerts, receivers),
+        actions=build_actions(file, folder, model.actions),
+    )
+
+
+def _backend(file: YamlFile, folder: Path, name: str, section: _Backend) -> BackendSettings:
+    key = ca = None
+    if section.api_key_file is not None:
+        key = readable(file, folder, section.api_key_file, ("backends", name, "api_key_file"), read_tokens)
+    if section.ca is not None:
+        ca = readable(file, folder, section.ca, ("backends", name, "ca"), certificates)
+    return BackendSettings(name, section.url, section.kind, section.group, key, ca)

@@ -1,0 +1,128 @@
+"""The client side: requests to backends, on one pool of connections without a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from otel_llm.relay.headers import end_to_end
+from otel_llm.shared.secret_files import read_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from otel_llm.relay.backends import Backend
+
+CONNECT_S: Final = 5.0
+READ_BYTES: Final = 2**15
+"""Of a stream at most twice as much waits in the process before reading pauses, and one reading more."""
+_OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""What aiohttp would add to a request that lacks them."""
+
+
+class UpstreamError(Exception):
+    """Say why a backend does not serve a request (further); `reason` is one word, or an HTTP status.
+
+    `refused`: no connection, so nothing was sent; `broken`, `silent`, `tls`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Upstream:
+    """Send requests to backends; made in the running loop.
+
+    Raises:
+        ConfigError: a key file cannot be used.
+        OSError, ssl.SSLError: a file of certificates cannot be used.
+    """
+
+    def __init__(self, backends: Iterable[Backend]) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_OWN_HEADERS,
+            read_bufsize=READ_BYTES,
+            trust_env=False,
+            max_line_size=2**16,
+            max_field_size=2**16,
+        )
+        self._keys: dict[str, str] = {}
+        self._tls: dict[str, ssl.SSLContext] = {}
+        for backend in backends:
+            if backend.api_key_file is not None:
+                self._keys[backend.name] = read_tokens(backend.api_key_file)[0].decode()
+            if backend.ca is not None:
+                self._tls[backend.name] = ssl.create_default_context(cafile=str(backend.ca))
+
+    async def open(
+        self,
+        backend: Backend,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | AsyncIterator[bytes] | None,
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return the answer once its headers are there; `path`: as it came, with its query.
+
+        Raises UpstreamError.
+        """
+        without = ("host", "expect", "content-length") if isinstance(body, bytes) else ("host", "expect")
+        sent = end_to_end(headers, *without)
+        key = self._keys.get(backend.name)
+        if key is not None:
+            sent.popall("Authorization", None)
+            sent["Authorization"] = f"Bearer {key}"
+        try:
+            response = await self._session.request(
+                method,
+                URL(backend.url + path, encoded=True),
+                headers=sent,
+                data=body,
+                allow_redirects=False,
+                ssl=self._tls.get(backend.name, True),
+            )
+        except aiohttp.ClientConnectorCertificateError as problem:
+            raise UpstreamError("tls") from problem
+        except aiohttp.ClientSSLError as problem:
+            raise UpstreamError("tls") from problem
+        except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as problem:
+            raise UpstreamError("refused") from problem
+        except TimeoutError as problem:
+            raise UpstreamError("silent") from problem
+        except (aiohttp.ClientError, OSError, ValueError) as problem:
+            raise UpstreamError("broken") from problem
+        _bound_reads(response)
+        return response
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+        await asyncio.sleep(0)
+
+
+def _bound_reads(response: aiohttp.ClientResponse) -> None:
+    """Read less of a socket at once than asyncio does: what is read counts among what a stream may hold."""
+    connection = response.connection
+    transport = None if connection is None else connection.transport
+    if transport is not None and hasattr(transport, "max_size"):
+        transport.max_size = 2 * READ_BYTES
+
+
+def with_headers(headers: Mapping[str, str], more: Iterable[tuple[str, str]], *without: str) -> CIMultiDict[str]:
+    """Return headers with some replaced by others, and some left out."""
+    found = CIMultiDict(headers)
+    for name in without:
+        found.popall(name, None)
+    for name, value in more:
+        found[name] = value
+    return found

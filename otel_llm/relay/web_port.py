@@ -1,0 +1,142 @@
+"""The web port of a relay: the live page, metrics, streams and backends as JSON, drain and undrain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from otel_llm.live.page import page
+from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from prometheus_client.core import Metric
+
+    from otel_llm.relay.backends import Backends
+    from otel_llm.shared.web.guard import Guard
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+class Shown(Protocol):
+    """What the port shows; asked in the loop."""
+
+    def streams(self) -> dict[str, Any]:
+        """Return the streams in flight, the last verdicts and decisions."""
+
+    def families(self) -> Iterable[Metric]:
+        """Return all metrics."""
+
+    def unready(self) -> str | None:
+        """Say why no request should be sent here now; None where they may be."""
+
+    def drained(self, name: str) -> None:
+        """Take note that a backend was drained."""
+
+
+class WebPort:
+    """Answer on the web port. `may_post`: whether who asks may change anything."""
+
+    def __init__(self, shown: Shown, backends: Backends, guard: Guard, *, may_post: bool) -> None:
+        self._shown = shown
+        self._backends = backends
+        self._guard = guard
+        self._may_post = may_post
+
+    def application(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(middlewares=[self._checked], client_max_size=65_536)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/streams", self._streams)
+        app.router.add_get("/v1/backends", self._list)
+        app.router.add_post("/v1/backends/{name}/drain", self._drain)
+        app.router.add_post("/v1/backends/{name}/undrain", self._undrain)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        return app
+
+    @web.middleware
+    async def _checked(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            if request.path not in OPEN_PATHS:
+                self._guard.check(_Headers(request))
+            if request.method == "POST":
+                self._check_post(request)
+        except UnauthenticatedError as problem:
+            return web.json_response({"error": str(problem)}, status=401, headers={"WWW-Authenticate": "Bearer"})
+        except RefusalError as problem:
+            return web.json_response({"error": str(problem)}, status=403)
+        return await handler(request)
+
+    def _check_post(self, request: web.Request) -> None:
+        """Raise ForbiddenError for a request that may not change anything: another site's page, or a stranger."""
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
+            raise ForbiddenError("not from a page of another site")
+        if request.content_type != "application/json":
+            raise ForbiddenError("send Content-Type: application/json: a page of another site cannot")
+        if not self._may_post:
+            raise ForbiddenError("the port is not this machine's alone and has no tokens (auth in the settings file)")
+
+    async def _page(self, _request: web.Request) -> web.Response:
+        return web.Response(text=page(self._shown.streams()), content_type="text/html")
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        text = generate_latest(_Prepared(self._shown.families()))
+        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _streams(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._shown.streams())
+
+    async def _list(self, _request: web.Request) -> web.Response:
+        return web.json_response({"backends": self._backends.rows()})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        return self._set_draining(request.match_info["name"], draining=True)
+
+    async def _undrain(self, request: web.Request) -> web.Response:
+        return self._set_draining(request.match_info["name"], draining=False)
+
+    def _set_draining(self, name: str, *, draining: bool) -> web.Response:
+        if not self._backends.drain(name, draining=draining):
+            return web.json_response({"error": "there is no backend of this name"}, status=404)
+        if draining:
+            self._shown.drained(name)
+        return web.json_response({"backends": [row for row in self._backends.rows() if row["name"] == name]})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        reason = self._shown.unready()
+        return web.Response(text="ok\n" if reason is None else f"{reason}\n", status=200 if reason is None else 503)
+
+
+class _Headers:
+    """The headers of a request, as the guard asks for them."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._headers = request.headers
+
+    def getlist(self, key: str) -> list[str]:
+        """Return all values of a header."""
+        return list(self._headers.getall(key, []))
+
+
+class _Prepared(CollectorRegistry):
+    """Hand prepared families to the text writer."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        super().__init__(auto_describe=False)
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families."""
+        return self._families

@@ -1,0 +1,151 @@
+"""A reply taken through the seam in memory: whole, or cut at chosen chunks and resumed; and what its client saw."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.relay.fake_model import FakeModel, Json, detokenize
+
+from otel_llm.relay.seam.leg import Leg
+from otel_llm.relay.seam.reply import Reply
+from otel_llm.relay.seam.request import OwnedRequest
+from otel_llm.relay.seam.resume import Carry, detokenized, left, resume_body
+
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+@dataclass
+class Seen:
+    """What a client gathers from the bytes of a reply."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    finishes: list[str] = field(default_factory=list)
+    roles: int = 0
+    heads: set[tuple[object, ...]] = field(default_factory=set)
+    shapes: set[str] = field(default_factory=set)
+    usage: Json | None = None
+    running: list[int] = field(default_factory=list)
+    dones: int = 0
+    prompt_ids: list[int] | None = None
+
+
+def events_of(data: bytes) -> Iterator[str]:
+    """Yield the data of each event as a parser of SSE dispatches it."""
+    gathered: list[str] = []
+    for line in data.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        if not line:
+            if gathered:
+                yield "\n".join(gathered)
+            gathered = []
+        elif line.startswith("data:"):
+            gathered.append(line[5:].removeprefix(" "))
+    assert not gathered, "the last event has not ended"
+
+
+def seen_of(data: bytes) -> Seen:
+    seen = Seen()
+    for event in events_of(data):
+        if event == "[DONE]":
+            seen.dones += 1
+            continue
+        chunk = json.loads(event)
+        seen.heads.add(tuple(chunk.get(key) for key in ("id", "object", "created", "model")))
+        seen.prompt_ids = chunk.get("prompt_token_ids") or seen.prompt_ids
+        for choice in chunk["choices"]:
+            delta = choice.get("delta")
+            seen.text += choice["text"] if delta is None else delta.get("content", "")
+            seen.roles += bool(delta and "role" in delta)
+            seen.ids += choice.get("token_ids") or []
+            seen.prompt_ids = choice.get("prompt_token_ids") or seen.prompt_ids
+            if choice["finish_reason"] is not None:
+                seen.finishes.append(choice["finish_reason"])
+        if chunk.get("usage"):
+            seen.usage = {key: value for key, value in chunk["usage"].items() if value is not None}
+            seen.running.append(seen.usage["completion_tokens"])
+        seen.shapes.add(shape_of(chunk))
+    return seen
+
+
+def shape_of(value: Any) -> str:
+    """Return a JSON value's form: its keys in any order, nulls left out, the types of the rest."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{k}:{shape_of(v)}" for k, v in sorted(value.items()) if v is not None) + "}"
+    if isinstance(value, list):
+        return "[" + "|".join(sorted({shape_of(v) for v in value})) + "]"
+    return type(value).__name__
+
+
+def pieces_of(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    """Return the data cut at these places."""
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+def owned(body: Json) -> OwnedRequest:
+    endpoint = "chat" if "messages" in body else "completions"
+    request = OwnedRequest.parse(PATHS[endpoint], json.dumps(body).encode())
+    assert request is not None
+    return request
+
+
+def carried(reply: Reply) -> int | None:
+    """Return how many ids are carried, as the fake engine's `/detokenize` answers; None where that cannot be told."""
+    carry = Carry(reply)
+    while carry.asks is not None:
+        carry.answer(detokenized(json.dumps({"prompt": detokenize(carry.asks)}).encode()))
+    assert (carry.count is None) == (carry.reason is not None)
+    return carry.count
+
+
+@dataclass
+class Resumed:
+    """A reply that was cut and resumed: the client's bytes, the tokens recorded, the ids carried at each seam."""
+
+    reply: Reply
+    data: bytes = b""
+    tokens: int = 0
+    carried: list[int] = field(default_factory=list)
+    again: int = 0
+    lost: bool = False
+    """Stopped at a seam where it cannot be told which ids are carried."""
+
+
+def run(body: Json, models: Sequence[FakeModel], lengths: Sequence[int], splits: Iterable[int] = ()) -> Resumed:
+    """Serve a request by one model after the other: each but the last breaks off after its number of chunks."""
+    request = owned(body)
+    reply = Reply(request)
+    result = Resumed(reply)
+    sent = json.loads(request.body_with_ids())
+    count: int | None = None
+    for index, model in enumerate(models):
+        leg = Leg(reply, "vllm", count)
+        chunks = list(model.chunks(sent))
+        if index < len(models) - 1:
+            chunks = chunks[: lengths[index]]
+        for data in pieces_of(b"".join(chunks), splits):
+            for piece in leg.feed(data):
+                assert not piece.differs
+                result.data += reply.take(leg, piece)
+                result.tokens += sum(number for _, number, _ in piece.tokens)
+        assert not leg.end()
+        if reply.finish is not None or index == len(models) - 1:
+            break
+        assert reply.reason is None
+        if not reply.begun:
+            count, sent = None, json.loads(request.body_with_ids())
+            result.again += 1
+            continue
+        count = carried(reply)
+        if count is None:
+            result.lost = True
+            break
+        result.carried.append(count)
+        rest = left(reply, count, model.max_model_len)
+        assert rest is not None
+        sent = json.loads(resume_body(reply, count, rest))
+    return result
