@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from opentelemetry.sdk.trace.export import SpanExporter
     from prometheus_client.core import Metric
 
     from otel_llm.actions.execute.console import Console
@@ -67,7 +68,11 @@ class Service:
     console: Console
     load: Callable[[], tuple[SloClasses, RuleSet]]
     """Reads the class and rule files anew; raises ConfigError."""
+    exporter: SpanExporter | None = None
+    """Where spans go; None: where `OTEL_EXPORTER_OTLP_*` says."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once clients are let in."""
     clean: bool = True
     _listener: socket.socket | None = None
     _web_listener: socket.socket | None = None
@@ -153,7 +158,7 @@ class Service:
             settings.eject_s,
         )
         pool = self._pool = Pool(Upstream(backends), backends, settings, RelayMetrics())
-        running = relay_runtime()
+        running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
         owned = self._owned = Owned(pool, recorder, without)
@@ -170,6 +175,7 @@ class Service:
             assert self._web_listener is not None  # noqa: S101
             await web.SockSite(page, self._web_listener, ssl_context=self._web_context()).start()
             await server.listen(self._listener, self._certificates)
+            self.started.set()
             await self.stop.wait()
             self._stopping = True
             server.close_listeners()

@@ -106,6 +106,8 @@ class FakeModel:
     empty_delta: bool = False
     """Held-back tokens of a chat come as `delta: {}`, as where a parser is at work, instead of `content: ""`."""
     cached_tokens: bool = False
+    pauses: bool = True
+    """A special token, without text in a stream and with one in `/detokenize`, comes now and then."""
     served: int = field(default=0, init=False)
 
     def prompt_ids(self, body: Json) -> list[int]:
@@ -182,7 +184,7 @@ class FakeModel:
         pick = draw // 16 % (SPECIAL - FIRST_FRAGMENT + 3)
         if pick < SPECIAL - FIRST_FRAGMENT:
             return FIRST_FRAGMENT + pick
-        return PAUSE if pick == SPECIAL - FIRST_FRAGMENT else draw // 1024 % 95 + 32
+        return PAUSE if self.pauses and pick == SPECIAL - FIRST_FRAGMENT else draw // 1024 % 95 + 32
 
     def events(self, body: Json) -> Iterator[Json]:
         """Yield the chunks of a reply as JSON. Raises: RefusedError."""
@@ -255,6 +257,18 @@ class FakeModel:
         for event in self.events(body):
             yield sse(event)
         yield b"data: [DONE]\n\n"
+
+    def whole(self, body: Json) -> Json:
+        """Return the reply as one object, for a request without `stream`. Raises: RefusedError."""
+        events = list(self.events(body | {"stream_options": {"include_usage": True}}))
+        chat = "messages" in body
+        choices = [choice for event in events for choice in event["choices"]]
+        text = "".join(choice["delta"].get("content", "") if chat else choice["text"] for choice in choices)
+        said: Json = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        head = {key: events[0][key] for key in ("id", "created", "model")}
+        choice = {"index": 0, **said, "finish_reason": choices[-1]["finish_reason"]}
+        kind = "chat.completion" if chat else "text_completion"
+        return {**head, "object": kind, "choices": [choice], "usage": events[-1]["usage"]}
 
 
 def _usage(prompt: int, output: int) -> Json:

@@ -37,11 +37,13 @@ def relay(*arguments: str | Path, more: Mapping[str, str] | None = None) -> Iter
     try:
         assert process.stdout is not None
         found = _URL.findall(process.stdout.readline())
-        assert len(found) == 2, "the relay said nothing of its ports"
-        yield Relay(process, found[0], found[1])
+        assert len(found) > 2, "the relay said nothing of its ports"  # those of its backends stand between them
+        yield Relay(process, found[0], found[-1])
     finally:
         process.terminate()
         try:
             process.wait(WAIT_S)
         finally:
             process.kill()
+            if process.stdout is not None:
+                process.stdout.close()

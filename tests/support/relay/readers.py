@@ -21,6 +21,7 @@ class Reply:
     finish: str | None = None
     usage: dict[str, Any] | None = None
     errors: list[dict[str, Any]] = field(default_factory=list)
+    broken: list[bytes] = field(default_factory=list)
     done: bool = False
     heads: set[tuple[Any, ...]] = field(default_factory=set)
     begun_ns: int = 0
@@ -62,7 +63,11 @@ def _take(reply: Reply, line: bytes, now_ns: int) -> None:
     if line == b"data: [DONE]":
         reply.done = True
         return
-    chunk = json.loads(line[6:])
+    try:
+        chunk = json.loads(line[6:])
+    except ValueError:
+        reply.broken.append(line)
+        return
     if "error" in chunk:
         reply.errors.append(chunk["error"])
         return

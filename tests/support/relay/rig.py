@@ -1,0 +1,128 @@
+"""A relay and its backends in one event loop, with a client: real sockets, no process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.recorded import Recorded
+from support.relay.fake_engine import Asked, FakeEngine, Fault
+from support.relay.readers import Reply, read
+
+from otel_llm.actions.execute.console import Console
+from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.relay.service import Service
+from otel_llm.relay.settings.file import load_settings
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.web.address import Address
+
+NO_RULES = "version: 1\ngroups: []\n"
+WITHIN_S = 20.0
+
+
+@dataclass
+class Rig:
+    """A running relay. `said`: what its console said; `decisions`: its records."""
+
+    service: Service
+    engines: Sequence[FakeEngine]
+    session: aiohttp.ClientSession
+    url: str
+    web: str
+    folder: Path
+    exporter: InMemorySpanExporter
+    said: list[str] = field(default_factory=list)
+
+    async def read(self, body: dict[str, Any]) -> Reply:
+        """Read one reply through the relay."""
+        return await asyncio.wait_for(read(self.session, self.url + "/v1", body), WITHIN_S)
+
+    async def direct(self, body: dict[str, Any], engine: int = 0) -> Reply:
+        """Read one reply straight from a backend."""
+        return await asyncio.wait_for(read(self.session, self.engines[engine].url + "/v1", body), WITHIN_S)
+
+    async def get(self, path: str) -> Any:
+        """Ask the web port for JSON."""
+        async with self.session.get(self.web + path) as response:
+            return await response.json()
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the samples of `/metrics` by their text."""
+        async with self.session.get(self.web + "/metrics") as response:
+            lines = (await response.text()).splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def decisions(self) -> list[dict[str, Any]]:
+        path = self.folder / "decisions.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def recorded(self) -> Recorded:
+        """What was recorded; whole once the relay has stopped."""
+        return Recorded(self.exporter)
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The generation requests that backends got."""
+        return [asked for engine in self.engines for asked in engine.streams]
+
+    def fail_first(self, *faults: Fault) -> None:
+        """Let the next generation requests fail so, whichever backend gets them."""
+        waiting = list(faults)
+
+        def fault_of(_asked: Asked) -> Fault | None:
+            return waiting.pop(0) if waiting else None
+
+        for engine in self.engines:
+            engine.fault_of = fault_of
+
+
+@asynccontextmanager
+async def rig(
+    folder: Path, *engines: FakeEngine, rules: str = NO_RULES, settings: str = "", slo: Path | None = None
+) -> AsyncIterator[Rig]:
+    """Run a relay in front of engines; it has stopped when this returns."""
+    (folder / "rules.yaml").write_text(rules)
+    (folder / "relay.yaml").write_text("version: 1\n" + settings)
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        backends = [f"{name}={engine.url}" for name, engine in zip("abcdef", engines, strict=False)]
+        found = load_settings(folder / "relay.yaml", backends)
+        exporter = InMemorySpanExporter()
+        said: list[str] = []
+        service = Service(
+            classes=load_slo(slo),
+            rules=load_enforced([str(folder / "rules.yaml")], found, RELAY_DOES)[0],
+            settings=found,
+            decisions_path=folder / "decisions.jsonl",
+            folder=folder,
+            at=Address("127.0.0.1", 0),
+            web_at=Address("127.0.0.1", 0),
+            console=Console(echo=said.append, verdicts="all"),
+            load=lambda: (load_slo(slo), load_enforced([str(folder / "rules.yaml")], found, RELAY_DOES)[0]),
+            exporter=exporter,
+        )
+        service.prepare()
+        ports = [word for word in service.listening().replace(";", " ").split() if word.startswith("http://127")]
+        running = asyncio.create_task(service.run())
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
+        )
+        started = asyncio.create_task(service.started.wait())
+        await asyncio.wait({started, running}, return_when=asyncio.FIRST_COMPLETED, timeout=WITHIN_S)
+        if running.done():
+            await running
+        try:
+            yield Rig(service, engines, session, ports[0], ports[-1], folder, exporter, said)
+        finally:
+            service.stop.set()
+            await asyncio.wait_for(running, WITHIN_S)
