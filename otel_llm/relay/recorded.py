@@ -243,7 +243,8 @@ class Recorded:
         self._over = True
         recorder, recording = self._recorder, self._recording
         at_ns = recorder.clock_ns() if at_ns is None else at_ns
-        recording.attributes({semconv.RELAY_MIGRATIONS: self.migrations})
+        if self.migrations:
+            recording.attributes({semconv.RELAY_MIGRATIONS: self.migrations})
         recording.ended(outcome, error, at_ns)
         for choice in list(self._streams):
             if choice in self._finished:
@@ -320,11 +321,14 @@ class Recorded:
             return
         self._facts.finish(choice, reason)
         end_ns = self._finished[choice] = self._take(choice, at_ns, CONTENT, 0, finished=True)
-        if self._facts.input_tokens is None and self._request.choices == 1:
-            # Usage often comes behind the finish, and the verdict may depend on the prompt's length.
-            self._tell(self._first_hand.pause)
-        else:
+        stream = self._streams.get(choice)
+        if stream is None or stream.slo.fluidity.first_deadline_ns(self._facts.input_tokens) is not None:
             self._close(choice, end_ns, COMPLETED)
+            return
+        # The verdict depends on the prompt's length, and usage comes behind the finish, that of all choices at the end.
+        with self._recorder.bugs:
+            self._first_hand.pause(stream, self._now_ns())
+        self._recorder.rearm()
 
     def _close(self, choice: int, end_ns: int, outcome: str) -> None:
         """Have a choice judged as ended at `end_ns` (unix ns)."""

@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_llm import semconv
-from otel_llm.export.records import Origin, Record, RequestRecord, Segment, mark
+from otel_llm.export.records import Origin, Record, RequestRecord, Segment, SpanEvent, mark
 from otel_llm.export.spans import readable
 from otel_llm.export.wire import INT64_MAX, INT64_MIN, export_request
 
@@ -61,6 +61,7 @@ requests = st.builds(
     end_ns=times,
     attributes=attributes,
     failure=st.none() | texts,
+    events=st.lists(st.builds(SpanEvent, texts, times, attributes), max_size=3),
 )
 
 

@@ -1,0 +1,352 @@
+"""A relay's own recording of a request: whose trace it is in, when it is announced, and what its span says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from support.fake_host import COMMIT_NS, MS, OFFSET_NS
+from support.relay.recording import Asked, Choice, Chunk, Rig, attributes
+
+from otel_llm import semconv
+from otel_llm.evaluate.first_hand import FirstHand
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CLIENT = [
+    (b"Traceparent", f"00-{TRACE}-{PARENT}-01".encode()),
+    (b"tracestate", b"vendor=a,other=b"),
+    (b"baggage", b"tenant=x%20y,otel_llm.slo.class=batch"),
+    (b"authorization", b"Bearer secret"),
+]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def times_ms(span: Span) -> tuple[float, float]:
+    """Return when a span began and ended, in ms after the commit."""
+    base_ns = OFFSET_NS + COMMIT_NS
+    return (span.start_time_unix_nano - base_ns) / MS, (span.end_time_unix_nano - base_ns) / MS
+
+
+# Whose trace it is in.
+
+
+def test_the_request_is_a_server_span_below_the_clients(rig: Rig) -> None:
+    rig.begin(CLIENT).ended("completed")
+    span = rig.request()
+    assert (span.kind, span.name, span.trace_id.hex(), span.parent_span_id.hex()) == (
+        Span.SPAN_KIND_SERVER,
+        "chat m",
+        TRACE,
+        PARENT,
+    )
+    said = attributes(span)
+    assert (said[semconv.MEASURED_AT], said[semconv.SLO_CLASS]) == ("relay", "batch")
+    assert not any(name.startswith("otel_llm.gpu") for name in said)
+
+
+def test_the_request_span_is_the_parent_of_what_the_backend_sees(rig: Rig) -> None:
+    recorded = rig.begin(CLIENT)
+    assert dict(recorded.headers_for_backend()) == {
+        "traceparent": f"00-{TRACE}-{recorded.key[1].hex()}-01",
+        "tracestate": "vendor=a,other=b",
+        "baggage": "tenant=x%20y,otel_llm.slo.class=batch",
+    }
+    recorded.ended("completed")
+    assert (rig.request().trace_id, rig.request().span_id) == recorded.key
+
+
+def test_baggage_in_two_headers_and_in_bytes_that_are_no_text_goes_on_as_it_came(rig: Rig) -> None:
+    parts = [b"a=1", b"b=\xff\xc3\xa4"]
+    found = rig.begin([(b"baggage", part) for part in parts]).headers_for_backend()
+    sent = [value.encode("utf-8", "surrogateescape") for name, value in found if name == "baggage"]
+    assert sent == parts
+
+
+def test_a_request_without_a_trace_begins_one(rig: Rig) -> None:
+    recorded = rig.begin()
+    [(name, value)] = recorded.headers_for_backend()
+    assert (name, value) == ("traceparent", f"00-{recorded.key[0].hex()}-{recorded.key[1].hex()}-01")
+    recorded.ended("completed")
+    assert rig.request().parent_span_id == b""
+
+
+@pytest.mark.parametrize("broken", [b"", b"00-0-0-01", b"\xff\xfe", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"])
+def test_a_broken_traceparent_begins_a_trace(rig: Rig, broken: bytes) -> None:
+    recorded = rig.begin([(b"traceparent", broken), (b"tracestate", b"\xff=,,="), (b"baggage", b"%zz")])
+    recorded.ended("completed")
+    assert rig.request().parent_span_id == b""
+    assert dict(recorded.headers_for_backend())["traceparent"].split("-")[1] == recorded.key[0].hex()
+
+
+@pytest.mark.parametrize(
+    ("headers", "declared", "judged", "refused"),
+    [
+        ([(b"x-slo-class", b"batch")], "batch", "batch", 0),
+        ([*CLIENT, (b"X-SLO-Class", b"chat")], "chat", "chat", 0),
+        ([(b"x-slo-class", b"nobody's")], None, "chat", 1),
+        ([], None, "chat", 0),
+    ],
+)
+def test_the_class_is_the_headers_before_the_baggages(
+    rig: Rig, headers: list[tuple[bytes, bytes]], declared: str | None, judged: str, refused: int
+) -> None:
+    rig.begin(headers).ended("completed")
+    assert rig.segments()[0].get(semconv.SLO_CLASS) == declared
+    assert [row["slo_class"] for row in rig.sink.rows] == [judged]
+    assert rig.host.refused_classes == refused
+
+
+# When it is announced.
+
+
+def test_segment_0_waits_for_the_backends_headers_and_stays_the_commits(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.serving("a")
+    rig.wait(249)
+    rig.cut()
+    assert rig.host.sent == []
+    recorded.served_by("a", exact_resume=True)
+    [announced] = rig.spans()
+    assert times_ms(announced) == (0, 0)
+    said = attributes(announced)
+    assert (said[semconv.INSTANCE], said[semconv.EXACT_RESUME], said[semconv.GEN_AI_REQUEST_MODEL]) == ("a", True, "m")
+
+    recorded.served_by("b", exact_resume=False)
+    rig.wait(500)
+    assert len(rig.host.sent) == 1
+    [stream] = recorded.streams.values()
+    assert (stream.instance, stream.exact_resume, stream.identity.instance) == ("b", False, "a")
+
+
+def test_it_waits_no_longer_than_250_ms_and_names_who_was_asked(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.serving("a")
+    rig.wait(250)
+    [announced] = rig.spans()
+    assert times_ms(announced) == (0, 0)
+    assert attributes(announced)[semconv.INSTANCE] == "a"
+    assert semconv.EXACT_RESUME not in attributes(announced)
+
+
+def test_a_backend_that_is_asked_later_is_named_on_the_request_span(rig: Rig) -> None:
+    recorded = rig.begin()
+    rig.wait(300)
+    assert semconv.INSTANCE not in rig.segments()[0]
+    recorded.serving("a")
+    recorded.serving("b")
+    recorded.ended("completed")
+    assert attributes(rig.request())[semconv.INSTANCE] == "a"
+    assert [row["instance"] for row in rig.sink.rows] == ["a"] == [row["instance"] for row in rig.audited()]
+
+
+def test_a_request_that_ends_before_it_is_announced_is_announced_then(rig: Rig) -> None:
+    rig.begin().ended("cancelled")
+    assert [one.get(semconv.OUTCOME) for one in rig.segments()] == [None, "cancelled"]
+    assert rig.timers[0].over
+
+
+# What comes.
+
+
+def test_each_choice_has_its_own_tokens_with_their_kind_and_count(rig: Rig) -> None:
+    recorded = rig.begin(asked=Asked(choices=2))
+    recorded.served_by("a", exact_resume=False)
+    recorded.tokens(COMMIT_NS + 1 * MS, 0, 1, "reasoning", exact=True)
+    recorded.tokens(COMMIT_NS + 2 * MS, 1, 3, "tool", exact=False)
+    recorded.tokens(COMMIT_NS + 3 * MS, 0, 2, "content", exact=True)
+    rig.wait(5)
+    recorded.ended("completed")
+    told = [
+        (attributes(span).get(semconv.CHOICE, 0), times_ms(span)[0], event.time_unix_nano, attributes(event))
+        for span in rig.spans()
+        if span.name == semconv.SEGMENT_SPAN
+        for event in span.events
+    ]
+    at_ns = OFFSET_NS + COMMIT_NS
+    assert told == [
+        (0, 0, at_ns + 1 * MS, {semconv.TOKEN_KIND: "reasoning"}),
+        (0, 0, at_ns + 3 * MS, {semconv.TOKEN_COUNT: 2}),
+        (1, 0, at_ns + 2 * MS, {semconv.TOKEN_COUNT: 3, semconv.TOKEN_KIND: "tool"}),
+    ]
+    assert [rig.segments(choice)[-1][semconv.TOKEN_BASIS] for choice in (0, 1)] == ["exact", "chunk"]
+    assert [rig.segments(choice)[-1][semconv.TOKENS] for choice in (0, 1)] == [3, 3]
+    assert attributes(rig.request())[semconv.GEN_AI_REQUEST_CHOICE_COUNT] == 2
+
+
+def test_a_choice_that_has_no_ids_for_once_is_estimated(rig: Rig) -> None:
+    recorded = rig.begin()
+    for exact in (True, False):
+        recorded.tokens(COMMIT_NS, 0, 1, "content", exact=exact)
+    recorded.ended("completed")
+    assert rig.segments()[-1][semconv.TOKEN_BASIS] == "estimated"
+
+
+@pytest.mark.parametrize("choice", [-1, 128, 10**9])
+def test_a_choice_that_cannot_be_is_left_out(rig: Rig, choice: int) -> None:
+    recorded = rig.begin()
+    recorded.tokens(COMMIT_NS, choice, 1, "content", exact=True)
+    recorded.noted(Chunk(Choice(choice, "stop")), COMMIT_NS)
+    recorded.ended("completed")
+    assert [row["tokens"] for row in rig.audited()] == [0]
+
+
+def test_every_token_may_make_something_due(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.served_by("a", exact_resume=True)
+    before = rig.rearmed
+    recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    assert rig.rearmed == before + 1
+
+
+def test_while_bytes_wait_for_the_client_or_no_backend_is_open_the_facts_say_so(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.served_by("a", exact_resume=True)
+    [stream] = recorded.streams.values()
+    recorded.blocked(True)
+    recorded.disconnected()
+    assert (stream.has_gap, stream.ageless) == (True, False)
+    recorded.blocked(False)
+    recorded.connected()
+    assert (stream.has_gap, stream.ageless) == (False, True)
+
+
+# What the request span says.
+
+
+def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    recorded.noted(Chunk(Choice(0), id="chatcmpl-1", model="m-2"), COMMIT_NS)
+    recorded.noted(Chunk(Choice(0, "length")), COMMIT_NS)
+    recorded.noted(Chunk(usage={"prompt_tokens": 12, "completion_tokens": 40}), COMMIT_NS)
+    recorded.ended("completed")
+    said = attributes(rig.request())
+    assert said[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
+    assert said[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 40
+    assert said[semconv.GEN_AI_RESPONSE_FINISH_REASONS] == ("length",)
+    assert (said[semconv.GEN_AI_RESPONSE_ID], said[semconv.GEN_AI_RESPONSE_MODEL]) == ("chatcmpl-1", "m-2")
+    assert said[semconv.TOKENS] == 1
+    assert rig.segments()[-1][semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
+
+
+def test_behind_a_migration_a_backends_usage_is_not_the_replys(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.tokens(COMMIT_NS, 0, 5, "content", exact=True)
+    recorded.migrated("a", "b", 5, 0.25, reason="broken")
+    recorded.tokens(COMMIT_NS, 0, 2, "content", exact=True)
+    recorded.noted(Chunk(usage={"prompt_tokens": 17, "completion_tokens": 2}), COMMIT_NS)
+    recorded.ended("completed")
+    said = attributes(rig.request())
+    assert said[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
+    assert semconv.GEN_AI_USAGE_INPUT_TOKENS not in said
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"usage": 5, "id": 7, "model": []},
+        {"usage": {"prompt_tokens": -1, "completion_tokens": "9"}},
+        {"usage": {"prompt_tokens": True, "completion_tokens": 1.5}, "id": None},
+    ],
+)
+def test_what_a_reply_states_of_a_wrong_type_is_left_out(rig: Rig, value: dict[str, Any]) -> None:
+    recorded = rig.begin()
+    recorded.noted(Chunk(**value), COMMIT_NS)
+    recorded.ended("completed")
+    said = attributes(rig.request())
+    assert not [name for name in said if name.startswith(("gen_ai.usage", "gen_ai.response"))]
+    assert rig.recorder.bugs.count == 0
+
+
+def test_migrations_are_events_and_a_number(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.served_by("a", exact_resume=True)
+    rig.wait(10)
+    recorded.migrated("a", "b", 40, 0.125, rule="Stalled")
+    rig.wait(10)
+    recorded.migrated("b", "c", 0, 1.5, reason="refused")
+    recorded.ended("completed")
+    span = rig.request()
+    at_ns = OFFSET_NS + COMMIT_NS
+    assert [(event.name, event.time_unix_nano - at_ns, attributes(event)) for event in span.events] == [
+        (
+            "otel_llm.migrated",
+            10 * MS,
+            {"from": "a", "to": "b", "tokens_carried": 40, "gap_seconds": 0.125, "rule": "Stalled"},
+        ),
+        (
+            "otel_llm.migrated",
+            20 * MS,
+            {"from": "b", "to": "c", "tokens_carried": 0, "gap_seconds": 1.5, "reason": "refused"},
+        ),
+    ]
+    assert attributes(span)["otel_llm.relay.migrations"] == 2
+
+
+def test_a_request_that_was_never_moved_says_nothing_of_it(rig: Rig) -> None:
+    rig.begin().ended("completed")
+    assert "otel_llm.relay.migrations" not in attributes(rig.request())
+    assert not rig.request().events
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error", "status"),
+    [
+        ("completed", None, Status(code=Status.STATUS_CODE_UNSET)),
+        ("cancelled", None, Status(code=Status.STATUS_CODE_UNSET)),
+        ("error", "502", Status(code=Status.STATUS_CODE_ERROR, message="502")),
+    ],
+)
+def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: Status) -> None:
+    recorded = rig.begin()
+    recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    rig.wait(7)
+    recorded.ended(outcome, error=error)
+    sent = len(rig.host.sent)
+    rig.wait(7)
+    recorded.ended("completed")
+    recorded.tokens(rig.host.now_ns, 0, 1, "content", exact=True)
+    recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns)
+    recorded.migrated("a", "b", 0, 0.0)
+    assert len(rig.host.sent) == sent
+    span, said = rig.request(), attributes(rig.request())
+    assert (said[semconv.OUTCOME], said.get(semconv.ERROR_TYPE)) == (outcome, error)
+    assert span.status == status
+    assert times_ms(span) == (0, 7)
+    assert [row["outcome"] for row in rig.sink.rows] == [outcome] == [row["outcome"] for row in rig.audited()]
+
+
+def test_a_choice_that_finished_is_completed_whatever_came_then(rig: Rig) -> None:
+    recorded = rig.begin(asked=Asked(choices=2))
+    recorded.noted(Chunk(Choice(1, "stop")), COMMIT_NS)
+    recorded.tokens(COMMIT_NS, 1, 1, "content", exact=True)  # behind its finish
+    recorded.ended("cancelled")
+    assert [rig.segments(choice)[-1][semconv.OUTCOME] for choice in (0, 1)] == ["cancelled", "completed"]
+    assert attributes(rig.request())[semconv.OUTCOME] == "cancelled"
+
+
+def test_an_outcome_that_no_sender_may_state_is_refused_and_changes_nothing(rig: Rig) -> None:
+    recorded = rig.begin()
+    with pytest.raises(ValueError, match="lost"):
+        recorded.ended("lost")
+    recorded.ended("completed")
+    assert [row["outcome"] for row in rig.audited()] == ["completed"]
+
+
+def test_a_bug_of_the_rules_does_not_reach_the_stream(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded = rig.begin()
+    recorded.served_by("a", exact_resume=True)
+    monkeypatch.setattr(FirstHand, "tokens", lambda *_: 1 / 0)
+    for _ in range(3):
+        recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    recorded.ended("completed")
+    assert [row["tokens"] for row in rig.audited()] == [3]
+    assert rig.recorder.bugs.count == 3
+    assert len(caplog.records) == 1

@@ -1,0 +1,99 @@
+"""What the rules of a relay judge is what an audit of its segments finds, to the last bit, whatever happened when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.relay.recording import Asked, Chunk, Rig
+from support.relay.recording import Choice as Part
+
+from otel_llm.relay.recorded import Recorded
+from otel_llm.slo.classes import Curve, Deadline, Fluidity, SloClass, SloClasses
+
+MS = 1_000_000
+READS = SloClass(name="reads", pace_ns=20 * MS, reads=(0, 1), deadline=Deadline("dslo", 200 * MS, 30 * MS))
+PROMPTED = SloClass(name="prompted", fluidity=Fluidity(ttft=Curve(((0, 50 * MS), (1000, 900 * MS))), tbt_ns=9 * MS))
+CLASSES = SloClasses((SloClass(name="chat"), READS, PROMPTED), default="chat")
+
+choice_numbers = st.integers(0, 2)
+instants = st.sampled_from([0, 0, 0.000001, 1, 10, 24.9999, 60, 251, 3000])
+steps = st.one_of(
+    st.tuples(st.just("wait"), instants),
+    st.just(("cut",)),
+    st.tuples(
+        st.just("tokens"),
+        choice_numbers,
+        st.sampled_from([0, 1, 1, 1, 2, 7, 120]),
+        st.sampled_from(["content", "content", "content", "reasoning", "tool"]),
+        st.booleans(),
+        instants,
+    ),
+    st.tuples(st.just("usage"), st.integers(0, 1200)),
+    st.tuples(st.just("finish"), choice_numbers, instants),
+    st.tuples(st.sampled_from(["serving", "served_by"]), st.sampled_from(["a", "b"])),
+    st.tuples(st.sampled_from(["exact_resume", "blocked"]), st.booleans()),
+    st.sampled_from([("disconnected",), ("connected",), ("migrated",)]),
+)
+
+
+def read_ns(recorded: Recorded, now_ns: int, lag_ms: float) -> int:
+    """Return an instant that is told so late, of this request."""
+    return max(recorded.commit_ns, now_ns - round(lag_ms * MS))
+
+
+def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
+    verb, *given = step
+    now_ns = rig.host.now_ns
+    if verb in ("tokens", "finish", "usage"):
+        recorded.serving("a")  # nothing comes from a backend that was not asked
+    if verb == "wait":
+        rig.wait(given[0])
+        rig.first_hand.advance(rig.host.now_ns + rig.recorder.offset_ns)
+    elif verb == "cut":
+        rig.cut()
+    elif verb == "tokens":
+        choice, count, kind, exact, lag_ms = given
+        recorded.tokens(read_ns(recorded, now_ns, lag_ms), choice, count, kind, exact=exact)
+    elif verb == "usage":
+        recorded.noted(Chunk(usage={"prompt_tokens": given[0], "completion_tokens": 9}), now_ns)
+    elif verb == "finish":
+        recorded.noted(Chunk(Part(given[0], "stop")), read_ns(recorded, now_ns, given[1]))
+    elif verb == "served_by":
+        recorded.served_by(given[0], exact_resume=given[0] == "a")
+    elif verb == "migrated":
+        recorded.migrated("a", "b", 3, 0.2, rule="R")
+    else:
+        getattr(recorded, verb)(*given)
+
+
+LATE_USAGE = [("tokens", 0, 1, "content", True, 0), ("finish", 0, 0), ("wait", 600), ("cut",), ("usage", 900)]
+"""What the verdict of the first of two choices depends on is stated when it has long finished."""
+
+
+@settings(max_examples=300)
+@example(slo_class="prompted", choices=2, script=LATE_USAGE, outcome="completed", lag_ms=0)
+@given(
+    slo_class=st.sampled_from(["chat", "reads", "prompted", "unknown"]),
+    choices=st.integers(1, 2),
+    script=st.lists(steps, max_size=25),
+    outcome=st.sampled_from(["completed", "cancelled", "error", "disconnected"]),
+    lag_ms=instants,
+)
+def test_the_rules_judge_what_an_audit_finds(
+    slo_class: str, choices: int, script: list[tuple[Any, ...]], outcome: str, lag_ms: float
+) -> None:
+    rig = Rig(CLASSES)
+    recorded = rig.begin([(b"x-slo-class", slo_class.encode())], Asked(choices=choices))
+    for step in script:
+        play(rig, recorded, step)
+    recorded.ended(outcome, read_ns(recorded, rig.host.now_ns, lag_ms))
+    assert (rig.recorder.bugs.count, rig.host.bugs) == (0, [])
+
+    audited = rig.audited()
+    by_choice = sorted(rig.sink.rows, key=lambda row: int(row["choice"] or 0))
+    assert by_choice == sorted(audited, key=lambda row: int(row["choice"] or 0))
+    assert {row["measured_at"] for row in audited} == {"relay"}
+    assert len(audited) >= choices
+    assert (rig.recorder.requests, rig.first_hand.streams) == ({}, {})
