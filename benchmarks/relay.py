@@ -40,7 +40,11 @@ def relay(backend: int, core: int) -> tuple[subprocess.Popen[str], int]:
         [*command, "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{backend}", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+        env={
+            **os.environ,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{backend}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        },
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  no threads yet
     )
     assert process.stdout is not None

@@ -51,6 +51,7 @@ class View:
     measured_at: str = "client"
     exact_resume: bool = True
     has_gap: bool = False
+    ageless: bool = False
 
 
 def evaluation() -> None:

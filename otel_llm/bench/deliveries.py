@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 
@@ -29,6 +29,50 @@ class Delivery:
 def steady(tokens: int, rate: float, first_s: float) -> tuple[Chunk, ...]:
     """Return `tokens` single-token chunks at `rate` tokens/s, the first after `first_s` seconds."""
     return (Chunk(first_s), *(Chunk(1 / rate) for _ in range(tokens - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Every `every`-th stream of a server stops behind `after_tokens` tokens for `for_s` seconds."""
+
+    every: int
+    after_tokens: int
+    for_s: float
+
+    def applied(self, number: int, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
+        """Return the chunks of the server's stream `number` (from 1 on), with its stall where it has one."""
+        if number % self.every != 0:
+            return chunks
+        before, behind = up_to(chunks, self.after_tokens), _behind(chunks, self.after_tokens)
+        if not behind:
+            return chunks
+        return (*before, replace(behind[0], pause_s=behind[0].pause_s + self.for_s), *behind[1:])
+
+
+def up_to(chunks: tuple[Chunk, ...], tokens: int) -> tuple[Chunk, ...]:
+    """Return the chunks of the first `tokens` tokens; the last is cut where it has more."""
+    kept: list[Chunk] = []
+    for chunk in chunks:
+        if tokens <= 0:
+            break
+        kept.append(replace(chunk, tokens=min(chunk.tokens, tokens)))
+        tokens -= chunk.tokens
+    return tuple(kept)
+
+
+def resumed(chunks: tuple[Chunk, ...], tokens: int) -> tuple[Chunk, ...]:
+    """Return the chunks behind the first `tokens` tokens; the prompt is read anew, so the first pause comes again."""
+    left = _behind(chunks, tokens)
+    return (replace(left[0], pause_s=chunks[0].pause_s), *left[1:]) if left else ()
+
+
+def _behind(chunks: tuple[Chunk, ...], tokens: int) -> tuple[Chunk, ...]:
+    left: list[Chunk] = []
+    for chunk in chunks:
+        if tokens < chunk.tokens:
+            left.append(replace(chunk, tokens=chunk.tokens - max(0, tokens)))
+        tokens -= chunk.tokens
+    return tuple(left)
 
 
 DELIVERIES: Final = (

@@ -222,7 +222,12 @@ class OwnActions:
         one.begun = True
 
         def settle(outcome: str, detail: str, facts: Mapping[str, Any]) -> None:
-            self._settle(one, Settled(cast("Outcome", outcome), detail, migration=_migration(facts)))
+            try:
+                migration = _migration(facts)
+            except (KeyError, TypeError, AttributeError):  # a bug of ours must not stop the stream that it is about
+                log.exception("otel-llm: how a migration went cannot be recorded")
+                migration = None
+            self._settle(one, Settled(cast("Outcome", outcome), detail, migration=migration))
 
         try:
             if order.verb == "drain":

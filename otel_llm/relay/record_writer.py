@@ -27,9 +27,12 @@ class RecordWriter:
         self._thread = ThreadPoolExecutor(1, "otel-llm-decisions")
         self._taken = 0
         self._written = 0
+        self._closed = False
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Take a record; never waits. Raises OSError where too many wait, and it is not written then."""
+        """Take a record; never waits. Raises OSError where too many wait, or it is closed: it is not written then."""
+        if self._closed:
+            raise OSError(errno.EBADF, "the relay has stopped")
         if self._taken - self._written >= self._most:
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         self._taken += 1
@@ -37,6 +40,7 @@ class RecordWriter:
 
     def close(self) -> None:
         """Write what waits, and close the files; waits for the disk."""
+        self._closed = True
         self._thread.shutdown()
         self._files.close()
 

@@ -26,7 +26,8 @@ class Run:
     """Read the event stream of one backend, piece by piece.
 
     `tokens`: what its load was begun with. `read_ns` is the instant of the last reading (monotonic ns), `over` tells
-    that the body has ended. `held` are pieces with their instants that were read ahead, while another backend still served.
+    that the body has ended. `held` are pieces that were read ahead, while another backend still served, with their
+    instants.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ default: reader
 classes:
   reader: {reading_speed: 400, deadline: {policy: reading, max_idle: 1s}}
 """
-"""A fast reader: this model writes hundreds of tokens a second, and its readers should come near the end of the text."""
+"""A fast reader: this model writes hundreds of tokens a second, and readers should come near the end of the text."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,8 @@ def test_readers_of_a_stopped_server_get_every_token(pair: tuple[VllmServer, Vll
     (tmp_path / "rules.yaml").write_text(RULES)
     (tmp_path / "slo.yaml").write_text(SLO)
     decisions = tmp_path / "decisions.jsonl"
-    settings = ["--rules", tmp_path / "rules.yaml", "--slo", tmp_path / "slo.yaml", "--decisions", decisions]
+    files: list[str | Path] = ["--rules", tmp_path / "rules.yaml", "--slo", tmp_path / "slo.yaml"]
+    settings = [*files, "--decisions", decisions]
     root = [f"a={first.url.removesuffix('/v1')}", f"b={second.url.removesuffix('/v1')}"]
     with relay("--backend", root[0], "--backend", root[1], *settings) as running:
         healthy = read_all([running.url + "/v1"], asked[:4], APART_S)

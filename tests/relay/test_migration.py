@@ -75,7 +75,11 @@ def test_a_stalled_stream_is_moved(tmp_path: Path) -> None:
         (request,) = running.recorded.requests()
         (event,) = request.events
         assert event.attributes is not None
-        assert (event.attributes["from"], event.attributes["to"], event.attributes["rule"]) == (name, other(name), "Stalled")
+        assert (event.attributes["from"], event.attributes["to"], event.attributes["rule"]) == (
+            name,
+            other(name),
+            "Stalled",
+        )
 
     asyncio.run(go())
 

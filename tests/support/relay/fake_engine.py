@@ -8,7 +8,6 @@ async with FakeEngine(FakeModel(prefix="a")) as engine:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from aiohttp import web
-
 from support.relay.fake_model import FakeModel, Json, RefusedError, detokenize, sse, tokenize
 
 FaultKind = Literal[
@@ -25,13 +23,13 @@ FaultKind = Literal[
 ]  # fmt: skip
 """What goes wrong with one request.
 
-Before a stream: `refuse` closes the connection unanswered; `status` answers `status` (with Retry-After for 429 and 503);
-`html` answers 200 and a page; `redirect` 307 to `location`; `empty` 200 and nothing; `lying_length` a Content-Length that
-is larger than what comes. `slow_prefill` sends headers and nothing more until it is released.
+Before a stream: `refuse` closes the connection unanswered; `status` answers `status` (with Retry-After for 429 and
+503); `html` answers 200 and a page; `redirect` 307 to `location`; `empty` 200 and nothing; `lying_length` a
+Content-Length that is larger than what comes. `slow_prefill` sends headers and nothing more until it is released.
 Behind `after` chunks of a stream (the role chunk counts; with 0 `reset` comes before the headers): `reset` of the
-connection, `end` without a finish, a finish `abort`, an `error` event with `[DONE]`, a `stall` until it is released (with
-`burst`, the chunks before it are not paced, so that the reader has a buffer); a `malformed` or over-`long_line` among the
-chunks. `two_finishes` sends the finish chunk twice.
+connection, `end` without a finish, a finish `abort`, an `error` event with `[DONE]`, a `stall` until it is released
+(with `burst`, the chunks before it are not paced, so that the reader has a buffer); a `malformed` or over-`long_line`
+among the chunks. `two_finishes` sends the finish chunk twice.
 """
 
 LONG_LINE: Final = (1 << 20) + 100
@@ -219,8 +217,7 @@ class FakeEngine:
         if fault is not None and fault.kind == "slow_prefill":
             fault.reached.set()
             await fault.released.wait()
-        with contextlib.closing(chunks):
-            await self._stream(request, response, asked, _prepend(first, chunks))
+        await self._stream(request, response, asked, _prepend(first, chunks))
         return response
 
     async def _faulty_answer(self, request: web.Request, fault: Fault) -> web.StreamResponse | None:

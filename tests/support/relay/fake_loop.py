@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from otel_llm.shared.clock import FakeClock
@@ -40,7 +41,7 @@ class FakeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return (self.jumping.clock.at_ns - self._began_ns) / 1e9
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         self.jumping.in_threads += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._is_back)

@@ -1,0 +1,537 @@
+"""Rules on the relay's own streams: decided at exact flips, done by an actor, settled once, recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.relay.fake_loop import run
+
+from otel_llm.actions.execute.console import Console
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
+from otel_llm.evaluate.first_hand import Identity, OwnStream
+from otel_llm.live.user_metrics import UserMetrics
+from otel_llm.relay.decide import DecisionLoop
+from otel_llm.relay.own_actions import RequestKey, Settle
+from otel_llm.rules.decision_files import DecisionFiles
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.load import load_rules
+from otel_llm.rules.ruleset import RuleSet
+from otel_llm.shared.clock import FakeClock
+from otel_llm.slo.classes import SloClass, SloClasses
+
+MS = 1_000_000
+CLASSES = SloClasses((SloClass(name="chat"),), default="chat")
+STALLED = "gap_seconds > 0.3"
+MIGRATE = "migrate: {to: least_load}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    receivers: tuple[Receiver, ...] = ()
+    alertmanager: AlertmanagerSettings | None = None
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    actions: ActionSettings = field(default_factory=ActionSettings)
+
+
+@dataclass
+class Scripted:
+    """An actor that notes what it is asked for, and settles at once, later, or when the test does."""
+
+    clock: FakeClock
+    answers: list[tuple[str, str, Mapping[str, Any]] | Exception] = field(default_factory=list)
+    asked: list[tuple[int, str, object]] = field(default_factory=list)
+    settles: list[Settle] = field(default_factory=list)
+
+    def migrate(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+        self._act("migrate", key, settle)
+
+    def abort(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+        self._act("abort", key, settle)
+
+    def drain(self, instance: str, decision: Decision, settle: Settle) -> None:
+        self._act("drain", instance, settle)
+
+    def _act(self, verb: str, about: object, settle: Settle) -> None:
+        self.asked.append((self.clock.at_ns, verb, about))
+        self.settles.append(settle)
+        if self.answers:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            settle(*answer)
+
+
+def rules(folder: Path, *actions: str, when: str = STALLED, scope: str = "stream", more: Sequence[str] = ()) -> RuleSet:
+    """Load one rule that enforces actions, each a verb with its arguments and perhaps more keys."""
+    lines = [
+        "version: 1",
+        "groups:",
+        "- name: g",
+        f"  scope: {scope}",
+        "  rules:",
+        "  - rule: R",
+        f"    when: '{when}'",
+    ]
+    lines += [f"    {line}" for line in more] + ["    actions:"]
+    for action in actions:
+        verb, *keys = action.split("; ")
+        lines += [f"    - {verb}", *(f"      {one}" for one in keys)]
+        if not any(one.startswith("mode:") for one in keys):
+            lines.append("      mode: enforce")
+    path = folder / "rules.yaml"
+    path.write_text("\n".join(lines))
+    return load_rules([path], {"migrate", "abort", "drain", "preempt", "webhook", "scale"})
+
+
+@dataclass
+class Relay:
+    """A decision loop on a fake clock, with its actor and what it wrote."""
+
+    folder: Path
+    rules: RuleSet
+    settings: Settings = field(default_factory=Settings)
+    clock: FakeClock = field(default_factory=FakeClock)
+    said: list[str] = field(default_factory=list)
+    looks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.actor = Scripted(self.clock)
+        self.began_ns = self.clock.at_ns
+
+    def play(self, script: Callable[[], Awaitable[None]], files: Any = None) -> list[dict[str, Any]]:
+        """Run a script in the loop; return the records."""
+        path = self.folder / "decisions.jsonl"
+
+        async def main() -> None:
+            self.loop = DecisionLoop(
+                CLASSES,
+                self.rules,
+                clock=self.clock,
+                console=Console(self.said.append, "all"),
+                metrics=UserMetrics(),
+                settings=self.settings,
+                folder=self.folder,
+                source="/otel-llm/relay/test",
+                decisions=DecisionFiles(path) if files is None else files,
+            )
+            advance = self.loop.first_hand.advance
+
+            def noted(now_ns: int) -> None:
+                self.looks.append(now_ns - self.began_ns)
+                advance(now_ns)
+
+            self.loop.first_hand.advance = noted  # type: ignore[method-assign]
+            self.loop.start(self.actor)
+            await script()
+            await self.loop.stop(1.0)
+
+        run(self.clock, main())
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def begin(self, number: int = 1, choice: int = 0, instance: str = "a", tokens: int = 1) -> OwnStream:
+        """Begin a stream with tokens."""
+        now_ns = self.clock.at_ns
+        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), choice)
+        stream = self.loop.first_hand.begin(key, now_ns, Identity(model="m", instance=instance), now_ns)
+        if tokens:
+            self.loop.first_hand.tokens(stream, [now_ns] * tokens, None, now_ns)
+        self.loop.rearm()
+        return stream
+
+    def token(self, stream: OwnStream) -> None:
+        self.loop.first_hand.tokens(stream, [self.clock.at_ns], None, self.clock.at_ns)
+        self.loop.rearm()
+
+    def end(self, stream: OwnStream, outcome: str = "completed") -> None:
+        self.loop.first_hand.end(stream, self.clock.at_ns, outcome, self.clock.at_ns)
+        self.loop.rearm()
+
+    def asked_ms(self) -> list[tuple[float, str]]:
+        return [(round((at_ns - self.began_ns) / MS, 3), verb) for at_ns, verb, _ in self.actor.asked]
+
+
+def outcomes(records: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
+    return [(record["action"], record["outcome"]) for record in records]
+
+
+async def settled(relay: Relay) -> None:
+    """Wait until threads have settled what is open; they wait by the fake clock, and for ports in real time."""
+    for _ in range(1000):
+        if not relay.loop.counts()["actions_open"]:
+            return
+        await asyncio.to_thread(time.sleep, 0.005)
+        await asyncio.sleep(0.005)
+    raise AssertionError("actions are open still")
+
+
+MOVED = {
+    "from": "a",
+    "to": "b",
+    "tokens_carried": 7,
+    "gap_seconds": 0.4,
+    "candidates": [{"instance": "b", "score": {"tokens": 3.0}, "reason": "fewest tokens"}],
+}
+
+
+def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+    relay.actor.answers = [("done", "", MOVED)]
+
+    async def script() -> None:
+        stream = relay.begin()
+        await asyncio.sleep(0.2)
+        relay.token(stream)
+        await asyncio.sleep(60)
+        relay.end(stream)
+
+    records = relay.play(script)
+    flip_ms = 500
+    assert relay.asked_ms() == [(flip_ms, "migrate")]
+    assert len(relay.looks) <= 8, "a minute of silence wakes nobody"
+    assert outcomes(records) == [("migrate", "done"), (None, "ended")]
+    first = records[0]
+    assert first["flip_unix_nano"] - relay.began_ns == flip_ms * MS + 1
+    assert {name: first[name] for name in MOVED} == MOVED
+    assert first["trace_id"] == f"{1:032x}"
+    assert relay.actor.asked[0][2] == ((1).to_bytes(16, "big"), (1).to_bytes(8, "big"))
+    assert any(line.startswith("RULE    R: migrate: done") for line in relay.said)
+    assert any("completed" in line for line in relay.said)
+
+
+def test_a_settlement_counts_once(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+
+    async def script() -> None:
+        relay.begin()
+        await asyncio.sleep(1)
+        relay.actor.settles[0]("done", "moved", MOVED)
+        relay.actor.settles[0]("failed", "again", {})
+
+    records = relay.play(script)
+    assert outcomes(records) == [("migrate", "done")]
+    assert records[0]["detail"] == "moved"
+    assert relay.loop.counts()["actions.done"] == 1
+    assert relay.loop.counts()["actions_open"] == 0
+
+
+def test_what_could_not_begin_within_its_time_to_live_is_not_begun(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, f"{MIGRATE}; ttl: 400ms"))
+
+    async def script() -> None:
+        relay.begin()
+        relay.clock.pass_s(0.8)  # the process stood still
+        await asyncio.sleep(0.1)
+
+    records = relay.play(script)
+    assert relay.actor.asked == []
+    assert outcomes(records) == [("migrate", "expired")]
+    assert "from" not in records[0]
+
+
+def test_the_kill_switch_is_looked_at_before_each_action(tmp_path: Path) -> None:
+    switch = tmp_path / "off"
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE), Settings(actions=ActionSettings(kill_switch=switch)))
+    relay.actor.answers = [("done", "", MOVED)]
+
+    async def script() -> None:
+        relay.begin(1)
+        await asyncio.sleep(1)
+        switch.touch()
+        relay.begin(2)
+        await asyncio.sleep(1)
+
+    records = relay.play(script)
+    assert outcomes(records) == [("migrate", "done"), ("migrate", "shadow")]
+    assert records[1]["detail"] == "the kill switch is there"
+    assert len(relay.actor.asked) == 1
+
+
+def test_a_kill_switch_that_cannot_be_looked_at_counts_as_there(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    switch = Settings(actions=ActionSettings(kill_switch=tmp_path / "loop"))
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE), switch)
+
+    async def script() -> None:
+        relay.begin()
+        await asyncio.sleep(1)
+
+    assert outcomes(relay.play(script)) == [("migrate", "shadow")]
+    assert relay.actor.asked == []
+
+
+def test_budgets_bound_migrations_of_an_instance(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, f"{MIGRATE}; budget: {{per_instance: 2 in 10s}}"))
+
+    async def script() -> None:
+        for number in range(1, 4):
+            relay.begin(number)
+        await asyncio.sleep(1)
+        for settle in relay.actor.settles:
+            settle("done", "", MOVED)
+
+    records = relay.play(script)
+    assert outcomes(records) == [("migrate", "budget"), ("migrate", "done"), ("migrate", "done")]
+    assert records[0]["budget"] == {"per_instance": False}
+
+
+def test_a_refuted_migration_is_tried_again_at_the_next_flip(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, f"{MIGRATE}; budget: {{per_request: 1}}", more=["keep_firing_for: 60s"]))
+
+    async def script() -> None:
+        stream = relay.begin()
+        await asyncio.sleep(0.35)
+        relay.actor.settles[0]("refuted", "the source went on first", {"from": "a", "to": "b"})
+        relay.token(stream)
+        await asyncio.sleep(1)
+        relay.actor.settles[1]("done", "", MOVED)
+        relay.token(stream)
+        await asyncio.sleep(1)
+
+    records = relay.play(script)
+    assert relay.asked_ms() == [
+        (300.0, "migrate"),
+        (650.0, "migrate"),
+    ]
+    assert outcomes(records) == [("migrate", "refuted"), ("migrate", "done")]
+    assert records[1]["budget"] == {"per_request": True}
+
+
+def test_one_action_of_a_request_is_open_at_a_time(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+
+    async def script() -> None:
+        relay.begin(1, choice=0)
+        relay.begin(1, choice=1)
+        await asyncio.sleep(1)
+        relay.actor.settles[0]("done", "", MOVED)
+
+    records = relay.play(script)
+    assert len(relay.actor.asked) == 1
+    assert outcomes(records) == [("migrate", "budget"), ("migrate", "done")]
+    assert records[0]["budget"] == {"confirmation": False}
+
+
+def test_one_abort_or_drain_of_an_instance_is_open_at_a_time(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, "abort: {}"))
+
+    async def script() -> None:
+        relay.begin(1)
+        relay.begin(2)
+        relay.begin(3, instance="b")
+        await asyncio.sleep(1)
+        for settle in relay.actor.settles:
+            settle("done", "", {})
+        relay.begin(4)
+        await asyncio.sleep(1)
+
+    relay.play(script)
+    assert [about for _, _, about in relay.actor.asked] == [
+        (number.to_bytes(16, "big"), number.to_bytes(8, "big")) for number in (1, 3, 4)
+    ]
+
+
+def test_a_drain_goes_to_the_actor_by_the_name_of_the_backend(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, "drain: {}"))
+    relay.actor.answers = [("done", "", {})]
+
+    async def script() -> None:
+        relay.begin(instance="b")
+        await asyncio.sleep(1)
+
+    assert outcomes(relay.play(script)) == [("drain", "done")]
+    assert relay.actor.asked[0][1:] == ("drain", "b")
+
+
+def test_what_the_relay_does_not_do_goes_to_those_of_the_settings(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("whsec_" + "A" * 44)
+    nowhere = Receiver("gateway", "http://127.0.0.1:1/", secret, timeout_s=1.0, kind="action")
+    relay = Relay(
+        tmp_path, rules(tmp_path, "webhook: {to: gateway}", "preempt: {}", "scale: {by: 1}"), Settings((nowhere,))
+    )
+
+    async def script() -> None:
+        relay.begin()
+        await asyncio.sleep(0.4)
+        await settled(relay)
+
+    records = relay.play(script)
+    assert {record["action"]: record["outcome"] for record in records} == {
+        "webhook": "failed",
+        "preempt": "failed",
+        "scale": "failed",
+    }
+    assert "pauses no streams" in next(one["detail"] for one in records if one["action"] == "preempt")
+    assert relay.actor.asked == []
+
+
+def test_a_router_that_the_settings_name_drains_instead_of_the_relay(tmp_path: Path) -> None:
+    router = Engine("front", "sglang_router", (("a", "http://127.0.0.1:2"),), url="http://127.0.0.1:1")
+    settings = Settings(actions=ActionSettings(engines=(router,)))
+    relay = Relay(tmp_path, rules(tmp_path, "drain: {}"), settings)
+
+    async def script() -> None:
+        relay.begin(1, instance="a")
+        relay.begin(2, instance="b")
+        await asyncio.sleep(0.4)
+        relay.actor.settles[0]("done", "", {})
+        await settled(relay)
+
+    records = relay.play(script)
+    assert [about for _, _, about in relay.actor.asked] == ["b"]
+    assert sorted(record["outcome"] for record in records) == ["done", "failed"]
+
+
+def test_an_action_in_shadow_is_recorded_and_not_done(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, f"{MIGRATE}; mode: shadow", "alert: {name: A}; mode: enforce"))
+
+    async def script() -> None:
+        relay.begin()
+        await asyncio.sleep(1)
+
+    assert outcomes(relay.play(script)) == [("migrate", "shadow"), ("alert", "done")]
+    assert relay.actor.asked == []
+
+
+def test_what_has_not_begun_is_withdrawn_with_its_stream(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+
+    async def script() -> None:
+        stream = relay.begin()
+        relay.clock.pass_s(0.3001)
+        relay.token(stream)  # decides, between two steps of the loop
+        relay.end(stream)
+        await asyncio.sleep(1)
+
+    records = relay.play(script)
+    assert relay.actor.asked == []
+    assert [outcome for action, outcome in outcomes(records) if action == "migrate"] in (["ended"], ["refuted"])
+
+
+def test_a_reload_changes_rules_and_goes_on(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE, when="gap_seconds > 5.0"))
+
+    async def script() -> None:
+        relay.begin()
+        await asyncio.sleep(0.1)
+        relay.loop.reload(CLASSES, rules(tmp_path, "abort: {}"))
+        await asyncio.sleep(1)
+
+    relay.play(script)
+    assert relay.asked_ms() == [(300.0, "abort")]
+
+
+def test_a_bug_of_the_actor_stops_nothing(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+    relay.actor.answers = [
+        RuntimeError("bug"),
+        ("done", "", {"from": "a", "candidates": [{"nonsense": 1}]}),
+        ("done", "", MOVED),
+    ]
+
+    async def script() -> None:
+        for number in (1, 2, 3):
+            relay.begin(number)
+            await asyncio.sleep(0.4)
+
+    records = relay.play(script)
+    assert [outcome for _, outcome in outcomes(records)] == ["unconfirmed", "done", "done"]
+    assert relay.loop.counts()["actions_open"] == 0
+
+
+def test_an_actor_that_never_settles_is_given_up_behind_the_stream(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+
+    async def script() -> None:
+        stream = relay.begin()
+        await asyncio.sleep(0.5)
+        relay.end(stream)
+        await asyncio.sleep(11)
+        assert relay.loop.counts()["actions_open"] == 0
+
+    assert ("migrate", "unconfirmed") in outcomes(relay.play(script))
+
+
+class FullDisk:
+    def write(self, record: Mapping[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+    relay.actor.answers = [("done", "", MOVED), ("done", "", MOVED)]
+
+    async def script() -> None:
+        for number in (1, 2):
+            relay.begin(number)
+            await asyncio.sleep(0.4)
+
+    relay.play(script, FullDisk())
+    assert len(relay.actor.asked) == 2
+    assert len(relay.loop.sinks.recent_decisions) == 2
+
+
+def test_a_bug_in_the_evaluation_is_counted_and_its_timer_rests(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+
+    async def script() -> None:
+        def broken(now_ns: int) -> None:
+            raise RuntimeError("bug")
+
+        relay.begin()
+        relay.loop.first_hand.advance = broken  # type: ignore[method-assign]
+        await asyncio.sleep(5)
+
+    relay.play(script)
+    assert 1 <= relay.loop.internal_errors <= 6
+
+
+def test_what_is_open_at_the_stop_is_settled(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+
+    async def script() -> None:
+        relay.begin()
+        await asyncio.sleep(0.4)
+
+    records = relay.play(script)
+    assert outcomes(records) == [("migrate", "unconfirmed")]
+    assert records[0]["detail"] == "the relay stopped"
+
+
+def test_the_web_port_is_shown_streams_and_metrics(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+    relay.actor.answers = [("done", "", MOVED)] * 2
+    seen: dict[str, Any] = {}
+
+    async def script() -> None:
+        relay.end(relay.begin(3, tokens=4))
+        relay.begin(1, tokens=50)
+        relay.begin(2, tokens=1)
+        await asyncio.sleep(1)
+        more = {((1).to_bytes(16, "big"), (1).to_bytes(8, "big")): {"exact_resume": True}}
+        seen.update(relay.loop.streams(relay.clock.at_ns, more))
+        for family in relay.loop.families(relay.clock.at_ns):
+            for sample in family.samples:
+                seen[sample.name] = seen.get(sample.name, 0) + sample.value
+
+    relay.play(script)
+    assert [int(row["trace_id"], 16) for row in seen["streams"]] == [2, 1]
+    assert [row.get("exact_resume") for row in seen["streams"]] == [None, True]
+    assert (seen["in_flight"], seen["starving"], seen["judged"]) == (2, 1, 1)
+    assert [row["outcome"] for row in seen["recent"]] == ["completed"]
+    assert [one["outcome"] for one in seen["decisions"]] == ["done", "done"]
+    assert seen["otel_llm_streams_in_flight"] == 2
+    assert seen["otel_llm_streams_starving"] == 1
+    assert seen["otel_llm_requests_total"] == 1
+    assert seen["otel_llm_idle_seconds_total"] > 0.5
+    assert seen["otel_llm_relay_actions_total"] == 2
+    assert seen["otel_llm_relay_decisions_total"] == 2
