@@ -107,14 +107,10 @@ class DecisionLoop:
     def rearm(self) -> None:
         """Have the timer stand for what falls due next; O(1) where that is no earlier than before."""
         due_ns = self.first_hand.next_timer()
-        # A timer that is too early stays: it is cheaper to be woken for nothing once than to set it anew each time.
-        if (
-            self._loop is None
-            or self._stopped
-            or due_ns is None
-            or (self._armed_ns is not None and self._armed_ns <= due_ns)
-        ):
+        if self._loop is None or self._stopped or due_ns is None:
             return
+        if self._armed_ns is not None and self._armed_ns <= due_ns:
+            return  # a wake for nothing is cheaper than a new timer with every token
         self._arm(due_ns, max(0, due_ns - self.clock.now_ns()) / 1e9)
 
     def reload(self, classes: SloClasses, rules: RuleSet) -> None:

@@ -84,6 +84,7 @@ class OwnActions:
         others: Doing | None = None,
         kill_switch: Path | None = None,
         wedge_timeout_s: float = 10.0,
+        disk_timeout_s: float = KILL_SWITCH_TIMEOUT_S,
     ) -> None:
         self.outcomes: Counter[str] = Counter()
         self._actor = actor
@@ -92,6 +93,7 @@ class OwnActions:
         self._others = others
         self._kill_switch = KillSwitch(kill_switch)
         self._wedge_timeout_s = wedge_timeout_s
+        self._disk_timeout_s = disk_timeout_s
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "otel-llm-kill-switch")
         self._open: dict[str, _Open] = {}
@@ -125,10 +127,7 @@ class OwnActions:
             self._others.over(decision)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Withdraw what is about a stream that has ended and was not sent; expect the rest to be settled soon."""
-        for one in list(self._unsent.values()):
-            if one.order.decision.stream == stream:
-                self._settle(one, Settled("ended", "withdrawn: the stream ended first"))
+        """Expect what is open for a stream that has ended to be settled soon; its firings end first, see `over`."""
         open_id = self._busy.get(("request", stream[:2]))
         if open_id is not None:
             self._loop.call_later(self._wedge_timeout_s, self._give_up, self._open[open_id])
@@ -204,7 +203,7 @@ class OwnActions:
         if self._kill_switch.path is None:
             return None
         look = self._loop.run_in_executor(self._disk, self._kill_switch.forbidden)
-        done, _ = await asyncio.wait({look}, timeout=KILL_SWITCH_TIMEOUT_S)
+        done, _ = await asyncio.wait({look}, timeout=self._disk_timeout_s)
         if done:
             return look.result()
         look.cancel()

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actions.orders import order
 from support.relay.fake_loop import run
 
+from otel_llm.actions.doing import Settled
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
 from otel_llm.evaluate.first_hand import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.decide import DecisionLoop
-from otel_llm.relay.own_actions import RequestKey, Settle
+from otel_llm.relay.own_actions import OwnActions, RequestKey, Settle
 from otel_llm.rules.decision_files import DecisionFiles
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.ruleset import RuleSet
-from otel_llm.shared.clock import FakeClock
+from otel_llm.shared.clock import FakeClock, MonotonicClock
 from otel_llm.slo.classes import SloClass, SloClasses
 
 MS = 1_000_000
@@ -204,6 +207,30 @@ def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> No
     assert any("completed" in line for line in relay.said)
 
 
+def test_tokens_do_not_set_the_timer_anew(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
+    set_at: list[float] = []
+
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def noted(when: float, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+            set_at.append(when)
+            return call_at(when, *rest, **more)
+
+        loop.call_at = noted  # type: ignore[method-assign,assignment]
+        stream = relay.begin()
+        for _ in range(100):
+            relay.clock.pass_s(0.001)
+            relay.token(stream)
+        loop.call_at = call_at  # type: ignore[method-assign]
+        relay.end(stream)
+
+    relay.play(script)
+    assert 1 <= len(set_at) <= 4
+
+
 def test_a_settlement_counts_once(tmp_path: Path) -> None:
     relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
 
@@ -263,6 +290,31 @@ def test_a_kill_switch_that_cannot_be_looked_at_counts_as_there(tmp_path: Path) 
 
     assert outcomes(relay.play(script)) == [("migrate", "shadow")]
     assert relay.actor.asked == []
+
+
+def test_a_disk_that_does_not_answer_holds_up_nothing_but_actions(tmp_path: Path) -> None:
+    go, clock = threading.Event(), MonotonicClock()
+
+    class Hanging(type(tmp_path)):  # type: ignore[misc]
+        def stat(self, **_: Any) -> Any:
+            go.wait(10)
+            raise FileNotFoundError
+
+    async def main() -> list[Settled]:
+        found: list[Settled] = []
+        actor = Scripted(FakeClock())
+        actions = OwnActions(actor, clock, lambda _: None, kill_switch=Hanging(tmp_path), disk_timeout_s=0.01)
+        actions.take(order(action="migrate", now_ns=clock.now_ns(), ttl_ns=10**11), found.append)
+        while not found:
+            await asyncio.sleep(0.001)
+        go.set()
+        await actions.stop(1.0)
+        assert actor.asked == []
+        return found
+
+    settled = asyncio.run(main())
+    assert [one.outcome for one in settled] == ["shadow"]
+    assert "does not answer" in settled[0].detail
 
 
 def test_budgets_bound_migrations_of_an_instance(tmp_path: Path) -> None:
