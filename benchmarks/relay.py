@@ -4,8 +4,8 @@
 
 The relay is pinned to one core, backend and clients to another. Everything is measured straight and through the relay
 in turn, in the same run; "added" is the difference of the same quantile. The relay asks for token ids, records every
-stream (to an exporter that nobody answers is the worst case: here a socket that takes everything) and looks at the
-shipped rules. CPU is the process's own time. Where the machine has one core only, the figures say more about it.
+stream, exports to a socket that takes everything, and evaluates the shipped rules. CPU is
+the process's own time. On a machine with one core the three share it, and the figures say little about the relay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from relay_load import engine
 
-RULES = Path(__file__).parent.parent / "rules"
 LISTENS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 

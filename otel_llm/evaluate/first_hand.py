@@ -4,8 +4,8 @@ No I/O and no clock: every instant is an argument, unix ns on the owner's one cl
 and nothing is missing, so a token costs its arithmetic and little more: rules are evaluated when something they can
 compute falls due, and for tokens at most every `LOOK_EVERY_NS`.
 
-The owner calls `advance` whenever `next_timer` is due. Rules are evaluated there and nowhere else, so a change is told
-first and decided by then. One thread owns it; a sink may call back.
+The owner calls `advance` whenever `next_timer` is due. `advance` alone evaluates rules, so the owner reports
+a change first, and the decision follows there. One thread owns it; a sink may call back.
 """
 
 from __future__ import annotations

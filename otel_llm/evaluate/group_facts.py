@@ -116,7 +116,7 @@ class Groups:
         self._charged_tokens[slot] = self._charged_idle_ns[slot] = 0
 
     def charge(self, slots: Ints) -> None:
-        """Charge what readers of some streams got and waited so far, before one of them is told by other names."""
+        """Charge what readers of some streams got and waited so far, before one of them gets another group."""
         if self._benefit:
             self._charge(slots)
 

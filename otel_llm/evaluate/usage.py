@@ -49,7 +49,7 @@ class Meter:
         return self.charge(self._table.flying())
 
     def charge(self, slots: Ints) -> Iterator[Metered]:
-        """Yield the same of some streams in flight: before one of them is told by other names, say."""
+        """Yield the same of some streams in flight, for example before one of them gets another group."""
         table, running = self._table, self._table.running
         tokens = running.count[slots]
         idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))

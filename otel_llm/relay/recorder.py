@@ -1,4 +1,4 @@
-"""Record the streams that this relay owns: as spans and segments for whoever receives them, and for its own rules.
+"""Record the streams that this relay owns: as spans and segments for their receiver, and for its own rules.
 
 Each token is told to both under one instant, and both count unix time from one anchor: what rules see here is what an
 audit of the segments finds later. Everything here runs in the event loop; segments are cut and sent by threads.

@@ -1,1 +1,1 @@
-"""The sections of a settings file that collector and relay share: who is told, who acts, who is asked for a token."""
+"""The sections of a settings file that collector and relay share: receivers, engines, certificates, tokens."""
