@@ -1,4 +1,4 @@
-"""`otel-llm collect`: the service, put together from its options and run until it is told to stop."""
+"""`otel-llm collect`: the service, built from its options and run until a signal stops it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
+from otel_llm.cli.service_options import decisions_option, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
@@ -68,19 +69,12 @@ def _named(settings: object, *, written: bool) -> Iterator[Path]:
 
 
 @click.command()
-@click.option("--slo", "slo_path", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]")
-@click.option(
-    "--rules",
-    "rule_paths",
-    multiple=True,
-    help="Rule file, folder or glob; may be repeated. [default: the shipped rules, in shadow]",
-)
+@slo_option
+@rules_option
 @click.option(
     "--journal", type=click.Path(path_type=Path), help="Folder. [default: otel-llm/journal in the state directory]"
 )
-@click.option(
-    "--decisions", type=click.Path(path_type=Path, dir_okay=False), help="Append decision records here (JSON lines)."
-)
+@decisions_option
 @click.option(
     "--windows",
     "windows_path",
@@ -106,13 +100,7 @@ def _named(settings: object, *, written: bool) -> Iterator[Path]:
     "--lateness", type=Duration(), default="5s", show_default=True, help="How long what is late is waited for."
 )
 @click.option("--lost-after", type=Duration(), default="120s", show_default=True, help="A silent stream's end.")
-@click.option(
-    "--verdicts",
-    type=click.Choice(["bad", "all", "none"]),
-    default="bad",
-    show_default=True,
-    help="Which requests get a line here; docs/glossary.md explains its words.",
-)
+@verdicts_option
 def collect(  # one parameter an option
     slo_path: Path | None,
     rule_paths: tuple[str, ...],

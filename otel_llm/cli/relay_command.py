@@ -1,4 +1,4 @@
-"""`otel-llm relay`: the reverse proxy, put together from its options and run until it is told to stop."""
+"""`otel-llm relay`: the reverse proxy, built from its options and run until a signal stops it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.cli.service_options import decisions_option, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import exit_now
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings.file import load_settings
@@ -40,26 +41,13 @@ def _folder() -> Path:
     "--listen", "at", default="127.0.0.1:8080", show_default=True, help="For clients. Port 0 picks a free one."
 )
 @click.option("--web", "web_at", default="127.0.0.1:9465", show_default=True, help="Page, /metrics, /v1/streams.")
-@click.option("--slo", "slo_path", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]")
-@click.option(
-    "--rules",
-    "rule_paths",
-    multiple=True,
-    help="Rule file, folder or glob; may be repeated. [default: the shipped rules, in shadow]",
-)
-@click.option(
-    "--decisions", type=click.Path(path_type=Path, dir_okay=False), help="Append decision records here (JSON lines)."
-)
+@slo_option
+@rules_option
+@decisions_option
 @click.option(
     "--config", "config_path", type=click.Path(path_type=Path), help="Backends, limits, TLS, tokens and more (YAML)."
 )
-@click.option(
-    "--verdicts",
-    type=click.Choice(["bad", "all", "none"]),
-    default="bad",
-    show_default=True,
-    help="Which requests get a line here; docs/glossary.md explains its words.",
-)
+@verdicts_option
 def relay(
     backends: tuple[str, ...],
     at: str,
@@ -133,9 +121,9 @@ async def _run(service: Service) -> None:
         service.stop.set()
 
     def reload() -> None:
-        done, refused = service.reload()
-        if done:
-            click.echo(f"reloaded: {', '.join(done)}")
+        reloaded, refused = service.reload()
+        if reloaded is not None:
+            click.echo(reloaded)
         for line in refused:
             click.echo(f"error: {line}", err=True)
 

@@ -17,7 +17,6 @@ from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
 from otel_llm.collector.pipeline import Pipeline, build, window_line
-from otel_llm.collector.reloading import Reloading
 from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windows
 from otel_llm.collector.self_metrics import DecisionLatency
 from otel_llm.collector.web import Web, families
@@ -29,6 +28,7 @@ from otel_llm.rules.line_files import hold, refuse_other_lines
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
+from otel_llm.shared.reloading import Reloading
 from otel_llm.slo.columns import WINDOW_COLUMNS
 
 if TYPE_CHECKING:

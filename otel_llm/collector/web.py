@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.collector.self_metrics import own_families
+from otel_llm.live.exposition import text_of
 from otel_llm.live.page import page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
@@ -34,7 +31,7 @@ class Web:
 
     def metrics(self) -> bytes:
         """Return the Prometheus text (format 0.0.4)."""
-        return generate_latest(_Prepared(families(self._pipeline)))
+        return text_of(families(self._pipeline))
 
     def page(self) -> str:
         """Return the page."""
@@ -63,15 +60,3 @@ def families(pipeline: Pipeline) -> list[Metric]:
 def _figures(pipeline: Pipeline) -> tuple[list[Metric], dict[str, int | float]]:
     evaluator, now_ns = pipeline.evaluator, pipeline.clock.now_ns()
     return gauges_in_flight(evaluator.table, evaluator.meter, pipeline.sinks, now_ns), pipeline.counts()
-
-
-class _Prepared(CollectorRegistry):
-    """Hand prepared families to the text writer."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        super().__init__(auto_describe=False)
-        self._families = list(families)
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families."""
-        return self._families

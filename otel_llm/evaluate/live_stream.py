@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from otel_llm.evaluate.stream_table import Grouped
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class LiveStream:
+class LiveStream(Grouped):
     """A stream between its first segment and its verdict.
 
     Times are on the sender's clock but for those named `receipt`. What changes with every segment stands in the
@@ -59,26 +60,6 @@ class LiveStream:
         self.table.receipt_ns[self.slot] = receipt_ns
         since_ns = self.parts.since_ns
         self.table.found_ns[self.slot] = receipt_ns if since_ns is None else min(since_ns, receipt_ns)
-
-    @property
-    def slo_class(self) -> str:
-        """Name the SLO class."""
-        return self.group[0]
-
-    @property
-    def model(self) -> str:
-        """Name the model; here and below "" where unknown."""
-        return self.group[1]
-
-    @property
-    def instance(self) -> str:
-        """Name the replica that serves it."""
-        return self.group[2]
-
-    @property
-    def measured_at(self) -> str:
-        """Say where it is measured: client, relay or server."""
-        return self.group[3]
 
     @property
     def table_key(self) -> bytes | None:

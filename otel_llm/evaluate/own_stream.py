@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_llm.evaluate.stream_table import Grouped
 from otel_llm.readers.assemble import Resolved
 from otel_llm.slo.stream import Stream
 
@@ -35,7 +36,7 @@ class Identity:
 
 
 @dataclass(slots=True, eq=False)
-class OwnStream:
+class OwnStream(Grouped):
     """A stream between its commit and its end, as `FirstHand` follows it; instants are unix ns of one clock.
 
     Its arithmetic is its state; its row of the table is a copy, made by `write` when somebody reads the table.
@@ -68,26 +69,6 @@ class OwnStream:
     """Where its rules stand while none of them can hold before `look_ns`, whatever tokens come."""
     written_tokens: int | None = None
     """How many tokens the judgement in its row of the table has; None where it is to be written in any case."""
-
-    @property
-    def slo_class(self) -> str:
-        """Name the SLO class."""
-        return self.group[0]
-
-    @property
-    def model(self) -> str:
-        """Name the model; here and below "" where unknown."""
-        return self.group[1]
-
-    @property
-    def instance(self) -> str:
-        """Name the replica that serves it now."""
-        return self.group[2]
-
-    @property
-    def measured_at(self) -> str:
-        """Say where it is measured."""
-        return self.group[3]
 
     @property
     def offset_ns(self) -> int:

@@ -25,6 +25,34 @@ if TYPE_CHECKING:
 Group = tuple[str, str, str, str]
 """SLO class, model, instance and measured_at: what streams are told apart by where they are added up."""
 
+
+class Grouped:
+    """Name the parts of a stream's `group`; unknown names are empty."""
+
+    __slots__ = ()
+    group: Group
+
+    @property
+    def slo_class(self) -> str:
+        """Name the SLO class."""
+        return self.group[0]
+
+    @property
+    def model(self) -> str:
+        """Name the model."""
+        return self.group[1]
+
+    @property
+    def instance(self) -> str:
+        """Name the replica that serves it now."""
+        return self.group[2]
+
+    @property
+    def measured_at(self) -> str:
+        """Say where it is measured: client, relay or server."""
+        return self.group[3]
+
+
 MOST_GROUPS: Final = 65_536
 """Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
 FRESH: Final = 64

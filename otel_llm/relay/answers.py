@@ -13,8 +13,6 @@ from otel_llm.relay.headers import end_to_end
 if TYPE_CHECKING:
     from multidict import CIMultiDict
 
-    from otel_llm.relay.run import Run
-
 RETRY_AFTER_S: Final = 1
 NO_BACKEND: Final = "unavailable"
 
@@ -28,15 +26,11 @@ def error_response(
     return web.Response(status=status, text=json.dumps(body), content_type="application/json", headers=headers)
 
 
-async def refusal(request: web.BaseRequest, reason: str) -> web.StreamResponse:
-    """Answer that no backend serves a request, and why the last one did not."""
+def unserved(reason: str) -> web.Response:
+    """Return that no backend serves a request, and why the last one did not."""
     if reason == NO_BACKEND:
-        response = error_response(503, "no backend is healthy", "unavailable", retry=True)
-    else:
-        response = error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
-    await response.prepare(request)
-    await response.write_eof()
-    return response
+        return error_response(503, "no backend is healthy", "unavailable", retry=True)
+    return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
 
 
 def reader_headers(response: aiohttp.ClientResponse) -> CIMultiDict[str]:
@@ -44,11 +38,6 @@ def reader_headers(response: aiohttp.ClientResponse) -> CIMultiDict[str]:
     headers = end_to_end(response.headers, "content-length")
     headers["X-Accel-Buffering"] = "no"  # nginx would hold events back
     return headers
-
-
-async def pass_answer(request: web.BaseRequest, run: Run) -> web.StreamResponse:
-    """Pass on an answer that is no event stream to be owned, as it came."""
-    return await pass_response(request, run.response)
 
 
 async def pass_response(request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -9,7 +9,6 @@ from otel_llm.scheduling.placement import Load, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from otel_llm.scheduling.placement import Candidate
 
@@ -25,8 +24,6 @@ class Backend:
     url: str
     kind: str = "vllm"
     group: str = ""
-    api_key_file: Path | None = None
-    ca: Path | None = None
     models: Mapping[str, int | None] = field(default_factory=dict)
     healthy: bool = True
     draining: bool = False
@@ -53,10 +50,6 @@ class Backends:
         """Return a backend by name; raises KeyError for an unknown one."""
         return self._all[name]
 
-    def knows(self, name: str) -> bool:
-        """Tell whether there is a backend of this name."""
-        return name in self._all
-
     # Who can take a stream.
 
     def is_open(self, backend: Backend) -> bool:
@@ -77,9 +70,13 @@ class Backends:
             return []
         self._turn += 1
         turned = self._turn % len(backends)
-        order = {backend.name: at for at, backend in enumerate([*backends[turned:], *backends[:turned]])}
-        ranked = rank(policy, [Load(one.name, one.streams, one.tokens) for one in backends])
-        return sorted(ranked, key=lambda one: (*one.score.values(), order[one.name]))
+        in_turn = (*backends[turned:], *backends[:turned])
+        return rank(policy, [Load(one.name, one.streams, one.tokens) for one in in_turn])
+
+    def choose(self, policy: str, exclude: Collection[str]) -> Backend | None:
+        """Return the backend that a placement policy prefers among those that take new streams; None without one."""
+        ranked = self.rank(policy, self.open_to(exclude=exclude))
+        return self._all[ranked[0].name] if ranked else None
 
     # What is told of them.
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.console import Console
     from otel_llm.actions.execute.sinks import Latency, UserCounters
     from otel_llm.actions.settings import Acting
-    from otel_llm.relay.own_actions import Actor, RequestKey
+    from otel_llm.relay.own_actions import Actor
+    from otel_llm.relay.recorded import RequestKey
     from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.ruleset import RuleSet

@@ -24,6 +24,11 @@ HOP_BY_HOP: Final = frozenset(
 )
 
 
+def to_backend(headers: Mapping[str, str], *without: str) -> CIMultiDict[str]:
+    """Return a client's headers as a backend gets them; `without`: more that it does not get (lower case)."""
+    return end_to_end(headers, "host", "expect", *without)
+
+
 def end_to_end(headers: Mapping[str, str], *without: str) -> CIMultiDict[str]:
     """Return the headers that go on, in their order, repeated ones too; `without`: more that do not (lower case)."""
     named: set[str] = set()

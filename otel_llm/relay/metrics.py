@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.relay.backends import Backends
-
-from prometheus_client.core import GaugeMetricFamily
 
 _GAP_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 _ADDED_BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
+from otel_llm.relay.answers import NO_BACKEND
 from otel_llm.relay.run import Run
 from otel_llm.relay.seam import resume
 from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS, static_reason
@@ -50,7 +51,7 @@ class Opening:
         headers: CIMultiDict[str],
         asked: Callable[[str], None],
     ) -> None:
-        self.last_reason = "unavailable"
+        self.last_reason = NO_BACKEND
         """Why the last backend that was tried did not serve."""
         self._pool = pool
         self._owned = owned
@@ -105,12 +106,9 @@ class Opening:
         headers already, so that no other answer can be passed on.
         """
         while len(self._tried) <= self._pool.settings.failover.connect_retries and len(self._broken) < MOST_BROKEN:
-            ranked = self._pool.backends.rank(
-                self._pool.settings.placement, self._pool.backends.open_to(exclude=self._tried)
-            )
-            if not ranked:
+            backend = self._pool.backends.choose(self._pool.settings.placement, self._tried)
+            if backend is None:
                 break
-            backend = self._pool.backends.get(ranked[0].name)
             self._tried.add(backend.name)
             try:
                 run = await self._open(backend, self._path, self._body_for(backend), reply)
@@ -132,22 +130,18 @@ class Opening:
     async def resumed(self, reply: Reply, serving: Backend) -> Run | None:
         """Continue a broken reply on another backend, the next where that fails; None where none can."""
         for candidate in self.rank(self._pool.settings.placement, serving, reply):
-            backend = self._pool.backends.get(candidate.name)
             try:
-                return await self.destination(backend, reply)
+                return await self.destination(candidate.name, reply)
             except UpstreamError as problem:
-                self._note(backend, problem.reason)
+                self._note(self._pool.backends.get(candidate.name), problem.reason)
         return None
 
-    async def destination_named(self, name: str, reply: Reply) -> Run:
-        """Open the backend of this name as `destination` does."""
-        return await self.destination(self._pool.backends.get(name), reply)
-
-    async def destination(self, backend: Backend, reply: Reply) -> Run:
+    async def destination(self, name: str, reply: Reply) -> Run:
         """Open a backend that goes on where the reply stands, and read it until it has something for the reader.
 
         Before the first token the request is sent as it came. Raises UpstreamError.
         """
+        backend = self._pool.backends.get(name)
         if reply.begun:
             carried = await self._carried(backend, reply)
             left = resume.left(reply, carried, backend.models.get(self._owned.model or "") or 0)

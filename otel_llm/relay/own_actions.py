@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from otel_llm.actions.delivering import NotSent
     from otel_llm.actions.doing import Doing
     from otel_llm.actions.events import Order
+    from otel_llm.relay.recorded import RequestKey
     from otel_llm.rules.decisions import Decision, Outcome
     from otel_llm.rules.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
 
-RequestKey = tuple[bytes, bytes]
-"""Trace id and span id of a request: all its choices share them."""
 Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
 """Takes an action's outcome, a line of detail, and what its record says beside: of a migration `from`, `to`,
 `tokens_carried`, `gap_seconds`, and `candidates`, rows of instance, score and reason."""

@@ -5,22 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.relay.headers import end_to_end
+from otel_llm.relay.headers import to_backend
 from otel_llm.relay.opening import Opening
 from otel_llm.relay.recorded import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.session import Session
+from otel_llm.relay.session import Session, unsettled
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from otel_llm.relay.own_actions import Settle
     from otel_llm.relay.pool import Pool
+    from otel_llm.relay.recorded import RequestKey
     from otel_llm.relay.recorder import Recorder
-    from otel_llm.relay.session import Settle
     from otel_llm.rules.decisions import Decision
-
-RequestKey = tuple[bytes, bytes]
 
 
 class Owned:
@@ -32,16 +31,13 @@ class Owned:
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
         self._sessions: dict[RequestKey, Session] = {}
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     async def __call__(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse | None:
         """Serve a request whose path may be owned; None where it is not to be owned."""
         owned = OwnedRequest.parse(request.raw_path, body)
         if owned is None:
             return None
         recorded = self._recorder.begin(request.raw_headers, owned, time.monotonic_ns())
-        headers = end_to_end(request.headers, *self._without)
+        headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
         opening = Opening(self._pool, owned, request.raw_path, headers, recorded.serving)
         session = self._sessions[recorded.key] = Session(request, recorded, Reply(owned), opening)
@@ -85,7 +81,7 @@ class Owned:
         if self._pool.settings.drain.migrate:
             for session in list(self._sessions.values()):
                 if session.instance == instance:
-                    session.migrate(self._pool.settings.placement, {"reason": "drain"}, _unsettled)
+                    session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
         self.refresh()
 
     def refresh(self) -> None:
@@ -107,9 +103,5 @@ class Owned:
         return {
             "exact_resume": reason is None,
             "exact_resume_reason": reason,
-            "migrations": session.migrations,
+            "migrations": session.recorded.migrations,
         }
-
-
-def _unsettled(_outcome: str, _detail: str, _facts: object) -> None:
-    """Take the end of a move that no rule has decided."""

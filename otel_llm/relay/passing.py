@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.answers import NO_BACKEND, error_response, pass_response
+from otel_llm.relay.answers import NO_BACKEND, pass_response, unserved
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ class Passing:
         """
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
         while len(tried) <= pool.settings.failover.connect_retries:
-            ranked = pool.backends.rank(pool.settings.placement, pool.backends.open_to(exclude=tried))
-            if not ranked:
+            backend = pool.backends.choose(pool.settings.placement, tried)
+            if backend is None:
                 break
-            backend = pool.backends.get(ranked[0].name)
             tried.add(backend.name)
             pool.backends.begin(backend, 0)
             try:
@@ -51,11 +50,9 @@ class Passing:
                     break
             finally:
                 pool.backends.end(backend, 0)
-        status = 503 if reason == NO_BACKEND else 502
-        pool.metrics.request("", status)
-        if status == 503:
-            return error_response(503, "no backend is healthy", "unavailable", retry=True)
-        return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
+        answer = unserved(reason)
+        pool.metrics.request("", answer.status)
+        return answer
 
     async def _pass(
         self, request: web.BaseRequest, headers: CIMultiDict[str], body: bytes | None, backend: Backend

@@ -11,8 +11,6 @@ import aiohttp
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from otel_llm.relay.backends import Backend, Backends
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
@@ -95,9 +93,5 @@ class Run:
     def _noted(self, pieces: list[Piece]) -> list[Piece]:
         if not self._heard:
             self._heard = any(piece.chunk is not None or piece.done for piece in pieces)
-        self._done = self._done or _has_done(pieces)
+        self._done = self._done or any(piece.done for piece in pieces)
         return pieces
-
-
-def _has_done(pieces: Iterable[Piece]) -> bool:
-    return any(piece.done for piece in pieces)

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from otel_llm.relay.answers import error_response
-from otel_llm.relay.headers import end_to_end
+from otel_llm.relay.headers import to_backend
 from otel_llm.relay.seam.request import endpoint_of
 from otel_llm.shared.errors import UnauthenticatedError
 
@@ -157,7 +157,9 @@ class ClientServer(web.Server):
             response = await self._owned(request, body)
             if response is not None:
                 return response
-        return await self._passing.serve(request, end_to_end(request.headers, *without), body)
+        if body is not None:
+            without = (*without, "content-length")  # it follows from the body
+        return await self._passing.serve(request, to_backend(request.headers, *without), body)
 
     async def _read(self, request: web.BaseRequest) -> bytes | None:
         """Return a body, None where it is over the limit."""

@@ -30,6 +30,7 @@ from otel_llm.rules.decisions import FIRST_KEY
 from otel_llm.rules.line_files import refuse_other_lines
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import StartError
+from otel_llm.shared.reloading import Reloading
 from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.guard import Guard, is_loopback, names_of
 from otel_llm.shared.web.tls import Certificates
@@ -153,11 +154,11 @@ class Service:
             decisions=self._decisions,
         )
         backends = Backends(
-            [Backend(one.name, one.url, one.kind, one.group, one.api_key_file, one.ca) for one in settings.backends],
+            [Backend(one.name, one.url, one.kind, one.group) for one in settings.backends],
             time.monotonic,
             settings.eject_s,
         )
-        pool = self._pool = Pool(Upstream(backends), backends, settings, RelayMetrics())
+        pool = self._pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
@@ -191,30 +192,21 @@ class Service:
             await pool.upstream.close()
             await asyncio.to_thread(running.stop, CUT_S)
 
-    def reload(self) -> tuple[list[str], list[str]]:
-        """Read classes, rules, tokens and certificates anew; return lines on what was, and on what was not."""
-        from otel_llm.rules.yamlfile import ConfigError
-
-        done, refused = [], []
-
-        def classes_and_rules() -> str:
-            classes, rules = self.load()
-            assert self._decide is not None  # noqa: S101
-            self._decide.reload(classes, rules)
-            self.classes, self.rules = classes, rules
-            return self.judging()
-
-        kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", classes_and_rules)]
+    def reload(self) -> tuple[str | None, list[str]]:
+        """Read classes, rules, tokens and certificates anew; return a line on what was, and on each that was not."""
+        kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", self._reload_rules)]
         if (tokens := self._tokens) is not None:
             kinds.append(("tokens", lambda: str(tokens.reload())))
         if (certificates := self._certificates) is not None:
             kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
-        for name, one in kinds:
-            try:
-                done.append(f"{name} ({one()})")
-            except (ConfigError, StartError) as problem:
-                refused.append(f"{name} not reloaded, the old ones stay: {problem}")
-        return done, refused
+        return Reloading(kinds).run()
+
+    def _reload_rules(self) -> str:
+        classes, rules = self.load()
+        assert self._decide is not None  # noqa: S101
+        self._decide.reload(classes, rules)
+        self.classes, self.rules = classes, rules
+        return self.judging()
 
     # What the web port shows.
 

@@ -10,26 +10,24 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from otel_llm.relay.answers import pass_answer, reader_headers, refusal
+from otel_llm.relay.answers import pass_response, reader_headers, unserved
 from otel_llm.relay.opening import break_of
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from otel_llm.relay.opening import Opening
+    from otel_llm.relay.own_actions import Settle
     from otel_llm.relay.recorded import Recorded
     from otel_llm.relay.run import Run
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
-
-Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
-"""Takes an action's outcome, words on it, and what its record says beside: called once."""
 
 
 @dataclass(slots=True)
@@ -84,7 +82,6 @@ class Session:
     def __init__(self, request: web.BaseRequest, recorded: Recorded, reply: Reply, opening: Opening) -> None:
         self.recorded = recorded
         self.reply = reply
-        self.migrations = 0
         self.served = ""
         """The backend that served last."""
         self._request = request
@@ -195,9 +192,9 @@ class Session:
             return "error", reason
         answer = self._opening.take_answer()
         if answer is None:
-            self._response = await refusal(self._request, reason)
+            self._response = unserved(reason)
         else:
-            self._response = await pass_answer(self._request, answer)
+            self._response = await pass_response(self._request, answer.response)
             answer.close()
         return "error", str(self._response.status)
 
@@ -326,7 +323,7 @@ class Session:
             await asyncio.wait({self._move.task})
             if self._won is not None:
                 return self._take_over()
-        move = Move(run.backend.name, {"reason": reason}, _unsettled)
+        move = Move(run.backend.name, {"reason": reason}, unsettled)
         if not self.reply.begun:
             found = await self._send_again()
         elif self._opening.exact_reason(run.backend, self.reply) is None:
@@ -341,7 +338,7 @@ class Session:
     async def _race(self, move: Move) -> None:
         """Start the destination of a migration while the source stays open; whoever has the next text first wins."""
         try:
-            won = await self._opening.destination_named(move.to, self.reply)
+            won = await self._opening.destination(move.to, self.reply)
         except UpstreamError as problem:
             self._stop_move("failed", f"{move.to}: {problem.reason}")
             return
@@ -377,11 +374,10 @@ class Session:
     def _moved(self, move: Move, gap_s: float) -> None:
         """Note that the client has the first text behind a move."""
         self._switched = None
-        self.migrations += 1
         self.recorded.migrated(move.source, move.to, move.carried, gap_s, **move.why)
         self._opening.moved(move.source, move.to, "done", gap_s)
         move.end("done", "", gap_s)
 
 
-def _unsettled(_outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
+def unsettled(_outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
     """Take the end of a move that no rule has decided."""

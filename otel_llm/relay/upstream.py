@@ -10,13 +10,13 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from otel_llm.relay.headers import end_to_end
 from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
     from otel_llm.relay.backends import Backend
+    from otel_llm.relay.settings import BackendSettings
 
 CONNECT_S: Final = 5.0
 READ_BYTES: Final = 2**15
@@ -44,7 +44,7 @@ class Upstream:
         OSError, ssl.SSLError: a file of certificates cannot be used.
     """
 
-    def __init__(self, backends: Iterable[Backend]) -> None:
+    def __init__(self, backends: Iterable[BackendSettings]) -> None:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
@@ -74,10 +74,9 @@ class Upstream:
     ) -> aiohttp.ClientResponse:
         """Send a request and return the answer once its headers are there; `path`: as it came, with its query.
 
-        Raises UpstreamError.
+        `headers`: those that go on, see `to_backend`. Raises UpstreamError.
         """
-        without = ("host", "expect", "content-length") if isinstance(body, bytes) else ("host", "expect")
-        sent = end_to_end(headers, *without)
+        sent = CIMultiDict(headers)
         key = self._keys.get(backend.name)
         if key is not None:
             sent.popall("Authorization", None)
@@ -91,9 +90,7 @@ class Upstream:
                 allow_redirects=False,
                 ssl=self._tls.get(backend.name, True),
             )
-        except aiohttp.ClientConnectorCertificateError as problem:
-            raise UpstreamError("tls") from problem
-        except aiohttp.ClientSSLError as problem:
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as problem:
             raise UpstreamError("tls") from problem
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as problem:
             raise UpstreamError("refused") from problem
@@ -116,13 +113,3 @@ def _bound_reads(response: aiohttp.ClientResponse) -> None:
     transport = None if connection is None else connection.transport
     if transport is not None and hasattr(transport, "max_size"):
         transport.max_size = 2 * READ_BYTES
-
-
-def with_headers(headers: Mapping[str, str], more: Iterable[tuple[str, str]], *without: str) -> CIMultiDict[str]:
-    """Return headers with some replaced by others, and some left out."""
-    found = CIMultiDict(headers)
-    for name in without:
-        found.popall(name, None)
-    for name, value in more:
-        found[name] = value
-    return found

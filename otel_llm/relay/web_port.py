@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
 
+from otel_llm.live.exposition import text_of
 from otel_llm.live.page import page
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
 
@@ -89,7 +89,7 @@ class WebPort:
         return web.Response(text=page(self._shown.streams()), content_type="text/html")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        text = generate_latest(_Prepared(self._shown.families()))
+        text = text_of(self._shown.families())
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _streams(self, _request: web.Request) -> web.Response:
@@ -128,15 +128,3 @@ class _Headers:
     def getlist(self, key: str) -> list[str]:
         """Return all values of a header."""
         return list(self._headers.getall(key, []))
-
-
-class _Prepared(CollectorRegistry):
-    """Hand prepared families to the text writer."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        super().__init__(auto_describe=False)
-        self._families = list(families)
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families."""
-        return self._families

@@ -46,6 +46,6 @@ DEFAULT: Final = "least_load"
 
 
 def rank(policy: str, loads: Iterable[Load]) -> list[Candidate]:
-    """Return the candidates, best first; equal ones by name. A policy that is not known here ranks as `least_load`."""
+    """Return the candidates, best first; equal ones as given. A policy that is not known here ranks as `least_load`."""
     score = POLICIES.get(policy, _least_load)
-    return sorted((score(load) for load in loads), key=lambda one: (*one.score.values(), one.name))
+    return sorted((score(load) for load in loads), key=lambda one: tuple(one.score.values()))

@@ -20,7 +20,8 @@ from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Aler
 from otel_llm.evaluate.first_hand import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.decide import DecisionLoop
-from otel_llm.relay.own_actions import OwnActions, RequestKey, Settle
+from otel_llm.relay.own_actions import OwnActions, Settle
+from otel_llm.relay.recorded import RequestKey
 from otel_llm.rules.decision_files import DecisionFiles
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.load import load_rules
