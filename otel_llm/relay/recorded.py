@@ -261,11 +261,6 @@ class Recorded:
         """Return the streams that are followed, by choice; none before they are announced."""
         return self._streams
 
-    def runway_s(self) -> float | None:
-        """Return how long the reader's text lasts, of the choice where it is shortest (s); None where there is none."""
-        now_ns = self._now_ns()
-        return min((stream.stream.at(now_ns).runway_ns / 1e9 for stream in self._streams.values()), default=None)
-
     # Inner parts.
 
     @property

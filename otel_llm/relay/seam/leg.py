@@ -52,11 +52,6 @@ class Leg:
         self.torn = kind == "sglang"
         self.strips = kind in RESUMABLE_KINDS and not reply.request.asked_ids
 
-    @property
-    def held(self) -> int:
-        """Bytes that were fed and are in no piece yet."""
-        return self._reader.held
-
     def feed(self, data: bytes) -> list[Piece]:
         """Return what the lines that end in `data` bring."""
         return self._pieces(self._reader.feed(data))

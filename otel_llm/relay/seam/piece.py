@@ -15,7 +15,7 @@ class Piece:
     brings for the reader. `tokens`: what a recorder counts, (choice, number, kind): ids that were not counted before,
     each once, or one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `error`: an error
     event. `done`: `[DONE]`, and `done_without_finish` where a choice has not finished by then. `differs`: it draws ids
-    anew that the client has seen otherwise. `framing`: nothing of all this, as of comments, the role, usage.
+    anew that the client has seen otherwise.
     """
 
     __slots__ = (
@@ -51,8 +51,3 @@ class Piece:
         self.differs = False
         self.trouble: str | None = None
         """Why a stream that takes this line is no longer resumable, where that does not stand in its chunk."""
-
-    @property
-    def framing(self) -> bool:
-        """Whether it brings no token, no end and no error."""
-        return not (self.ids or self.text or self.tokens or self.finish is not None or self.error or self.done)

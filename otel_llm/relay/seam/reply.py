@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.seam import edit
 from otel_llm.relay.seam.shape import Shape, usage_of
@@ -36,7 +36,6 @@ class Reply:
         self.finish: str | None = None
         self.done = False
         self.system_fingerprint: str | None = None
-        self.usage: dict[str, Any] | None = None
         self.head: dict[str, object] | None = None
         self._ids: list[int] = []
         self._whole = 0
@@ -65,11 +64,6 @@ class Reply:
     def tail(self) -> str:
         """The text that the client has behind that of the ids that are known to be carried."""
         return self._tail
-
-    @property
-    def output_tokens(self) -> int:
-        """How many output tokens came so far, by their ids; of all choices."""
-        return sum(self._counts.values())
 
     def ids_from(self, index: int) -> list[int]:
         """Return the output ids from `index` on."""
@@ -161,7 +155,6 @@ class Reply:
             self.system_fingerprint = fingerprint
         usage = chunk.usage
         if usage is not None:
-            self.usage = usage
             if chunk.choices:
                 self._running_usage = True
             prompt = usage.get("prompt_tokens")

@@ -10,7 +10,6 @@ from otel_llm.relay.seam.eligibility import carried_keys
 if TYPE_CHECKING:
     from otel_llm.relay.seam.reply import Reply
 
-PATH: Final = "/v1/completions"
 DETOKENIZE_PATH: Final = "/detokenize"
 COMPLETIONS_DEFAULT: Final = 16
 """`max_tokens` of a completion that states none, on both engines."""
