@@ -79,6 +79,10 @@ class StatedChunk(Protocol):
     def choices(self) -> Sequence[FinishedChoice]:
         """Return its choices."""
 
+    @property
+    def prompt_ids(self) -> Sequence[int] | None:
+        """Return the ids of a prompt, None where the chunk has none."""
+
 
 class Recorded:
     """Record one request; all instants are monotonic ns of the recorder's clock.
@@ -196,9 +200,14 @@ class Recorded:
         for choice, end_ns in self._finished.items():  # they were waiting for it
             self._close(choice, end_ns, COMPLETED)
 
-    def noted(self, chunk: StatedChunk, at_ns: int) -> None:
-        """Take note of what a chunk, read at `at_ns`, states beside its tokens, which are told before."""
-        stated = self._facts.states(chunk.value)
+    def noted(self, chunk: StatedChunk, at_ns: int, *, continues: bool) -> None:
+        """Take note of what a chunk, read at `at_ns`, states beside its tokens, which are told before.
+
+        `continues`: its backend began behind tokens of another, which are part of its prompt.
+        """
+        stated = self._facts.states(chunk.value, continues=continues)
+        if chunk.prompt_ids is not None and self._request.choices == 1 and not continues:
+            stated = len(chunk.prompt_ids)
         if stated is not None:
             self.input_tokens(stated)
         for choice in chunk.choices:
@@ -217,7 +226,6 @@ class Recorded:
     ) -> None:
         """Say that the client now has text of another backend, by a rule or for a reason."""
         self.migrations += 1
-        self._facts.continued |= tokens_carried > 0
         attributes: dict[str, AttributeValue] = {
             semconv.MIGRATED_FROM: from_,
             semconv.MIGRATED_TO: to,
@@ -296,8 +304,13 @@ class Recorded:
         """Have the rules follow a choice from the commit on."""
         identity = replace(identity, input_tokens=self._facts.input_tokens)
         key, commit_ns = (*self.key, choice), self.commit_ns + self._recorder.offset_ns
+        now_ns = self._now_ns()
         with self._recorder.bugs:
-            self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, self._now_ns())
+            stream = self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, now_ns)
+            # What changed since segment 0 was sent, where the choice is found later than that.
+            self._first_hand.identify(
+                stream, instance=self._instance or None, exact_resume=self._exact_resume, now_ns=now_ns
+            )
         self._recorder.rearm()
 
     def _take(self, choice: int, at_ns: int, kind: int, count: int, *, finished: bool = False) -> int:

@@ -20,15 +20,13 @@ MAX_TEXT: Final = 256
 class ReplyFacts:
     """The facts of one reply, whichever backends serve it; a `Reader` for the recording, which reads no chunk by it.
 
-    `input_tokens`: as stated first. `continued`: another backend went on behind tokens of the first, so what backends
-    state of usage later is not the reply's.
+    `input_tokens`: as stated first.
     """
 
     plain = False
 
     def __init__(self) -> None:
         self.input_tokens: int | None = None
-        self.continued = False
         self._id: str | None = None
         self._model: str | None = None
         self._output_tokens: int | None = None
@@ -42,16 +40,17 @@ class ReplyFacts:
         self._tokens += tokens
         (self._counted if exact else self._guessed).add(choice)
 
-    def states(self, value: Mapping[str, Any]) -> int | None:
+    def states(self, value: Mapping[str, Any], *, continues: bool) -> int | None:
         """Take note of what a chunk states of the reply as a whole; return the prompt's tokens where it states them.
 
-        Anything of a wrong type is ignored.
+        Anything of a wrong type is ignored. `continues`: the chunk's backend began behind tokens of another, which it
+        counts as its prompt's, so that its usage is not the reply's.
         """
         if self._id is None:
             self._id = (text_of(value.get("id")) or "")[:MAX_TEXT]
             self._model = (text_of(value.get("model")) or "")[:MAX_TEXT]
         usage = value.get("usage")
-        if type(usage) is not dict or self.continued:
+        if type(usage) is not dict or continues:
             return None
         output_tokens = count_of(usage.get("completion_tokens"))
         if output_tokens is not None and not value.get("choices"):  # with choices it is that of one, or of so far

@@ -255,9 +255,11 @@ class Session:
                 self.recorded.tokens(at_ns, choice, count, kind, exact=bool(piece.ids))
                 run.grow(count)
         chunk = piece.chunk
-        if chunk is not None and (piece.finish is not None or chunk.usage is not None or not self._noted):
+        if chunk is not None and (
+            not self._noted or piece.finish is not None or chunk.usage is not None or chunk.prompt_ids is not None
+        ):
             self._noted = True
-            self.recorded.noted(chunk, at_ns)
+            self.recorded.noted(chunk, at_ns, continues=run.leg.carried is not None)
         if self.reply.reason != before:
             self.refresh()
 

@@ -75,10 +75,13 @@ def test_behind_the_first_token_the_reply_goes_on_elsewhere(tmp_path: Path, kind
             running.fail_first(Fault(kind, after=after))
             check_whole(await running.read(CHAT), undisturbed)
             assert await rows(running) == [("completed", 40)]
+            assert undisturbed.usage is not None
         (request,) = running.recorded.requests()
         assert [event.name for event in request.events] == ["otel_llm.migrated"]
         assert request.attributes is not None
         assert request.attributes["otel_llm.relay.migrations"] == 1
+        assert request.attributes["gen_ai.usage.input_tokens"] == undisturbed.usage["prompt_tokens"]
+        assert request.attributes["gen_ai.usage.output_tokens"] == 40
 
     asyncio.run(go())
 

@@ -190,7 +190,7 @@ def test_a_choice_that_has_no_ids_for_once_is_estimated(rig: Rig) -> None:
 def test_a_choice_that_cannot_be_is_left_out(rig: Rig, choice: int) -> None:
     recorded = rig.begin()
     recorded.tokens(COMMIT_NS, choice, 1, "content", exact=True)
-    recorded.noted(Chunk(Choice(choice, "stop")), COMMIT_NS)
+    recorded.noted(Chunk(Choice(choice, "stop")), COMMIT_NS, continues=False)
     recorded.ended("completed")
     assert [row["tokens"] for row in rig.audited()] == [0]
 
@@ -221,9 +221,9 @@ def test_while_bytes_wait_for_the_client_or_no_backend_is_open_the_facts_say_so(
 def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:
     recorded = rig.begin()
     recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
-    recorded.noted(Chunk(Choice(0), id="chatcmpl-1", model="m-2"), COMMIT_NS)
-    recorded.noted(Chunk(Choice(0, "length")), COMMIT_NS)
-    recorded.noted(Chunk(usage={"prompt_tokens": 12, "completion_tokens": 40}), COMMIT_NS)
+    recorded.noted(Chunk(Choice(0), id="chatcmpl-1", model="m-2"), COMMIT_NS, continues=False)
+    recorded.noted(Chunk(Choice(0, "length")), COMMIT_NS, continues=False)
+    recorded.noted(Chunk(usage={"prompt_tokens": 12, "completion_tokens": 40}), COMMIT_NS, continues=False)
     recorded.ended("completed")
     said = attributes(rig.request())
     assert said[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
@@ -234,16 +234,40 @@ def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:
     assert rig.segments()[-1][semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
 
 
-def test_behind_a_migration_a_backends_usage_is_not_the_replys(rig: Rig) -> None:
+def test_the_usage_of_a_backend_that_continued_the_reply_is_not_the_replys(rig: Rig) -> None:
     recorded = rig.begin()
     recorded.tokens(COMMIT_NS, 0, 5, "content", exact=True)
-    recorded.migrated("a", "b", 5, 0.25, reason="broken")
     recorded.tokens(COMMIT_NS, 0, 2, "content", exact=True)
-    recorded.noted(Chunk(usage={"prompt_tokens": 17, "completion_tokens": 2}), COMMIT_NS)
+    recorded.noted(Chunk(usage={"prompt_tokens": 17, "completion_tokens": 2}), COMMIT_NS, continues=True)
+    recorded.migrated("a", "b", 5, 0.25, reason="broken")  # the client has its text only now
     recorded.ended("completed")
     said = attributes(rig.request())
     assert said[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
     assert semconv.GEN_AI_USAGE_INPUT_TOKENS not in said
+
+
+@pytest.mark.parametrize(
+    ("choices", "continues", "found"),
+    [(1, False, 12), (1, True, None), (2, False, None)],
+    ids=["its own", "with what was carried", "one of several prompts"],
+)
+def test_a_prompt_is_as_long_as_its_ids(rig: Rig, choices: int, continues: bool, found: int | None) -> None:
+    recorded = rig.begin(asked=Asked(choices=choices))
+    recorded.noted(Chunk(Choice(0), prompt_ids=[5] * 12), COMMIT_NS, continues=continues)
+    recorded.ended("completed")
+    assert attributes(rig.request()).get(semconv.GEN_AI_USAGE_INPUT_TOKENS) == found
+
+
+def test_a_choice_that_nobody_asked_for_is_told_by_who_serves_now(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.served_by("a", exact_resume=True)
+    recorded.serving("b")
+    recorded.exact_resume(False)
+    recorded.tokens(COMMIT_NS, 1, 1, "content", exact=True)
+    assert [(stream.instance, stream.exact_resume) for stream in recorded.streams.values()] == [("b", False)] * 2
+    recorded.ended("completed")
+    assert {segment.get(semconv.INSTANCE) for segment in rig.segments(1)[:1]} == {"a"}
+    assert {row["instance"] for row in rig.sink.rows} == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -256,7 +280,7 @@ def test_behind_a_migration_a_backends_usage_is_not_the_replys(rig: Rig) -> None
 )
 def test_what_a_reply_states_of_a_wrong_type_is_left_out(rig: Rig, value: dict[str, Any]) -> None:
     recorded = rig.begin()
-    recorded.noted(Chunk(**value), COMMIT_NS)
+    recorded.noted(Chunk(**value), COMMIT_NS, continues=False)
     recorded.ended("completed")
     said = attributes(rig.request())
     assert not [name for name in said if name.startswith(("gen_ai.usage", "gen_ai.response"))]
@@ -311,7 +335,7 @@ def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: 
     rig.wait(7)
     recorded.ended("completed")
     recorded.tokens(rig.host.now_ns, 0, 1, "content", exact=True)
-    recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns)
+    recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns, continues=False)
     recorded.migrated("a", "b", 0, 0.0)
     assert len(rig.host.sent) == sent
     span, said = rig.request(), attributes(rig.request())
@@ -323,7 +347,7 @@ def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: 
 
 def test_a_choice_that_finished_is_completed_whatever_came_then(rig: Rig) -> None:
     recorded = rig.begin(asked=Asked(choices=2))
-    recorded.noted(Chunk(Choice(1, "stop")), COMMIT_NS)
+    recorded.noted(Chunk(Choice(1, "stop")), COMMIT_NS, continues=False)
     recorded.tokens(COMMIT_NS, 1, 1, "content", exact=True)  # behind its finish
     recorded.ended("cancelled")
     assert [rig.segments(choice)[-1][semconv.OUTCOME] for choice in (0, 1)] == ["cancelled", "completed"]

@@ -30,7 +30,8 @@ steps = st.one_of(
         st.booleans(),
         instants,
     ),
-    st.tuples(st.just("usage"), st.integers(0, 1200)),
+    st.tuples(st.just("usage"), st.integers(0, 1200), st.booleans()),
+    st.tuples(st.just("prompt"), st.sampled_from([0, 9, 900])),
     st.tuples(st.just("finish"), choice_numbers, instants),
     st.tuples(st.sampled_from(["serving", "served_by"]), st.sampled_from(["a", "b"])),
     st.tuples(st.sampled_from(["exact_resume", "blocked"]), st.booleans()),
@@ -46,7 +47,7 @@ def read_ns(recorded: Recorded, now_ns: int, lag_ms: float) -> int:
 def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
     verb, *given = step
     now_ns = rig.host.now_ns
-    if verb in ("tokens", "finish", "usage"):
+    if verb in ("tokens", "finish", "usage", "prompt"):
         recorded.serving("a")  # nothing comes from a backend that was not asked
     if verb == "wait":
         rig.wait(given[0])
@@ -57,9 +58,12 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         choice, count, kind, exact, lag_ms = given
         recorded.tokens(read_ns(recorded, now_ns, lag_ms), choice, count, kind, exact=exact)
     elif verb == "usage":
-        recorded.noted(Chunk(usage={"prompt_tokens": given[0], "completion_tokens": 9}), now_ns)
+        usage = {"prompt_tokens": given[0], "completion_tokens": 9}
+        recorded.noted(Chunk(usage=usage), now_ns, continues=given[1])
+    elif verb == "prompt":
+        recorded.noted(Chunk(prompt_ids=[7] * given[0]), now_ns, continues=False)
     elif verb == "finish":
-        recorded.noted(Chunk(Part(given[0], "stop")), read_ns(recorded, now_ns, given[1]))
+        recorded.noted(Chunk(Part(given[0], "stop")), read_ns(recorded, now_ns, given[1]), continues=False)
     elif verb == "served_by":
         recorded.served_by(given[0], exact_resume=given[0] == "a")
     elif verb == "migrated":
@@ -68,7 +72,7 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         getattr(recorded, verb)(*given)
 
 
-LATE_USAGE = [("tokens", 0, 1, "content", True, 0), ("finish", 0, 0), ("wait", 600), ("cut",), ("usage", 900)]
+LATE_USAGE = [("tokens", 0, 1, "content", True, 0), ("finish", 0, 0), ("wait", 600), ("cut",), ("usage", 900, False)]
 """What the verdict of the first of two choices depends on is stated when it has long finished."""
 
 

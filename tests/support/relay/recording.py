@@ -52,7 +52,8 @@ class Choice:
 class Chunk:
     """A chunk, as far as a recorder looks."""
 
-    def __init__(self, *choices: Choice, **value: Any) -> None:
+    def __init__(self, *choices: Choice, prompt_ids: list[int] | None = None, **value: Any) -> None:
+        self.prompt_ids = prompt_ids
         self.value: dict[str, Any] = {"choices": [vars(choice) for choice in choices], **value}
         self.choices = choices
 
