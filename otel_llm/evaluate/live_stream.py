@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from otel_llm.evaluate.stream_table import Grouped
+from otel_llm.evaluate.stream_table import PARTS, Grouped
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class LiveStream(Grouped):
         self.table.offset_ns[self.slot] = offset_ns
         self.table.watermark_ns[self.slot] = watermark_ns
         self.table.receipt_ns[self.slot] = receipt_ns
+        self.table.part[self.slot] = crc32(self.parts.trace_id + self.parts.span_id) % PARTS
         since_ns = self.parts.since_ns
         self.table.found_ns[self.slot] = receipt_ns if since_ns is None else min(since_ns, receipt_ns)
 

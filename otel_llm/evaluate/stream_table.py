@@ -57,6 +57,8 @@ MOST_GROUPS: Final = 65_536
 """Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
 FRESH: Final = 64
 """Token times of a stream that are held here: to hand each segment's to its array took a twelfth of all evaluation."""
+PARTS: Final = 32
+"""Into how many parts the streams are divided that are charged before a window closes."""
 _TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
 _FEW: Final = 32
@@ -68,7 +70,7 @@ _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
 )  # fmt: skip
-_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False}
+_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False, "part": 0}
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
 
 
@@ -111,7 +113,9 @@ class StreamTable(Block):
     segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
     can be looked at by columns; `known_tokens`: how many there were when the engine last looked at them. `due_ns`: when
     its rules are to be looked at next, on the collector's axis; `found_ns`: when the first of its request was received;
-    `charged_ns`: the end of the last window it was charged to early; `begun`: the commit is known and the end is not.
+    `charged_ns`: the end of the last window it was charged to early; `begun`: the commit is known and the end is not;
+    `part`: which of the `PARTS` it is charged early with. That follows from its request: after a restart a stream has
+    another slot and must be charged at the same instants all the same.
     `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
     in `fresh_ns[slot]` until somebody asks for them (`hand_over`) or there is no room.
     """
@@ -124,6 +128,7 @@ class StreamTable(Block):
     found_ns: Ints
     charged_ns: Ints
     begun: Bools
+    part: Ints
     fresh_ns: Ints
     _ids: Ints
     _near: npt.NDArray[np.int32]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from otel_llm.evaluate.stream_table import PARTS
 from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING
 from otel_llm.slo.windows import Charge, WindowTotals, window_start
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble import Resolved
     from otel_llm.slo.verdict import Verdict
 
-PARTS: Final = 32
-"""Into how many parts the streams are divided that are charged before a window closes."""
 GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")
 
 
@@ -118,24 +117,20 @@ class Windowing:
         if self._closed_until_ns is not None and not self._open:
             until_ns = window_start(now_ns - self.lateness_ns, self.window_ns)
             if until_ns > self._closed_until_ns:
-                self._closed_until_ns, self._swept = until_ns, PARTS
+                self._closed_until_ns, self._swept = until_ns, 0
 
     def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int, int], None]) -> None:
         """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it.
 
         Streams that have told of everything before a window's end are charged in the half of the lateness before it
-        closes, a part at a time: all of them at once would take as long as a reader waits.
+        closes, a part at a time: all of them at once would take as long as a reader waits. When a stream is charged
+        depends on its request and on the window alone, not on its slot nor on a silence before it: windows show whether
+        it was before or after a change of the stream's group, and must be the same after a restart.
         """
         self.begin(now_ns)
-        assert self._closed_until_ns is not None  # noqa: S101
         while (due_ns := self.next_close()) is not None and due_ns <= now_ns:
+            assert self._closed_until_ns is not None  # noqa: S101  else nothing would be due
             start = self._closed_until_ns
-            if not len(table) and not self._open:
-                until_ns = window_start(now_ns - self.lateness_ns, self.window_ns)
-                judge_before(until_ns, now_ns)  # request spans may still wait, with nothing else in flight
-                if not self._open:
-                    self._closed_until_ns, self._swept = max(start, until_ns), PARTS
-                    return
             if self._swept < PARTS:
                 self._charge_known(start, table)
                 continue
@@ -153,7 +148,7 @@ class Windowing:
     def _charge_known(self, start: int, table: StreamTable) -> None:
         """Charge the window to the next part of the streams, as far as they have told all of it."""
         until = start + self.window_ns
-        part = np.arange(self._swept, table.size, PARTS)
+        part = np.flatnonzero(table.part == self._swept)
         self._swept += 1
         part = part[table.begun[part] & (table.charged_ns[part] < until)]
         for slot, unbroken in zip(part.tolist(), table.running.unbroken(part).tolist(), strict=True):

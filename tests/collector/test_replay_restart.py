@@ -79,6 +79,7 @@ def crash_of(random: Random, drawn: Fleet) -> Crash:
 @example(6)  # a stream of which records lie on both sides of the resume point
 @example(5031)
 @example(5100)  # one whose request span is later than the verdict
+@example(11207677)  # one whose group changes while a window is charged early: it has another slot after the restart
 def test_a_collector_that_died_goes_on_as_if_it_had_not(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     random = Random(seed)
     drawn = fleet(
@@ -215,6 +216,20 @@ def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:
     over: Told = [(8_000, [commit(8_000), piece(1, 0, [], 8_100, said=ends(0, 2))])]
     drawn, journaled = story(long_stream(), over, end_of_it())
     died(drawn, journaled, tmp_path, checkpoint=False)
+
+
+def test_who_comes_after_a_silence_is_charged_early_as_after_a_restart(tmp_path: Path) -> None:
+    # Exports that were long under way: of the window that closes at 22 s, and is charged from 21.5 s on.
+    numbers = range(10, 20)
+    told: Told = [
+        (9_000, [commit(9_000), piece(1, 0, [], 9_000, said=ends(0, 2)), request(9_000)]),
+        (21_450, [commit(20_500, request=number, said={}) for number in numbers]),
+        (21_470, [piece(1, 0, [20_700], 21_000, request=number) for number in numbers]),
+        (21_990, [piece(2, 1, [], 21_100, request=number, said=ends(1, 3)) for number in numbers]),
+        (21_990, [request(21_100, number=number, start=20_500) for number in numbers]),
+    ]
+    drawn, _ = story(told)
+    check(drawn, Crash(3, 3, 3), tmp_path)
 
 
 def test_a_restart_on_nothing_begins_anew(tmp_path: Path) -> None:
