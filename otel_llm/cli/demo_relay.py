@@ -34,11 +34,11 @@ READY_S: Final = 20.0
 RELAYING: Final = r"relaying (http://\S+) to .* page and metrics on (http://\S+)"
 STALLS: Final = ("--stall-every", "2", "--stall-after", "12", "--stall-for", "4")
 FAST_READERS: Final = """\
-# The tiny model writes faster than people read; these readers are fast enough to come near the end of its text.
+# The tiny model writes faster than people read; these readers come near the end of its text.
 version: 1
 default: fast
 classes:
-  fast: {reading_speed: 100, deadline: {policy: reading, max_idle: 1s}}
+  fast: {reading_speed: 20, deadline: {policy: reading, max_idle: 1s}}
 """
 
 
@@ -69,8 +69,8 @@ VLLM: Final = Load(
     servers="two real vLLM on this machine's CPU (their start takes a minute)",
     story="b is stopped (SIGSTOP) in the middle of its streams, for 5 s",
     readers=16,
-    speed="100 tokens/s",
-    options=("--model", "tiny", "--max-tokens", "400", "--within", "0.3"),
+    speed="20 tokens/s",
+    options=("--model", "tiny", "--max-tokens", "250", "--within", "0.3"),
     slo=FAST_READERS,
     stop_s=5.0,
 )

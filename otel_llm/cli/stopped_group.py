@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 # A process of its own, so that the group goes on where this one is killed meanwhile.
 _SCRIPT: Final = """\
-trap 'kill -CONT -- -$0; kill $sleeping; exit' TERM INT HUP
-kill -STOP -- -$0
+trap 'kill -s CONT -- -$0; kill $sleeping; exit' TERM INT HUP
+kill -s STOP -- -$0
 sleep $1 & sleeping=$!
 wait
-kill -CONT -- -$0
+kill -s CONT -- -$0
 """
 _SHELL: Final = "/bin/sh"
 
@@ -26,7 +26,7 @@ _SHELL: Final = "/bin/sh"
 def stopped_group(group: int, seconds: float) -> Iterator[None]:
     """Stop a process group now, for `seconds` or until the block ends, whichever is first."""
     keeper = subprocess.Popen(  # noqa: S603  our own script, with numbers
-        [_SHELL, "-c", _SCRIPT, str(group), f"{seconds:g}"], start_new_session=True
+        [_SHELL, "-c", _SCRIPT, str(group), f"{seconds:g}"], stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         yield
