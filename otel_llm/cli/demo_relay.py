@@ -67,12 +67,12 @@ PACED: Final = Load(
 )
 VLLM: Final = Load(
     servers="two real vLLM on this machine's CPU (their start takes a minute)",
-    story="b is stopped (SIGSTOP) in the middle of its streams, for 5 s",
-    readers=16,
+    story="b is stopped (SIGSTOP) in the middle of its streams, for 6 s",
+    readers=12,
     speed="20 tokens/s",
-    options=("--model", "tiny", "--max-tokens", "250", "--within", "0.3"),
+    options=("--model", "tiny", "--max-tokens", "300", "--within", "0.1"),
     slo=FAST_READERS,
-    stop_s=5.0,
+    stop_s=6.0,
 )
 
 
@@ -195,7 +195,7 @@ class _Demo:
             yield f"{found.group(1)}/v1"
 
     def _read(
-        self, name: str, urls: Sequence[str], telemetry: Mapping[str, str], *, disturbed: bool = False
+        self, name: str, urls: Sequence[str], telemetry: dict[str, str], *, disturbed: bool = False
     ) -> list[Reply]:
         """Let the readers read; stop server b in mid-stream where the load says so."""
         path, count = self._folder / f"replies-{name}.jsonl", self._load.readers

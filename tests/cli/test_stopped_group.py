@@ -48,9 +48,13 @@ def test_it_goes_on_by_itself(group: int) -> None:
 
 
 def test_it_goes_on_where_the_block_raises(group: int) -> None:
-    with pytest.raises(KeyboardInterrupt), stopped_group(group, LONG_S):
-        wait_until("stopped", lambda: stopped(group))
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with stopped_group(group, LONG_S):
+            wait_until("stopped", lambda: stopped(group))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not stopped(group)
 
 
