@@ -15,10 +15,10 @@ SPARK_VENV := .venv-spark
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
 
-.PHONY: help demo test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
 
 $(VENV)/ready-app: pyproject.toml
 	@echo "setting up $(VENV) (half a minute, once)"
@@ -33,6 +33,9 @@ $(VENV)/ready-dev: $(VENV)/ready-app
 
 demo: $(VENV)/ready-app ## everything on this machine: server, instrumented client, collector, a rule that fires, report
 	@$(BIN)/otel-llm demo --out $(OUT)
+
+demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and through the relay, side by side (half a minute)
+	@$(BIN)/otel-llm demo --relay --out $(OUT)
 
 # What starts engines and other programs runs alone, one test at a time; the rest on all cores.
 ALONE := tests/integration
@@ -74,6 +77,9 @@ test-vllm: $(VENV)/ready-dev $(VLLM_VENV)/ready ## the tests against a real vLLM
 
 demo-vllm: $(VENV)/ready-app $(VLLM_VENV)/ready ## the demo against a real vLLM on the CPU
 	@$(BIN)/otel-llm demo --out $(OUT) --vllm $(VLLM_VENV)
+
+demo-relay-vllm: $(VENV)/ready-app $(VLLM_VENV)/ready ## the same with two real vLLM, one of them stopped in mid-stream (two minutes)
+	@$(BIN)/otel-llm demo --relay --out $(OUT) --vllm $(VLLM_VENV)
 
 # The official Node.js exporters, in a folder of their own.
 $(NODE_PACKAGES)/ready: tests/integration/node/package.json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import signal
@@ -83,7 +84,8 @@ class Child:
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            # All that it started, too: they would live on.
+            os.killpg(self.process.pid, signal.SIGKILL)
             status = self.process.wait()
         self._reader.join(timeout=5.0)
         return status

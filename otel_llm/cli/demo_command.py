@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -18,16 +17,14 @@ from rich.live import Live
 from rich.table import Table
 
 import otel_llm.audit
+from otel_llm.cli import demo_children
 from otel_llm.cli.asking import Source
 from otel_llm.cli.children import Child
 from otel_llm.cli.live_view import view
 
-START_S = 30.0
-VLLM_START_S = 180.0
 REPLIES_S = 60.0
 VERDICTS_S = 20.0
 FILE_WIDTH = 120
-LISTENING = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 
 
 def _environment(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
@@ -52,8 +49,11 @@ def _environment(_context: click.Context, _parameter: click.Parameter, path: Pat
     callback=_environment,
     help="A vLLM environment with a model folder `tiny` in it: a real engine instead of the scripted server.",
 )
+@click.option(
+    "--relay", is_flag=True, help="Instead: two servers, one of which stalls, straight and through the relay."
+)
 @click.option("--live/--no-live", default=None, help="The live view (default: where the output is a terminal).")
-def demo(out: Path, vllm: Path | None, live: bool | None) -> None:
+def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
     """Show the whole path on this machine, in half a minute.
 
     A collector, a streaming server, thirty concurrent requests through the OpenAI SDK instrumented with one line,
@@ -68,13 +68,22 @@ def demo(out: Path, vllm: Path | None, live: bool | None) -> None:
     folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)
     watched = console.is_terminal if live is None else live
+    if relay:
+        from otel_llm.cli.demo_relay import show_relay
+
+        sys.exit(0 if show_relay(console, folder, vllm, watched=watched) else 1)
     with ExitStack() as children:
-        collector = children.enter_context(_collector(folder))
-        listening = collector.wait_for(LISTENING, START_S)
+        collector = children.enter_context(demo_children.collector(folder))
+        listening = collector.wait_for(demo_children.LISTENING, demo_children.START_S)
         grpc, web = listening.group(1), listening.group(3)
         console.print(f"collector  {listening.group(0)}")
-        server = children.enter_context(_server(folder, vllm))
-        base_url = server.wait_for(r"(http://\S+/v1)", START_S).group(1) if vllm is None else _vllm_ready(server)
+        if vllm is None:
+            base_url = demo_children.paced_url(
+                children.enter_context(demo_children.paced_server(folder / "server.log"))
+            )
+        else:
+            server = children.enter_context(demo_children.vllm_server(folder / "vllm.log", vllm))
+            base_url = demo_children.vllm_url(server)
         console.print(f"server     {'a real vLLM' if vllm else 'scripted replies'} at {base_url}")
         client = children.enter_context(_client(folder, base_url, grpc, vllm))
         console.print("client     30 concurrent requests through the OpenAI SDK, instrumented with one line\n")
@@ -95,65 +104,16 @@ def demo(out: Path, vllm: Path | None, live: bool | None) -> None:
     sys.exit(0 if same else 1)
 
 
-def _collector(folder: Path) -> Child:
-    command = [
-        *(sys.executable, "-m", "otel_llm.cli.main", "collect"),
-        *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"),
-        *("--journal", str(folder / "journal"), "--decisions", str(folder / "decisions.jsonl"), "--verdicts", "all"),
-    ]
-    return Child("collector", command, _quiet_environment(), folder / "collector.log")
-
-
-def _server(folder: Path, vllm: Path | None) -> Child:
-    if vllm is None:
-        command = [sys.executable, "-m", "otel_llm.bench.paced_server", "--port", "0"]
-        return Child("server", command, _quiet_environment(), folder / "server.log")
-    command = [
-        *(str(vllm / "bin" / "vllm"), "serve", str(vllm / "tiny"), "--served-model-name", "tiny"),
-        *("--host", "127.0.0.1", "--port", str(_free_port()), "--dtype", "bfloat16"),
-        *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
-    ]
-    offline = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-    }
-    return Child("vLLM server", command, _quiet_environment() | offline, folder / "vllm.log")
-
-
-def _vllm_ready(server: Child) -> str:
-    port = server.command[server.command.index("--port") + 1]
-    server.wait_for(r"Application startup complete", VLLM_START_S)
-    return f"http://127.0.0.1:{port}/v1"
-
-
 def _client(folder: Path, base_url: str, grpc: str, vllm: Path | None) -> Child:
-    telemetry = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{grpc}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-        "OTEL_SERVICE_NAME": "demo-chat",
-    }
     command = [sys.executable, "-m", "otel_llm.bench.demo_client", base_url]
     if vllm is not None:
         command += ["--model", "tiny"]
-    return Child("client", command, _quiet_environment() | telemetry, folder / "client.log")
-
-
-def _quiet_environment() -> dict[str, str]:
-    """Return the environment without the caller's own telemetry settings: the demo talks to itself alone."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    return kept | {"PYTHONUNBUFFERED": "1"}
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert isinstance(port, int)  # noqa: S101
-    return port
+    return Child(
+        "client",
+        command,
+        demo_children.quiet_environment() | demo_children.telemetry(grpc, "demo-chat"),
+        folder / "client.log",
+    )
 
 
 def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[str, Any]:

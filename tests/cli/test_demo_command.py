@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from otel_llm.cli import demo_command
+from otel_llm.cli import demo_children
 from otel_llm.cli.demo_command import demo
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def collector(_: Path) -> None:
         raise Started("started")
 
-    monkeypatch.setattr(demo_command, "_collector", collector)
+    monkeypatch.setattr(demo_children, "collector", collector)
     (tmp_path / "env").mkdir()
     return tmp_path
 

@@ -18,11 +18,11 @@ from typing import Any, Self
 import pytest
 from support.otlp_receiver import HttpReceiver
 
+from otel_llm.cli.demo_children import PATIENT
 from otel_llm.readers.assemble import Assembled, Assembler
 from otel_llm.readers.otlp import decode
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"
-PATIENT = Path(__file__).parent / "patient_yield"
 START_S = 300.0
 PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.asgi.StreamMiddleware"

@@ -1,0 +1,243 @@
+"""`otel-llm demo --relay`: the same readers straight at two servers, one of which stalls, and through the relay."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import otel_llm.audit
+from otel_llm.bench import demo_readers
+from otel_llm.cli import demo_children
+from otel_llm.cli.children import Child
+from otel_llm.cli.demo_relay_figures import Figures, lines, read_records
+from otel_llm.cli.stopped_group import stopped_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+    from otel_llm.bench.demo_readers import Reply
+
+Run = Literal["straight", "relay"]
+
+REPLIES_S: Final = 60.0
+READY_S: Final = 20.0
+RELAYING: Final = r"relaying (http://\S+) to .* page and metrics on (http://\S+)"
+STALLS: Final = ("--stall-every", "2", "--stall-after", "12", "--stall-for", "4")
+FAST_READERS: Final = """\
+# The tiny model writes faster than people read; these readers come near the end of its text.
+version: 1
+default: fast
+classes:
+  fast: {reading_speed: 20, deadline: {policy: reading, max_idle: 1s}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Who reads what, by which classes, and how long server b is stopped in mid-stream (0: it stalls by itself)."""
+
+    servers: str
+    story: str
+    readers: int
+    speed: str
+    """What they read at, by the class that judges them."""
+    options: tuple[str, ...]
+    slo: str | None
+    stop_s: float
+
+
+PACED: Final = Load(
+    servers="two servers of scripted replies",
+    story="b stalls under every second of its streams, for 4 s",
+    readers=24,
+    speed="5 tokens/s",
+    options=("--model", "healthy", "--max-tokens", "80", "--within", "1"),
+    slo=None,
+    stop_s=0.0,
+)
+VLLM: Final = Load(
+    servers="two real vLLM on this machine's CPU (their start takes a minute)",
+    story="b is stopped (SIGSTOP) in the middle of its streams, for 6 s",
+    readers=12,
+    speed="20 tokens/s",
+    options=("--model", "tiny", "--max-tokens", "300", "--within", "0.1"),
+    slo=FAST_READERS,
+    stop_s=6.0,
+)
+
+
+def rules_file() -> Path:
+    """Return the rule that the demo enforces: inside an installed package, or the example of the repository.
+
+    Raises FileNotFoundError where neither is there (a broken installation).
+    """
+    here = Path(__file__)
+    for path in (here.with_name("demo_relay_rules.yaml"), here.parents[2] / "examples" / "relay" / "rules.yaml"):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the demo's rule file is missing from {here.parent}: reinstall otel-llm")
+
+
+def show_relay(console: Console, folder: Path, vllm: Path | None, *, watched: bool) -> bool:
+    """Play both runs and print them side by side; return whether every reply through the relay was the undisturbed one.
+
+    `watched`: the output is a terminal, where the progress of a run replaces itself.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
+    with ExitStack() as children:
+        demo = _Demo(console, folder, PACED if vllm is None else VLLM, children, watched=watched)
+        demo.start(vllm)
+        undisturbed = demo.undisturbed()
+        straight, relayed = demo.straight(), demo.through_the_relay()
+    before = Figures.of(demo.rows("straight"), straight, undisturbed)
+    after = Figures.of(demo.rows("relay"), relayed, undisturbed, read_records(demo.decisions))
+    console.print(f"\nwhat {demo.readers} felt, measured at the clients")
+    for line in lines(before, after):
+        console.print(line, markup=False)
+    baseline, recording = folder / "straight" / "journal", folder / "relay" / "journal"
+    for name, words in {
+        "rule": demo.rules,
+        "decisions": demo.decisions,
+        "recordings": f"{baseline} {recording}",
+        "compare": f"otel-llm audit {recording} --baseline {baseline} --html {folder / 'relay.html'}",
+    }.items():
+        console.print(f"{name:<13}{words}", markup=False)
+    return after.exact
+
+
+class _Demo:
+    """The processes and files of one demo; `children` ends the processes whatever happens."""
+
+    def __init__(self, console: Console, folder: Path, load: Load, children: ExitStack, *, watched: bool) -> None:
+        self.decisions = folder / "decisions.jsonl"
+        self.rules = folder / "rules.yaml"
+        self._console = console
+        self._folder = folder
+        self._load = load
+        self._children = children
+        self._watched = watched
+        self._slo = None if load.slo is None else folder / "slo.yaml"
+        self._servers: list[Child] = []
+        self._urls: list[str] = []
+        self._collectors: dict[Run, Child] = {}
+
+    @property
+    def readers(self) -> str:
+        """Words on who reads."""
+        return f"{self._load.readers} readers of {self._load.speed}"
+
+    def start(self, vllm: Path | None) -> None:
+        """Start the servers and a collector for each run, at once; return when the servers serve."""
+        self._console.print(f"{'servers':<13}a and b: {self._load.servers}\n{'':<13}{self._load.story}")
+        copyfile(rules_file(), self.rules)
+        if self._slo is not None and self._load.slo is not None:
+            self._slo.write_text(self._load.slo, encoding="utf-8")
+        for name, options in (("a", ()), ("b", STALLS)):
+            log = self._folder / f"server-{name}.log"
+            server = demo_children.paced_server(log, *options) if vllm is None else demo_children.vllm_server(log, vllm)
+            self._servers.append(self._children.enter_context(server))
+        url_of = demo_children.paced_url if vllm is None else demo_children.vllm_url
+        self._urls = [url_of(server) for server in self._servers]
+        for run in ("straight", "relay"):
+            (self._folder / run).mkdir()
+            self._collectors[run] = self._children.enter_context(demo_children.collector(self._folder / run))
+
+    def undisturbed(self) -> list[Reply]:
+        """Return what the readers get from server a alone, which never stalls; not recorded."""
+        return self._read("undisturbed", self._urls[:1], {"OTEL_SDK_DISABLED": "true"})
+
+    def straight(self) -> list[Reply]:
+        """Return what they get from both servers in turn."""
+        with self._recorded("straight") as grpc:
+            return self._read("straight", self._urls, demo_children.telemetry(grpc, "readers"), disturbed=True)
+
+    def through_the_relay(self) -> list[Reply]:
+        """Return what they get from the relay in front of both."""
+        with self._recorded("relay") as grpc, self._relay(grpc) as url:
+            return self._read("relay", [url], demo_children.telemetry(grpc, "readers"), disturbed=True)
+
+    def rows(self, run: Run) -> Sequence[Mapping[str, Any]]:
+        """Return the requests of a run as the audit judges its recording."""
+        return otel_llm.audit.load(self._folder / run / "journal", slo=self._slo, windows=False).rows
+
+    @contextmanager
+    def _recorded(self, run: Run) -> Iterator[str]:
+        """Give the address of a run's collector, which is stopped behind the run: its journal is whole then."""
+        collector = self._collectors[run]
+        yield collector.wait_for(demo_children.LISTENING, demo_children.START_S).group(1)
+        status = collector.stop()
+        if status != 0:
+            raise collector.failure(f"stopped with status {status}")
+
+    @contextmanager
+    def _relay(self, grpc: str) -> Iterator[str]:
+        command = [
+            *(sys.executable, "-m", "otel_llm.cli.main", "relay", "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"),
+            *("--rules", str(self.rules), "--decisions", str(self.decisions)),
+            *(() if self._slo is None else ("--slo", str(self._slo))),
+        ]
+        for name, url in zip("ab", self._urls, strict=True):
+            command += ["--backend", f"{name}={url.removesuffix('/v1')}"]
+        env = demo_children.quiet_environment() | demo_children.telemetry(grpc, "relay")
+        with Child("relay", command, env, self._folder / "relay.log") as relay:
+            found = relay.wait_for(RELAYING, demo_children.START_S)
+            _wait_until_ready(relay, found.group(2))
+            yield f"{found.group(1)}/v1"
+
+    def _read(
+        self, name: str, urls: Sequence[str], telemetry: dict[str, str], *, disturbed: bool = False
+    ) -> list[Reply]:
+        """Let the readers read; stop server b in mid-stream where the load says so."""
+        path, count = self._folder / f"replies-{name}.jsonl", self._load.readers
+        command = [
+            *(sys.executable, "-m", "otel_llm.bench.demo_readers", *urls, "--replies", str(path)),
+            *("--readers", str(count), *self._load.options),
+        ]
+        env = demo_children.quiet_environment() | telemetry
+        began = time.monotonic()
+        with ExitStack() as stack:
+            client = stack.enter_context(Child("readers", command, env, self._folder / f"readers-{name}.log"))
+            progress = stack.enter_context(self._progress(name))
+            ended, stop_s = 0, self._load.stop_s if disturbed else 0.0
+            while ended < count:
+                found = client.wait_for(rf"(\d+) of {count} have (text|ended)", REPLIES_S)
+                number, what = int(found.group(1)), found.group(2)
+                if what == "ended":
+                    ended = number
+                    progress(f"{ended} of {count} replies")
+                elif number == count and stop_s:
+                    progress(f"all have text; b is stopped for {stop_s:g} s")
+                    stack.enter_context(stopped_group(self._servers[1].process.pid, stop_s))
+            if client.process.wait(REPLIES_S) != 0:
+                raise client.failure("failed")
+        self._console.print(f"{name:<13}{count} replies in {time.monotonic() - began:.0f} s")
+        return demo_readers.read(path)
+
+    @contextmanager
+    def _progress(self, name: str) -> Iterator[Any]:
+        """Give what shows how far a run is: on a terminal only, where the line goes away again."""
+        if not self._watched:
+            yield lambda _words: None
+            return
+        with self._console.status(f"{name:<13}...") as status:
+            yield lambda words: status.update(f"{name:<13}{words}")
+
+
+def _wait_until_ready(relay: Child, web: str) -> None:
+    """Wait until the relay knows its backends' models. Raises ClickException with the relay's words."""
+    limit = time.monotonic() + READY_S
+    while time.monotonic() < limit:
+        with suppress(urllib.error.URLError, TimeoutError), urllib.request.urlopen(f"{web}/readyz", timeout=1):  # noqa: S310  our own address
+            return
+        time.sleep(0.05)
+    raise relay.failure("found no healthy backend")
