@@ -1,6 +1,7 @@
 """Two real vLLM behind the relay, one stopped in mid-stream: no reader gets a wrong token.
 
-`OTEL_LLM_RELAY_STREAMS=200` makes it the long form, which is run by hand.
+`OTEL_LLM_RELAY_ROUNDS=10 pytest -s` makes it the long form, which is run by hand: a round is 20 streams and one stop.
+It prints the readers' idle time in mid-reply, through the relay and straight, and how long the moves took.
 """
 
 from __future__ import annotations
@@ -9,21 +10,30 @@ import json
 import os
 import random
 import signal
-import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.otlp_receiver import HttpReceiver
 from support.relay.process import relay
 from support.relay.readers import Reply, read_all
 from support.vllm_server import VllmServer
 
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.slo.classes import SloClass
+from otel_llm.slo.request import judge
+
 pytestmark = pytest.mark.vllm
 
-STREAMS = int(os.environ.get("OTEL_LLM_RELAY_STREAMS", "20"))
+STREAMS = 20
+ROUNDS = int(os.environ.get("OTEL_LLM_RELAY_ROUNDS", "1"))
 APART_S = 0.02
+STOPPED_S = 6.0
 RULES = """\
 version: 1
 groups:
@@ -75,46 +85,95 @@ def bodies(seed: int) -> list[dict[str, Any]]:
     return found
 
 
+@contextmanager
+def stopped(server: VllmServer, after_s: float) -> Iterator[None]:
+    """Stop a server after so many seconds, for STOPPED_S."""
+    acts = [
+        threading.Timer(after_s, os.killpg, (server.group, signal.SIGSTOP)),
+        threading.Timer(after_s + STOPPED_S, os.killpg, (server.group, signal.SIGCONT)),
+    ]
+    for act in acts:
+        act.start()
+    try:
+        yield
+    finally:
+        for act in acts:
+            act.cancel()
+        os.killpg(server.group, signal.SIGCONT)
+
+
 def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def report(name: str, replies: list[Reply], moves: list[dict[str, Any]]) -> None:
-    gaps = sorted(reply.gap_s for reply in replies)
-    resumed = [one["gap_seconds"] for one in moves if one["outcome"] == "done"]
-    print(
-        f"{name}: longest wait p50 {statistics.median(gaps):.3f} s, most {gaps[-1]:.3f} s; {len(resumed)} moved", end=""
-    )
-    print(f", gap p50 {statistics.median(resumed):.3f} s, most {max(resumed):.3f} s" if resumed else "")
+def report(name: str, replies: Sequence[Reply], slo: SloClass) -> None:
+    """Print how long readers waited in mid-reply, a text counted as one token."""
+    idle_s = []
+    for reply in replies:
+        verdict = judge(reply.times_ns, reply.begun_ns, reply.times_ns[-1], "completed", slo)
+        idle_s.append((verdict.idle_decode_ns or 0) / 1e9)
+    gaps_s = [reply.gap_s for reply in replies]
+    print(f"{name}: idle_decode_s {quantiles(idle_s)}; longest gap {quantiles(gaps_s)}")
+
+
+def quantiles(values: Sequence[float]) -> str:
+    p50, p99 = np.percentile(values, (50, 99))
+    return f"p50 {p50:.3f} p99 {p99:.3f} most {max(values):.3f} s of {len(values)}"
+
+
+def migrations(spans: Sequence[Span]) -> list[tuple[str, str, int]]:
+    """Return from, to and tokens carried of the moves that the request spans tell of."""
+    found = []
+    for span in spans:
+        for event in span.events:
+            if event.name == "otel_llm.migrated":
+                facts = {pair.key: pair.value for pair in event.attributes}
+                pair = facts["from"].string_value, facts["to"].string_value
+                found.append((*pair, facts["tokens_carried"].int_value))
+    return found
 
 
 def test_readers_of_a_stopped_server_get_every_token(pair: tuple[VllmServer, VllmServer], tmp_path: Path) -> None:
     first, second = pair
-    asked = bodies(1)
-    undisturbed = read_all([second.url], asked, APART_S)
-    assert all(reply.done and reply.finish == "length" for reply in undisturbed)
     (tmp_path / "rules.yaml").write_text(RULES)
     (tmp_path / "slo.yaml").write_text(SLO)
     decisions = tmp_path / "decisions.jsonl"
+    slo = load_slo(tmp_path / "slo.yaml").get("reader")
     files: list[str | Path] = ["--rules", tmp_path / "rules.yaml", "--slo", tmp_path / "slo.yaml"]
-    settings = [*files, "--decisions", decisions]
     root = [f"a={first.url.removesuffix('/v1')}", f"b={second.url.removesuffix('/v1')}"]
-    with relay("--backend", root[0], "--backend", root[1], *settings) as running:
-        healthy = read_all([running.url + "/v1"], asked[:4], APART_S)
-        assert [reply.content() for reply in healthy] == [reply.content() for reply in undisturbed[:4]]
-        stopper = threading.Timer(random.uniform(0.1, 0.6), os.killpg, (first.group, signal.SIGSTOP))
-        stopper.start()
-        try:
-            replies = read_all([running.url + "/v1"], asked, APART_S)
-        finally:
-            stopper.cancel()
-            os.killpg(first.group, signal.SIGCONT)
-    moves = [one for one in records(decisions) if one["action"] == "migrate"]
-    report("stopped", replies, moves)
-    for got, wanted in zip(replies, undisturbed, strict=True):
-        assert not got.errors
-        assert got.done
-        assert got.content() == wanted.content()
-        assert len(got.heads) == 1
-    assert any(one["outcome"] == "done" for one in moves)
-    assert {(one["from"], one["to"]) for one in moves if one["outcome"] == "done"} == {("a", "b")}
+    chance = random.Random()
+    rounds = [bodies(seed) for seed in range(1, ROUNDS + 1)]
+    undisturbed = [read_all([second.url], asked, APART_S) for asked in rounds]
+    straight, relayed = [], []
+    if ROUNDS > 1:
+        for asked in rounds:
+            with stopped(first, chance.uniform(0.1, 0.6)):
+                straight += read_all([first.url, second.url], asked, APART_S)
+        report("straight, stopped", straight, slo)
+    with HttpReceiver() as received:
+        sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        with relay(
+            *("--backend", root[0], "--backend", root[1], *files, "--decisions", decisions), more=sent
+        ) as running:
+            healthy = [read_all([running.url + "/v1"], asked, APART_S) for asked in rounds]
+            unneeded = len(records(decisions))
+            for asked in rounds:
+                with stopped(first, chance.uniform(0.1, 0.6)):
+                    relayed += read_all([running.url + "/v1"], asked, APART_S)
+        spans = received.spans()
+    for name, replies in (("straight, healthy", undisturbed), ("relay, healthy", healthy)):
+        report(name, [reply for replied in replies for reply in replied], slo)
+    report("relay, stopped", relayed, slo)
+    decided = [one for one in records(decisions) if one["action"] == "migrate"]
+    moves = [one for one in decided if one["outcome"] == "done"]
+    print(f"{unneeded} decisions in the healthy run; {len(decided)} in all, {len(moves)} moved", end="; ")
+    print(f"last text to new text {quantiles([one['gap_seconds'] for one in moves])}")
+    wanted = [reply for replies in undisturbed for reply in replies]
+    for seen in ([reply for replies in healthy for reply in replies], relayed):
+        for got, whole in zip(seen, wanted, strict=True):
+            assert not got.errors
+            assert got.done
+            assert got.content() == whole.content()
+            assert len(got.heads) == 1
+    assert moves
+    assert sorted(migrations(spans)) == sorted((one["from"], one["to"], one["tokens_carried"]) for one in moves)
