@@ -151,7 +151,7 @@ class Doing:
             self._empty.wait_for(lambda: not self._open, grace_s)
             left = [(one.order.id, one.sent) for one in self._open.values()]
         for action_id, sent in left:
-            why = "the collector stopped"
+            why = "this process stopped"
             self._settle(action_id, Settled("unconfirmed" if sent else "expired", why))
         for _ in self._threads:
             self._waiting.put(None)

@@ -86,7 +86,7 @@ def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
     assert found[2]["budget"] == {"confirmation": False}
     assert found[3]["detail"] == "the stream ended as completed"
     assert "for instance 'nowhere'" in found[4]["detail"]
-    assert found[5]["detail"] == "the collector stopped"
+    assert found[5]["detail"] == "this process stopped"
     asked = [(came.path, json.loads(came.body)) for came in engine.came]
     assert asked == [
         ("/inference/v1/abort_requests", {"request_ids": ["chatcmpl-1"]}),

@@ -23,7 +23,7 @@ EXPLAINED: Final = {
     "budget": "not done: the rule's budget is used up",
     "only_if": "not done: the action's only_if was not true",
     "expired": "not done: its ttl was over",
-    "refuted": "a later segment shows that the condition did not hold",
+    "refuted": "it was not needed: the condition did not hold, or the stream went on before it was moved",
 }
 """Words of ours on these lines. Each is explained once, after the first line that has it; all are in the glossary."""
 GLOSSARY: Final = "docs/glossary.md"
