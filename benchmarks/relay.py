@@ -1,11 +1,12 @@
 """What the relay costs: added time to the first token and a token, CPU a chunk, chunks a second on one core.
 
-    python benchmarks/relay.py [--streams 200] [--pace 50] [--seconds 10] [--json OUT]
+    python benchmarks/relay.py [--streams 200] [--pace 50] [--seconds 10] [--stack STACK] [--json OUT]
 
 The relay is pinned to one core, backend and clients to another. Everything is measured straight and through the relay
 in turn, in the same run; "added" is the difference of the same quantile. The relay asks for token ids, records every
 stream, exports to a socket that takes everything, and evaluates the shipped rules. CPU is
-the process's own time. On a machine with one core the three share it, and the figures say little about the relay.
+the process's own time. `--stack` puts a proxy that only passes on in the relay's place (`relay_load/stacks.py`): what
+asyncio and HTTP cost without it. On a machine with one core the three share it, and the figures say little.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def relay(backend: int, core: int) -> tuple[subprocess.Popen[str], int]:
-    """Start a relay on one core; return it and its port."""
+def relay(backend: int, core: int, stack: str | None) -> tuple[subprocess.Popen[str], int]:
+    """Start a relay, or a bare proxy on some stack, on one core; return it and its port."""
     command = [sys.executable, "-m", "otel_llm.cli.main", "relay", "--backend", f"http://127.0.0.1:{backend}"]
+    command += ["--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"]
+    if stack is not None:
+        command = [sys.executable, "-m", "relay_load.stacks", stack, str(backend)]
     process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"],
+        command,
+        cwd=None if stack is None else Path(__file__).parent,
         stdout=subprocess.PIPE,
         text=True,
         env={
@@ -78,7 +83,7 @@ async def measure(chosen: argparse.Namespace) -> dict[str, Any]:
     backend = server.sockets[0].getsockname()[1]
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[0]})
-    process, port = await asyncio.to_thread(relay, backend, cores[-1])
+    process, port = await asyncio.to_thread(relay, backend, cores[-1], chosen.stack)
     found: dict[str, Any] = {}
     try:
         await load(port, 8, 50, 0)  # warm
@@ -119,6 +124,7 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=50.0, help="tokens a second and stream")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--stack", help="bytes, aiohttp or httptools, with or without +uvloop")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     found = asyncio.run(measure(chosen))
