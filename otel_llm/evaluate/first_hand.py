@@ -48,12 +48,15 @@ LOOK_EVERY_NS: Final = 50_000_000
 class FirstHand:
     """Follow the streams that this process owns.
 
-    `rules`: the engine of its stream rules; `sink`: takes what is found, in order of time. `counts` are those of the
-    collector's evaluator, as far as they can happen: judged, lost, tokens, unknown_slo_class, skewed_tokens,
-    folded_groups.
+    `rules`: the engine of its stream rules; `sink`: takes what is found, in order of time. `look_every_ns`: how often
+    tokens have the rules of one stream evaluated at most; at 0 each token has. `counts` are those of the collector's
+    evaluator, as far as they can happen: judged, lost, tokens, unknown_slo_class, skewed_tokens, folded_groups.
     """
 
-    def __init__(self, classes: SloClasses, rules: RuleEngine, sink: Sink[OwnStream]) -> None:
+    def __init__(
+        self, classes: SloClasses, rules: RuleEngine, sink: Sink[OwnStream], look_every_ns: int = LOOK_EVERY_NS
+    ) -> None:
+        self._look_every_ns = look_every_ns
         self.classes = classes
         self.rules = rules
         self.sink = sink
@@ -108,7 +111,7 @@ class FirstHand:
             self._now_ns = now_ns
         stream.stream.extend(times_ns, kinds)
         if stream.look_ns is None and not stream.paused and stream.ended_ns is None:
-            self._look_at(stream, max(now_ns, stream.looked_ns + LOOK_EVERY_NS))
+            self._look_at(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
 
     def identify(
         self,
@@ -323,11 +326,13 @@ class FirstHand:
     def _stays_calm(self, stream: OwnStream, cells: Sequence[Cell] | None, now_ns: int) -> bool:
         """Tell whether no rule can hold before some later instant; the next look is then."""
         until_ns = now_ns if cells is None else self._calm.until_ns(stream, cells)
-        calm = until_ns > now_ns
-        stream.calm = cells if calm else None
-        if calm:
+        if until_ns > now_ns:
+            stream.calm = cells
             self._look_at(stream, until_ns)
-        return calm
+            return True
+        if stream.calm is not None:
+            stream.calm = stream.look_ns = None  # that look was due because it was calm; now the next token says when
+        return False
 
     def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
         """Name who serves a stream from now on."""

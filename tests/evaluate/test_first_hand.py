@@ -1,0 +1,109 @@
+"""Rules on streams that this process owns: worked examples, in ms since the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rules.scripted import one_rule
+
+from otel_llm.evaluate.first_hand import FirstHand, Identity, OwnStream
+from otel_llm.evaluate.usage import Metered
+from otel_llm.readers.rows import Row
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.ruleset import RuleSet
+from otel_llm.slo.classes import SloClass, SloClasses
+from otel_llm.slo.verdict import Verdict
+
+MS = 1_000_000
+T0 = 1_790_000_000_000_000_000
+CHAT = SloClass(name="chat")
+CLASSES = SloClasses((CHAT,), default="chat")
+STALLED = "gap_seconds > 0.3"
+
+
+@dataclass
+class Owner:
+    """A process that owns streams, and keeps what is found."""
+
+    rules: RuleSet
+    decisions: list[Decision] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first_hand = FirstHand(CLASSES, RuleEngine(self.rules), self)
+
+    def begin(self, ms: float = 0, number: int = 1, choice: int = 0, *, commit_ms: float | None = None) -> OwnStream:
+        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), choice)
+        commit_ns = at(ms if commit_ms is None else commit_ms)
+        return self.first_hand.begin(key, commit_ns, Identity(model="m", instance="a", exact_resume=True), at(ms))
+
+    def tokens(self, stream: OwnStream, *instants: float) -> None:
+        for ms in instants:
+            self.first_hand.tokens(stream, [at(ms)], None, at(ms))
+
+    def end(self, stream: OwnStream, ms: float, outcome: str = "completed") -> Verdict | None:
+        return self.first_hand.end(stream, at(ms), outcome, at(ms))
+
+    def wait(self, ms: float) -> list[tuple[str | None, str, float, float]]:
+        """Let time pass; return what was decided since: action, outcome, flip, and when it was decided."""
+        self.first_hand.advance(at(ms))
+        found = [(one.action, one.outcome, since(one.flip_ns), since(one.now_ns)) for one in self.decisions]
+        self.decisions.clear()
+        return found
+
+    def reload(self, rules: RuleSet, ms: float, classes: SloClasses = CLASSES) -> None:
+        self.first_hand.reload(classes, rules, at(ms))
+
+    def charged(self, metered: Metered) -> None:
+        pass
+
+    def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+        self.rows.append(row())
+
+    def foreign_judged(self, row: Row) -> None:
+        raise AssertionError(row)
+
+    def decided(self, decisions: list[Decision]) -> None:
+        self.decisions += decisions
+
+
+def at(ms: float) -> int:
+    return T0 + round(ms * MS)
+
+
+def since(at_ns: int) -> float:
+    return (at_ns - T0) / MS
+
+
+def fires(ms: float, now_ms: float | None = None, *, outcome: str = "done") -> tuple[str | None, str, float, float]:
+    return ("alert", outcome, ms, ms if now_ms is None else now_ms)
+
+
+def stops(ms: float, now_ms: float | None = None, *, outcome: str = "resolved") -> tuple[str | None, str, float, float]:
+    return (None, outcome, ms, ms if now_ms is None else now_ms)
+
+
+# Tokens after a stream was calm.
+
+
+def test_rules_that_are_loaded_later_see_tokens() -> None:
+    owner = Owner(RuleSet(()))
+    stream = owner.begin()
+    owner.tokens(stream, 100)
+    owner.wait(110)
+    owner.reload(one_rule("tokens >= 3"), 120)
+    owner.tokens(stream, 200, 300)
+    assert owner.wait(1000) == [fires(300)]
+
+
+def test_rules_that_begin_to_apply_see_tokens() -> None:
+    owner = Owner(one_rule("instance == 'b' && tokens >= 3"))
+    stream = owner.begin()
+    owner.tokens(stream, 100)
+    owner.wait(110)
+    owner.first_hand.identify(stream, instance="b", now_ns=at(120))
+    owner.wait(120)
+    owner.tokens(stream, 200, 300)
+    assert owner.wait(1000) == [fires(300)]
