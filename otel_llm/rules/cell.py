@@ -10,6 +10,8 @@ from otel_llm.rules.history import run_start, snapshot_at
 from otel_llm.rules.machine import Event, State, step
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from otel_llm.rules.retry import Retry
     from otel_llm.rules.ruleset import Rule
     from otel_llm.rules.snapshot import Snapshot
@@ -67,6 +69,20 @@ def begin_anew(cell: Cell, x_ns: int) -> None:
     cell.state, _ = step(cell.state, Event.CLEAR)
     cell.floor_ns = max(cell.floor_ns, x_ns)
     cell.run, cell.missing, cell.flip_tokens = None, False, None
+
+
+def identity_changed(cell: Cell, names: Set[str], since_ns: int) -> None:
+    """Do not look back with the facts of these names beyond the instant from which on they are what they are.
+
+    What `when` was up to then stays as it was found.
+    """
+    rule = cell.rule
+    facts = rule.when.facts if rule.resolve_when is None else (*rule.when.facts, *rule.resolve_when.facts)
+    if names.isdisjoint(facts):
+        return
+    cell.floor_ns = max(cell.floor_ns, since_ns)
+    if cell.run is not None:
+        cell.run = cell.run._replace(known_ns=max(cell.run.known_ns, since_ns))
 
 
 def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:

@@ -20,7 +20,16 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.rules.acting import Acting, Moment
-from otel_llm.rules.cell import Cell, began_to_fire, begin_anew, is_asleep, look, next_due_ns, refuted
+from otel_llm.rules.cell import (
+    Cell,
+    began_to_fire,
+    begin_anew,
+    identity_changed,
+    is_asleep,
+    look,
+    next_due_ns,
+    refuted,
+)
 from otel_llm.rules.condition import identity_part
 from otel_llm.rules.machine import Event, Output, State, step
 from otel_llm.rules.retry import Retry
@@ -104,6 +113,11 @@ class RuleEngine:
         watched = self._watched.get(view.key) or self._watch(view)
         identity = _identity(view)
         if identity != watched.identity:
+            if identity_since_ns is not None:
+                pairs = zip(IDENTITY, watched.identity, identity, strict=True)
+                changed = frozenset(name for name, old, new in pairs if old != new)
+                for cell in watched.cells:
+                    identity_changed(cell, changed, identity_since_ns)
             watched.identity = identity
             watched.cells = self._cells(view, watched.cells, identity_since_ns)
         if watched.suspended:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rules.scripted import one_rule
+import pytest
+from rules.scripted import one_rule, ruleset
 
 from otel_llm.evaluate.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.evaluate.usage import Metered
@@ -107,3 +108,41 @@ def test_rules_that_begin_to_apply_see_tokens() -> None:
     owner.wait(120)
     owner.tokens(stream, 200, 300)
     assert owner.wait(1000) == [fires(300)]
+
+
+# Who serves.
+
+
+def test_a_firing_ends_when_its_stream_can_no_longer_be_resumed() -> None:
+    owner = Owner(one_rule(f"exact_resume && {STALLED}"))
+    stream = owner.begin()
+    assert owner.wait(500) == [fires(300.000001)]
+    owner.first_hand.identify(stream, exact_resume=False, now_ns=at(700))
+    assert owner.wait(2000) == [stops(700)]
+
+
+def test_a_firing_goes_on_for_as_long_as_it_is_kept_firing_behind_a_change() -> None:
+    owner = Owner(one_rule(f"instance == 'a' && {STALLED}", keep_firing_for="500ms"))
+    stream = owner.begin()
+    assert owner.wait(2000) == [fires(300.000001)]
+    owner.first_hand.identify(stream, instance="b", now_ns=at(2000))
+    assert owner.wait(4000) == [stops(2500)]
+
+
+@pytest.mark.parametrize("when", [f"exact_resume && {STALLED}", f"(exact_resume || tokens > 9) && {STALLED}"])
+def test_what_did_not_hold_before_a_change_is_not_counted(when: str) -> None:
+    owner = Owner(one_rule(when, **{"for": "1s"}))
+    stream = owner.begin()
+    owner.wait(500)
+    owner.first_hand.identify(stream, exact_resume=False, now_ns=at(600))
+    owner.wait(3000)
+    owner.first_hand.identify(stream, exact_resume=True, now_ns=at(3000))
+    assert owner.wait(5000) == [fires(4000)]
+
+
+def test_what_held_before_a_change_and_behind_it_is_counted() -> None:
+    owner = Owner(one_rule(f"(exact_resume || tokens == 0) && {STALLED}", **{"for": "1s"}))
+    stream = owner.begin()
+    owner.wait(500)
+    owner.first_hand.identify(stream, exact_resume=False, now_ns=at(600))
+    assert owner.wait(5000) == [fires(1300.000001)]
