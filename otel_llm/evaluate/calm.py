@@ -41,8 +41,6 @@ class Calm:
 
         `cells`: where the rules that apply to the stream stand.
         """
-        if stream.has_gap:
-            return _NOW
         until_ns = NEVER
         for cell in cells:
             if cell.state is not State.INACTIVE:

@@ -110,7 +110,7 @@ class FirstHand:
         if self._now_ns < now_ns:
             self._now_ns = now_ns
         stream.stream.extend(times_ns, kinds)
-        if stream.look_ns is None and not stream.paused and stream.ended_ns is None:
+        if stream.look_ns is None and not stream.quiet and stream.ended_ns is None:
             self._look_at(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
 
     def identify(
@@ -144,13 +144,17 @@ class FirstHand:
     def hold_back(self, stream: OwnStream, *, blocked: bool, now_ns: int) -> None:
         """Say whether bytes wait for the client's socket: until they do not, all facts about time are missing.
 
-        No rule looks back to what was before they went.
+        Meanwhile none of its stream rules is evaluated, also none that asks for no time or fires on missing facts. None
+        looks back to what was before the bytes went.
         """
         if blocked is stream.has_gap:
             return
         self._catch_up(now_ns)
         stream.has_gap = blocked
-        self._changed(stream, now_ns, anew=not blocked)
+        if blocked:
+            self.rules.suspend(stream.key)
+        else:
+            self._changed(stream, now_ns, anew=True)
 
     def pause(self, stream: OwnStream, now_ns: int) -> None:
         """Evaluate no stream rule of it until `go_on`: its generation was stopped on purpose."""
@@ -231,7 +235,7 @@ class FirstHand:
                 due_ns, _, stream = heapq.heappop(self._looks)
                 if stream.look_ns == due_ns and stream.ended_ns is None:
                     stream.look_ns = None
-                    if not (stream.paused or self._stays_calm(stream, stream.calm, at_ns)):
+                    if not (stream.quiet or self._stays_calm(stream, stream.calm, at_ns)):
                         self.rules.update(stream, at_ns)
             decisions = self.rules.advance(at_ns, self.streams)
             self._see_calm(at_ns)
@@ -300,7 +304,7 @@ class FirstHand:
 
     def _changed(self, stream: OwnStream, now_ns: int, *, anew: bool = False) -> None:
         """Have all rules of a stream evaluated at the next `advance`; `anew`: without looking back."""
-        if stream.paused:
+        if stream.quiet:
             return
         if anew:
             self.rules.begin_anew(stream, now_ns)
@@ -318,7 +322,7 @@ class FirstHand:
         """Note of the streams that were evaluated which need no evaluation for a while, whatever tokens come."""
         for key, cells, _, _ in self.rules.looked_at():
             stream = self.streams.get(key)
-            if stream is not None and not stream.paused:
+            if stream is not None and not stream.quiet:
                 stream.looked_ns = now_ns
                 if self._stays_calm(stream, cells, now_ns):
                     self.rules.rest(key)

@@ -53,7 +53,7 @@ class OwnStream(Grouped):
     exact_resume: bool
     slot: int = -1
     has_gap: bool = False
-    """Bytes wait for the client's socket: facts about time are missing."""
+    """Bytes wait for the client's socket: facts about time are missing, and nothing is acted on."""
     ageless: bool = True
     """The backend's connection is open: there is nothing that could be missing."""
     watermark_ns: int = 0
@@ -69,6 +69,11 @@ class OwnStream(Grouped):
     """Where its rules stand while none of them can hold before `look_ns`, whatever tokens come."""
     written_tokens: int | None = None
     """How many tokens the judgement in its row of the table has; None where it is to be written in any case."""
+
+    @property
+    def quiet(self) -> bool:
+        """Tell whether none of its rules is evaluated: it is paused, or bytes wait for the client's socket."""
+        return self.paused or self.has_gap
 
     @property
     def offset_ns(self) -> int:

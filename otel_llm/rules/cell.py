@@ -10,8 +10,6 @@ from otel_llm.rules.history import run_start, snapshot_at
 from otel_llm.rules.machine import Event, State, step
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
     from otel_llm.rules.retry import Retry
     from otel_llm.rules.ruleset import Rule
     from otel_llm.rules.snapshot import Snapshot
@@ -71,7 +69,7 @@ def begin_anew(cell: Cell, x_ns: int) -> None:
     cell.run, cell.missing, cell.flip_tokens = None, False, None
 
 
-def identity_changed(cell: Cell, names: Set[str], since_ns: int) -> None:
+def identity_changed(cell: Cell, names: frozenset[str], since_ns: int) -> None:
     """Do not look back with the facts of these names beyond the instant from which on they are what they are.
 
     What `when` was up to then stays as it was found.

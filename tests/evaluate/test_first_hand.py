@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from rules.scripted import one_rule, ruleset
+from rules.scripted import one_rule
 
 from otel_llm.evaluate.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.evaluate.usage import Metered
@@ -146,3 +146,20 @@ def test_what_held_before_a_change_and_behind_it_is_counted() -> None:
     owner.wait(500)
     owner.first_hand.identify(stream, exact_resume=False, now_ns=at(600))
     assert owner.wait(5000) == [fires(1300.000001)]
+
+
+# A client that reads slowly.
+
+
+@pytest.mark.parametrize(
+    ("when", "on_missing"), [(STALLED, "hold"), (STALLED, "false"), (STALLED, "fire"), ("tokens >= 2", "hold")]
+)
+def test_nothing_is_decided_while_bytes_wait_for_the_client(when: str, on_missing: str) -> None:
+    owner = Owner(one_rule(when, on_missing=on_missing))
+    stream = owner.begin()
+    owner.tokens(stream, 100)
+    owner.first_hand.hold_back(stream, blocked=True, now_ns=at(110))
+    owner.tokens(stream, 150)
+    assert owner.wait(2000) == []
+    owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
+    assert owner.wait(2000) == [fires(2000)]
