@@ -1,0 +1,273 @@
+"""Rules decide at first hand what they decide in a collector that is told the same tokens with no lateness.
+
+Each token has the rules evaluated here, as each segment has there. Then all is the same: rules, streams, states,
+outcomes, facts, budgets, flips, and the instants of the decisions. By definition one thing differs: the age of facts,
+which is 0 here. No rule that is drawn asks for it, and none finds facts too old.
+
+A relay evaluates the rules of one stream for tokens at most every `LOOK_EVERY_NS`. So it decides what a collector does
+whose segments end where the relay looked: a condition that holds only between two looks is found by neither.
+
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_first_hand_agrees.py` tries a hundred times as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
+from support.core_rules import rule
+from support.core_spans import examples, sent_segment
+from support.otlp import T0_NS, Value, span_id, token, trace_id
+
+from otel_llm import semconv
+from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
+from otel_llm.evaluate.usage import Metered
+from otel_llm.readers.rows import Row
+from otel_llm.rules.decisions import Decision
+from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.slo.verdict import Verdict
+
+MS = 1_000_000
+HOUR_NS = 3_600_000 * MS
+Name = tuple[int, int]
+"""Number of a request, and a choice of it."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One stream: what it says of itself, and when what comes, in ns since T0."""
+
+    name: Name
+    commit_ns: int
+    said: dict[str, Value]
+    tokens: tuple[tuple[int, int, int], ...]
+    """Instant, count and kind."""
+    end_ns: int
+
+    @property
+    def identity(self) -> Identity:
+        said = self.said
+        declared, instance = said.get(semconv.SLO_CLASS), said.get(semconv.INSTANCE)
+        return Identity(
+            declared_class=None if declared is None else str(declared),
+            attributes=said,
+            model=str(said[semconv.GEN_AI_REQUEST_MODEL]),
+            instance=None if instance is None else str(instance),
+            exact_resume=bool(said.get(semconv.EXACT_RESUME, False)),
+        )
+
+
+GAPS_MS = st.sampled_from([0, 0.000001, 3, 20, 49.999999, 50, 100, 125, 200, 250, 300, 300.000001, 700, 1600])
+SAID = st.fixed_dictionaries(
+    {semconv.GEN_AI_REQUEST_MODEL: st.sampled_from(["m", "n"]), semconv.MEASURED_AT: st.just("relay")},
+    optional={
+        semconv.SLO_CLASS: st.sampled_from(["c0", "c1", "nobody"]),
+        semconv.INSTANCE: st.sampled_from(["a", "b"]),
+        semconv.EXACT_RESUME: st.just(True),
+    },
+)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[Story]:
+    """Draw one to four streams; some are choices of one request."""
+    found = []
+    for number in range(1, draw(st.integers(1, 3)) + 1):
+        commit_ns = draw(st.sampled_from([0, 0, 7, 130, 1000])) * MS
+        said = draw(SAID)
+        for choice in range(draw(st.sampled_from([1, 1, 1, 2]))):
+            at_ns, tokens = commit_ns, []
+            for gap_ms, count, kind in draw(
+                st.lists(
+                    st.tuples(GAPS_MS, st.sampled_from([1, 1, 1, 2, 9]), st.sampled_from([0, 0, 0, 1])), max_size=25
+                )
+            ):
+                at_ns += round(gap_ms * MS)
+                tokens.append((at_ns, count, kind))
+            found.append(Story((number, choice), commit_ns, said, tuple(tokens), at_ns + round(draw(GAPS_MS) * MS)))
+    return found
+
+
+def at_first_hand(one: Rule) -> bool:
+    """Tell whether a rule asks for nothing that differs by definition."""
+    conditions = [one.when, one.resolve_when, *(action.only_if for action in one.actions)]
+    return not any("fact_age_seconds" in condition.facts for condition in conditions if condition is not None)
+
+
+def rule_set(random: Random, count: int) -> RuleSet:
+    """Draw rules of every shape; facts are never too old."""
+    drawn: list[Rule] = []
+    plain = random.random() < 0.5
+    for at in range(count):
+        while not at_first_hand(one := rule(random, f"R{at}", plain=plain)):
+            pass
+        drawn.append(replace(one, max_fact_age_ns=HOUR_NS))
+    return RuleSet(tuple(drawn))
+
+
+@dataclass
+class Owner:
+    """The process that owns the streams; it lets time pass from one due instant to the next."""
+
+    fleet: Fleet
+    look_every_ns: int
+    decisions: list[Decision] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    streams: dict[Name, OwnStream] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.first_hand = FirstHand(self.fleet.classes, RuleEngine(self.fleet.rules), self, self.look_every_ns)
+
+    def wait(self, until_ns: int) -> Iterator[int]:
+        """Let time pass from one due instant to the next, up to an instant; yield each when it has passed."""
+        while (due_ns := self.first_hand.next_timer()) is not None and due_ns <= until_ns:
+            self.first_hand.advance(due_ns)
+            yield due_ns
+
+    def take(self, now_ns: int, story: Story, event: Event) -> None:
+        number, choice = story.name
+        if isinstance(event, Begins):
+            key = (trace_id(number), span_id(number), choice)
+            self.streams[story.name] = self.first_hand.begin(key, now_ns, story.identity, now_ns)
+        elif isinstance(event, Ends):
+            self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, token_basis="exact")
+        else:
+            self.first_hand.tokens(self.streams[story.name], [now_ns] * event.count, [event.kind] * event.count, now_ns)
+
+    def charged(self, metered: Metered) -> None:
+        pass
+
+    def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
+        self.rows.append(row())
+
+    def foreign_judged(self, row: Row) -> None:
+        raise AssertionError(row)
+
+    def decided(self, decisions: list[Decision]) -> None:
+        self.decisions += decisions
+
+
+@dataclass(frozen=True)
+class Begins:
+    """The commit."""
+
+
+@dataclass(frozen=True)
+class Arrives:
+    """Tokens at one instant."""
+
+    count: int
+    kind: int
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The end."""
+
+
+Event = Begins | Arrives | Ends
+
+
+def events(told: Iterable[Story]) -> list[tuple[int, list[tuple[Story, Event]]]]:
+    """Return what happens, by instant, in unix ns."""
+    found: list[tuple[int, Story, Event]] = []
+    for story in told:
+        found.append((T0_NS + story.commit_ns, story, Begins()))
+        found += [(T0_NS + at_ns, story, Arrives(count, kind)) for at_ns, count, kind in story.tokens]
+        found.append((T0_NS + story.end_ns, story, Ends()))
+    found.sort(key=lambda one: one[0])
+    return [(at_ns, [one[1:] for one in group]) for at_ns, group in groupby(found, key=lambda one: one[0])]
+
+
+@dataclass
+class Sender:
+    """Tells a collector of streams by segments that arrive when they end."""
+
+    seen: Seen
+    waiting: dict[Name, list[tuple[int, Arrives]]] = field(default_factory=dict)
+    """What was not sent yet."""
+    sent: dict[Name, tuple[int, int, int]] = field(default_factory=dict)
+    """Segments, tokens, and the end of the last segment."""
+
+    def send(self, now_ns: int, begun: Iterable[Story], told: Iterable[Story], ended: Iterable[Story]) -> None:
+        """Send in one export the commits, the ends, and what is waiting of `told`, be it nothing."""
+        over = list(ended)
+        spans = [self._span(now_ns, story) for story in (*begun, *(story for story in told if story not in over))]
+        spans += [self._span(now_ns, story, over=True) for story in over]
+        if spans:
+            self.seen.take(Delivery(now_ns, tuple(spans)))
+
+    def _span(self, now_ns: int, story: Story, *, over: bool = False) -> Span:
+        number, choice = story.name
+        seq, tokens, since_ns = self.sent.get(story.name, (0, 0, now_ns))
+        told = self.waiting.pop(story.name, []) if seq else []
+        count = sum(one.count for _, one in told)
+        said = story.said if seq == 0 else {}
+        if over:
+            said = {semconv.OUTCOME: "completed", semconv.TOKENS: tokens + count, semconv.SEGMENTS: seq + 1}
+        self.sent[story.name] = (seq + 1, tokens + count, now_ns)
+        return sent_segment(
+            seq,
+            tokens,
+            [token(at_ns, one.count, KIND_WORDS[one.kind]) for at_ns, one in told],
+            request=number,
+            choice=choice,
+            start_ns=since_ns,
+            end_ns=now_ns,
+            attributes=said,
+        )
+
+
+def play(told: list[Story], fleet: Fleet, look_every_ns: int) -> tuple[list[Decision], list[Decision]]:
+    """Tell both of the streams; return what each decides. With 0 segments are sent with each token, else by looks."""
+    owner, seen = Owner(fleet, look_every_ns), Seen(fleet)
+    sender = Sender(seen)
+
+    def to_tell(at_ns: int) -> list[Story]:
+        """Return the streams of which a segment ends now."""
+        waiting = {name for name in owner.streams if name in sender.waiting}
+        if look_every_ns:
+            calm = {name for name, one in owner.streams.items() if one.calm is not None}
+            waiting = waiting & calm | {name for name, one in owner.streams.items() if one.looked_ns == at_ns}
+        return [story for story in told if story.name in waiting]
+
+    for now_ns, happens in events(told):
+        for due_ns in owner.wait(now_ns - 1):
+            if look_every_ns:
+                sender.send(due_ns, (), to_tell(due_ns), ())
+        for story, event in happens:
+            if isinstance(event, Arrives):
+                sender.waiting.setdefault(story.name, []).append((now_ns, event))
+            owner.take(now_ns, story, event)
+        for _ in owner.wait(now_ns):
+            pass
+        begun = [story for story, event in happens if isinstance(event, Begins)]
+        ended = [story for story, event in happens if isinstance(event, Ends)]
+        sender.send(now_ns, begun, to_tell(now_ns), ended)
+    seen.evaluator.advance(max(T0_NS + story.end_ns for story in told))
+    return owner.decisions, seen.decisions
+
+
+def by_instant(decisions: list[Decision]) -> list[Decision]:
+    """Return decisions in order of time and stream, but for the age of facts."""
+    found = [replace(one, fact_age_ns=0) for one in decisions]
+    return sorted(found, key=lambda one: (one.now_ns, one.subject, one.rule))
+
+
+def drawn_fleet(random: Random, rules: int) -> Fleet:
+    return Fleet(slo_classes(random), rule_set(random, rules), Timeouts(), 10_000 * MS, ())
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(stories(), st.integers(0, 2**32), st.sampled_from([0, LOOK_EVERY_NS]))
+def test_rules_decide_as_in_a_collector(told: list[Story], seed: int, look_every_ns: int) -> None:
+    first_hand, collector = play(told, drawn_fleet(Random(seed)), look_every_ns)
+    assert by_instant(first_hand) == by_instant(collector)
