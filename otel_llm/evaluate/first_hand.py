@@ -68,7 +68,8 @@ class FirstHand:
         self.groups: Groups | None = groups_for(self._table, self._meter, rules, classes, self.counts)
         self._calm = Calm(rules.rules)
         rules.looked_at()  # from now on it notes which streams it has evaluated
-        self._looks: list[tuple[int, int, OwnStream]] = []
+        self._looks: list[tuple[int, int, StreamKey]] = []
+        """When which stream is to be looked at, by its key: one that is over may stand here for long."""
         self._order = count()
         self._next_ns: int = NEVER
         self._now_ns = 0
@@ -232,8 +233,9 @@ class FirstHand:
             at_ns = self._next_ns
             self._now_ns = max(self._now_ns, at_ns)
             while self._looks and self._looks[0][0] <= at_ns:
-                due_ns, _, stream = heapq.heappop(self._looks)
-                if stream.look_ns == due_ns and stream.ended_ns is None:
+                due_ns, _, key = heapq.heappop(self._looks)
+                stream = self.streams.get(key)
+                if stream is not None and stream.look_ns == due_ns:
                     stream.look_ns = None
                     if not (stream.quiet or self._stays_calm(stream, stream.calm, at_ns)):
                         self.rules.update(stream, at_ns)
@@ -315,7 +317,7 @@ class FirstHand:
     def _look_at(self, stream: OwnStream, at_ns: int) -> None:
         stream.look_ns = at_ns
         if at_ns < NEVER:
-            heapq.heappush(self._looks, (at_ns, next(self._order), stream))
+            heapq.heappush(self._looks, (at_ns, next(self._order), stream.key))
             self._next_ns = min(self._next_ns, at_ns)
 
     def _see_calm(self, now_ns: int) -> None:

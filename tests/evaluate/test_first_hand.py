@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pytest
 from rules.scripted import one_rule
@@ -22,6 +25,9 @@ T0 = 1_790_000_000_000_000_000
 CHAT = SloClass(name="chat")
 CLASSES = SloClasses((CHAT,), default="chat")
 STALLED = "gap_seconds > 0.3"
+WHO = Identity(model="m", instance="a", exact_resume=True)
+Decided: TypeAlias = "tuple[str | None, str, float, float]"
+"""Action, outcome, flip, and when it was decided."""
 
 
 @dataclass
@@ -35,10 +41,17 @@ class Owner:
     def __post_init__(self) -> None:
         self.first_hand = FirstHand(CLASSES, RuleEngine(self.rules), self)
 
-    def begin(self, ms: float = 0, number: int = 1, choice: int = 0, *, commit_ms: float | None = None) -> OwnStream:
+    def begin(
+        self,
+        ms: float = 0,
+        number: int = 1,
+        choice: int = 0,
+        *,
+        commit_ms: float | None = None,
+        identity: Identity = WHO,
+    ) -> OwnStream:
         key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), choice)
-        commit_ns = at(ms if commit_ms is None else commit_ms)
-        return self.first_hand.begin(key, commit_ns, Identity(model="m", instance="a", exact_resume=True), at(ms))
+        return self.first_hand.begin(key, at(ms if commit_ms is None else commit_ms), identity, at(ms))
 
     def tokens(self, stream: OwnStream, *instants: float) -> None:
         for ms in instants:
@@ -47,8 +60,8 @@ class Owner:
     def end(self, stream: OwnStream, ms: float, outcome: str = "completed") -> Verdict | None:
         return self.first_hand.end(stream, at(ms), outcome, at(ms))
 
-    def wait(self, ms: float) -> list[tuple[str | None, str, float, float]]:
-        """Let time pass; return what was decided since: action, outcome, flip, and when it was decided."""
+    def wait(self, ms: float) -> list[Decided]:
+        """Let time pass; return what was decided since this was last asked."""
         self.first_hand.advance(at(ms))
         found = [(one.action, one.outcome, since(one.flip_ns), since(one.now_ns)) for one in self.decisions]
         self.decisions.clear()
@@ -78,11 +91,11 @@ def since(at_ns: int) -> float:
     return (at_ns - T0) / MS
 
 
-def fires(ms: float, now_ms: float | None = None, *, outcome: str = "done") -> tuple[str | None, str, float, float]:
+def fires(ms: float, now_ms: float | None = None, *, outcome: str = "done") -> Decided:
     return ("alert", outcome, ms, ms if now_ms is None else now_ms)
 
 
-def stops(ms: float, now_ms: float | None = None, *, outcome: str = "resolved") -> tuple[str | None, str, float, float]:
+def stops(ms: float, now_ms: float | None = None, *, outcome: str = "resolved") -> Decided:
     return (None, outcome, ms, ms if now_ms is None else now_ms)
 
 
@@ -163,3 +176,23 @@ def test_nothing_is_decided_while_bytes_wait_for_the_client(when: str, on_missin
     assert owner.wait(2000) == []
     owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
     assert owner.wait(2000) == [fires(2000)]
+
+
+# What is left behind.
+
+
+class Said(dict[str, str]):
+    """Attributes whose end can be seen."""
+
+
+def test_nothing_of_a_stream_is_kept_until_a_rule_would_have_been_due() -> None:
+    owner = Owner(one_rule("age_seconds > 3600.0"))
+    said = Said(colour="red")
+    gone = weakref.ref(said)
+    stream = owner.begin(identity=Identity(attributes=said))
+    owner.tokens(stream, 100)
+    owner.wait(1000)
+    owner.end(stream, 1000)
+    del stream, said
+    gc.collect()
+    assert gone() is None
