@@ -67,6 +67,7 @@ def begin_anew(cell: Cell, x_ns: int) -> None:
     cell.state, _ = step(cell.state, Event.CLEAR)
     cell.floor_ns = max(cell.floor_ns, x_ns)
     cell.run, cell.missing, cell.flip_tokens = None, False, None
+    _retry_anew(cell, x_ns)
 
 
 def identity_changed(cell: Cell, names: frozenset[str], since_ns: int) -> None:
@@ -81,6 +82,7 @@ def identity_changed(cell: Cell, names: frozenset[str], since_ns: int) -> None:
     cell.floor_ns = max(cell.floor_ns, since_ns)
     if cell.run is not None:
         cell.run = cell.run._replace(known_ns=max(cell.run.known_ns, since_ns))
+    _retry_anew(cell, since_ns)
 
 
 def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
@@ -175,6 +177,11 @@ def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) ->
     else:
         start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
     return Run(value, start_ns, known_ns)
+
+
+def _retry_anew(cell: Cell, x_ns: int) -> None:
+    for retry in (cell.retries or {}).values():
+        retry.begin_anew(x_ns)
 
 
 def _waits_for_resolve_when(cell: Cell, now: Snapshot, x_ns: int, holds: bool) -> bool:

@@ -38,6 +38,11 @@ class Retry:
         """Wait no longer: the action was decided again at this flip."""
         self.tried_ns, self.refuted_ns = flip_ns, None
 
+    def begin_anew(self, x_ns: int) -> None:
+        """Look back no further than this instant, on the stream's axis."""
+        if self.seen_ns is not None:
+            self.seen_ns = max(self.seen_ns, x_ns)
+
     def look(self, rule: Rule, now: Snapshot, x_ns: int, truth: bool | None) -> int | None:
         """Look at the stream at its now, where `when` has this truth; return the flip that makes the action due."""
         if truth is None and rule.on_missing == "hold":

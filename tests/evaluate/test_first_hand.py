@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pytest
-from rules.scripted import one_rule
+from rules.first_hand import RULES
+from rules.scripted import one_rule, ruleset
 
 from otel_llm.evaluate.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.evaluate.usage import Metered
@@ -176,6 +177,32 @@ def test_nothing_is_decided_while_bytes_wait_for_the_client(when: str, on_missin
     assert owner.wait(2000) == []
     owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
     assert owner.wait(2000) == [fires(2000)]
+
+
+# A migration that was refuted.
+
+RETRIES = RULES.format(when=STALLED, more="keep_firing_for: 60s", budget="per_request: 1")
+
+
+def refuted(owner: Owner, ms: float) -> None:
+    """Say that the first action that was decided was given up."""
+    owner.first_hand.refuted(next(one for one in owner.decisions if one.action == "migrate"), at(ms))
+
+
+def migrates(ms: float, now_ms: float | None = None, outcome: str = "unconfirmed") -> Decided:
+    return ("migrate", outcome, ms, ms if now_ms is None else now_ms)
+
+
+def test_what_was_refuted_is_tried_again_behind_the_bytes_that_waited() -> None:
+    owner = Owner(ruleset(RETRIES, ["migrate"]))
+    stream = owner.begin()
+    owner.first_hand.advance(at(340))
+    refuted(owner, 350)
+    owner.tokens(stream, 350)
+    assert owner.wait(500) == [migrates(300.000001), fires(300.000001)]
+    owner.first_hand.hold_back(stream, blocked=True, now_ns=at(510))
+    owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
+    assert owner.wait(2000) == [migrates(2000)]
 
 
 # What is left behind.
