@@ -41,7 +41,8 @@ class Move:
     why: Mapping[str, str]
     settle: Settle
     to: str = ""
-    carried: int = 0
+    carried: int | None = None
+    """Output tokens that the destination went on from; None until it has begun."""
     candidates: list[dict[str, Any]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     over: bool = False
@@ -376,7 +377,7 @@ class Session:
     def _moved(self, move: Move, gap_s: float) -> None:
         """Note that the client has the first text behind a move."""
         self._switched = None
-        self.recorded.migrated(move.source, move.to, move.carried, gap_s, **move.why)
+        self.recorded.migrated(move.source, move.to, move.carried or 0, gap_s, **move.why)
         self._opening.moved(move.source, move.to, "done", gap_s)
         move.end("done", "", gap_s)
 

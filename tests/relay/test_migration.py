@@ -97,6 +97,8 @@ def test_a_source_that_goes_on_first_refutes_the_move_and_may_be_moved_later(tmp
             assert reply.content() == undisturbed.content()
             await until(lambda: len(moves(running)) == 1)
             assert moves(running)[0][0] == "refuted"
+            (record,) = [one for one in running.decisions() if one["action"] == "migrate"]
+            assert (record["tokens_carried"], record["gap_seconds"]) == (None, None), "the destination did not begin"
             destination = next(asked for asked in running.asked if asked.fault is slow)
             await until(lambda: destination.closed_by_client)
 
