@@ -33,6 +33,7 @@ from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.evaluate.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
+from otel_llm.rules.condition import condition
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import Rule, RuleSet
@@ -103,6 +104,29 @@ def stories(draw: st.DrawFn) -> list[Story]:
     return found
 
 
+TERMS = (
+    "gap_seconds > 0.3",
+    "gap_seconds >= 0.1",
+    "runway_seconds < 0.25",
+    "runway_seconds < 0.0",
+    "idle_seconds > 0.5",
+    "idle_decode_seconds > 0.2",
+    "age_seconds > 1.0",
+    "tokens_read > 0",
+    "tokens >= 4",
+    "deadline_misses >= 2",
+    "exact_resume",
+    "slo_class == 'c0'",
+)
+
+
+def stall(random: Random, one: Rule) -> Rule:
+    """Return a rule with a condition of the usual shape: terms that must all hold, of which time opens one at least."""
+    terms = random.sample(TERMS, random.randint(0, 2))
+    text = " && ".join([random.choice(TERMS[:7]), *terms])
+    return replace(one, when=condition(text, "stream"))
+
+
 def at_first_hand(one: Rule) -> bool:
     """Tell whether a rule asks for nothing that differs by definition."""
     conditions = [one.when, one.resolve_when, *(action.only_if for action in one.actions)]
@@ -139,13 +163,14 @@ def group_rule(random: Random) -> Rule:
 
 
 def rule_set(random: Random, count: int) -> RuleSet:
-    """Draw so many stream rules of every shape, and one of another scope; facts are never too old."""
+    """Draw so many stream rules, of the usual shape or of every, and one of another scope; facts are never too old."""
     drawn: list[Rule] = []
-    plain = random.random() < 0.5
+    plain, calm = random.random() < 0.5, random.random() < 0.7
     for at in range(count):
         while not at_first_hand(one := rule(random, f"R{at}", plain=plain)):
             pass
-        drawn.append(replace(one, max_fact_age_ns=HOUR_NS))
+        one = replace(one, max_fact_age_ns=HOUR_NS)
+        drawn.append(stall(random, one) if calm else one)
     return RuleSet((*drawn, group_rule(random)))
 
 
@@ -273,8 +298,11 @@ class Sender:
         )
 
 
-def play(told: list[Story], fleet: Fleet, look_every_ns: int) -> tuple[Owner, Seen]:
-    """Tell both of the streams. With 0 segments are sent with each token, else by looks."""
+def play(told: list[Story], fleet: Fleet, look_every_ns: int, *, lags: bool = False) -> tuple[Owner, Seen]:
+    """Tell both of the streams. With 0 segments are sent with each token, else by looks.
+
+    `lags`: the owner's timers are late: what is due is found only when the next thing happens.
+    """
     owner, seen = Owner(fleet, look_every_ns), Seen(fleet)
     sender = Sender(seen)
 
@@ -287,7 +315,7 @@ def play(told: list[Story], fleet: Fleet, look_every_ns: int) -> tuple[Owner, Se
         return [story for story in told if story.name in waiting]
 
     for now_ns, happens in events(told):
-        for due_ns in owner.wait(now_ns - 1):
+        for due_ns in () if lags else owner.wait(now_ns - 1):
             if look_every_ns:
                 sender.send(due_ns, (), to_tell(due_ns), ())
         for story, event in happens:
@@ -321,10 +349,10 @@ def drawn_fleet(random: Random, rules: int) -> Fleet:
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(stories(), st.integers(0, 2**32), st.sampled_from([0, LOOK_EVERY_NS]))
-def test_rules_decide_as_in_a_collector(told: list[Story], seed: int, look_every_ns: int) -> None:
+@given(stories(), st.integers(0, 2**32), st.sampled_from([0, LOOK_EVERY_NS]), st.booleans())
+def test_rules_decide_as_in_a_collector(told: list[Story], seed: int, look_every_ns: int, lags: bool) -> None:
     random = Random(seed)
     fleet = drawn_fleet(random, 1 if look_every_ns else random.randint(1, 3))
-    owner, seen = play(told, fleet, look_every_ns)
+    owner, seen = play(told, fleet, look_every_ns, lags=lags and not look_every_ns)
     assert by_instant(owner.decisions) == by_instant(seen.decisions)
     assert by_stream(owner.rows) == by_stream(seen.rows)
