@@ -100,6 +100,96 @@ def stops(ms: float, now_ms: float | None = None, *, outcome: str = "resolved") 
     return (None, outcome, ms, ms if now_ms is None else now_ms)
 
 
+# What is known at first hand.
+
+
+def test_facts_are_those_of_the_process_itself_and_have_no_age() -> None:
+    owner = Owner(one_rule('measured_at == "relay" && fact_age_seconds < 0.001 && gap_seconds > 60.0'))
+    owner.tokens(owner.begin(), 100)
+    owner.first_hand.advance(at(59_000))
+    owner.first_hand.advance(at(61_000))
+    (decision,) = owner.decisions
+    assert (decision.flip_ns, decision.now_ns, decision.offset_ns) == (at(60_100) + 1, at(60_100) + 1, 0)
+    assert decision.facts == {"measured_at": "relay", "fact_age_seconds": 0.0, "gap_seconds": 60.000000001}
+    assert decision.fact_age_ns == 0
+    assert decision.identity == {"slo_class": "chat", "model": "m", "instance": "a", "measured_at": "relay"}
+
+
+def test_facts_grow_old_while_no_backend_is_connected() -> None:
+    owner = Owner(one_rule("gap_seconds > 10.0"))
+    stream = owner.begin()
+    owner.first_hand.disconnected(stream, at(1000))
+    assert owner.wait(20_000) == [], "older than `max_fact_age`"
+    owner.first_hand.connected(stream, at(20_000))
+    assert owner.wait(30_000) == [fires(20_000)]
+
+
+def test_each_choice_has_facts_of_its_own() -> None:
+    owner = Owner(one_rule(STALLED))
+    first, second = owner.begin(), owner.begin(choice=1)
+    owner.tokens(first, 100)
+    owner.tokens(second, 200)
+    owner.first_hand.advance(at(1000))
+    assert [(one.subject[2], since(one.flip_ns)) for one in owner.decisions] == [(0, 400.000001), (1, 500.000001)]
+
+
+def test_a_stream_that_is_announced_late_is_looked_back_at_to_its_commit() -> None:
+    owner = Owner(one_rule("age_seconds > 0.1"))
+    owner.begin(250, commit_ms=0)
+    assert owner.wait(250) == [fires(100.000001, 250)]
+
+
+def test_tokens_have_rules_evaluated_at_most_every_50_ms_and_the_flip_is_the_true_one() -> None:
+    owner = Owner(one_rule("tokens >= 3"))
+    stream = owner.begin()
+    owner.tokens(stream, 100)
+    owner.wait(100)
+    owner.tokens(stream, 110, 120, 130)
+    assert owner.wait(149) == []
+    assert owner.wait(200) == [fires(120, 150)]
+
+
+def test_what_fell_due_before_a_token_is_decided_without_it() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    owner.tokens(stream, 100, 400.000002)
+    assert owner.wait(460) == [fires(400.000001), stops(400.000002, 450.000001)]
+
+
+def test_a_token_at_the_very_flip_is_in_time() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    owner.tokens(stream, 100, 400.000001)
+    assert owner.wait(700) == []
+
+
+# The end.
+
+
+def test_what_fires_ends_with_its_stream_and_nothing_comes_of_it_then() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    owner.tokens(stream, 100)
+    assert owner.end(stream, 600) is not None
+    owner.tokens(stream, 700)
+    owner.first_hand.hold_back(stream, blocked=True, now_ns=at(710))
+    owner.first_hand.hold_back(stream, blocked=False, now_ns=at(720))
+    assert owner.end(stream, 800) is None
+    assert owner.wait(5000) == [fires(400.000001), stops(600, outcome="ended")]
+    assert [row["tokens"] for row in owner.rows] == [1]
+    assert owner.first_hand.next_timer() is None
+
+
+def test_a_paused_stream_has_no_rules_evaluated_and_is_not_looked_back_at() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    owner.tokens(stream, 100)
+    owner.first_hand.pause(stream, at(200))
+    assert owner.wait(5000) == []
+    owner.first_hand.go_on(stream, at(5000))
+    assert owner.wait(5000) == [fires(5000)]
+
+
 # Tokens after a stream was calm.
 
 
@@ -122,6 +212,51 @@ def test_rules_that_begin_to_apply_see_tokens() -> None:
     owner.wait(120)
     owner.tokens(stream, 200, 300)
     assert owner.wait(1000) == [fires(300)]
+
+
+# Other rules.
+
+LIMITED = "[{alert: {name: A}, budget: {per_request: 1}}]"
+
+
+def test_rules_that_mean_the_same_go_on_firing_and_keep_their_budget() -> None:
+    owner = Owner(one_rule(STALLED, actions=LIMITED))
+    stream = owner.begin()
+    assert owner.wait(400) == [fires(300.000001)]
+    owner.reload(one_rule(f"( {STALLED} )", actions=LIMITED), 500)
+    owner.tokens(stream, 600)
+    assert owner.wait(1000) == [stops(600), fires(900.000001, outcome="budget")]
+
+
+def test_a_firing_of_a_rule_that_is_gone_ends() -> None:
+    owner = Owner(one_rule(STALLED))
+    owner.begin()
+    assert owner.wait(400) == [fires(300.000001)]
+    owner.reload(one_rule("gap_seconds > 9.0"), 500)
+    assert owner.wait(10_000) == [stops(300.000001, 500, outcome="ended"), fires(9000.000001)]
+
+
+def test_streams_in_flight_are_judged_by_the_class_as_it_is_now() -> None:
+    owner = Owner(one_rule("runway_seconds < 0.25 && tokens_read > 0"))
+    stream = owner.begin()
+    owner.tokens(stream, *[100] * 10)
+    owner.wait(110)
+    quick = SloClasses((SloClass(name="chat", pace_ns=20 * MS),), default="chat")
+    owner.reload(owner.rules, 110, quick)
+    assert owner.wait(110) == [fires(100, 110)], "10 tokens of 20 ms are less than 250 ms from the first on"
+    verdict = owner.end(stream, 400, "cancelled")
+    assert verdict is not None
+    assert verdict.idle_decode_ns == 100 * MS
+
+
+def test_a_reload_does_not_look_at_a_stream_whose_bytes_wait() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    owner.first_hand.hold_back(stream, blocked=True, now_ns=at(100))
+    owner.reload(one_rule("gap_seconds > 0.2"), 500)
+    assert owner.wait(1000) == []
+    owner.first_hand.hold_back(stream, blocked=False, now_ns=at(1000))
+    assert owner.wait(1000) == [fires(1000)]
 
 
 # Who serves.
