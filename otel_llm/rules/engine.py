@@ -238,7 +238,7 @@ class RuleEngine:
             if view is None:
                 continue
             gone = [cell for cell in watched.cells if cell.rule.hash not in own]
-            decisions += former._close(gone, view, view.stream.last_ns, now_ns)
+            decisions += former._close(gone, view, now_ns + view.offset_ns, now_ns)
             known = [replace(cell, rule=own[cell.rule.hash]) for cell in watched.cells if cell.rule.hash in own]
             taken = self._watch(view)
             taken.cells = self._cells(view, known)
