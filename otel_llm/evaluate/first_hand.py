@@ -145,17 +145,18 @@ class FirstHand:
     def hold_back(self, stream: OwnStream, *, blocked: bool, now_ns: int) -> None:
         """Say whether bytes wait for the client's socket: until they do not, all facts about time are missing.
 
-        Meanwhile none of its stream rules is evaluated, also none that asks for no time or fires on missing facts. None
-        looks back to what was before the bytes went.
+        Meanwhile none of its stream rules is evaluated, also none that asks for no time or fires on missing facts. They
+        are again, without looking back, `look_every_ns` after the bytes went: the backend was not read meanwhile, and
+        what it has sent by then is no stall.
         """
         if blocked is stream.has_gap:
             return
         self._catch_up(now_ns)
-        stream.has_gap = blocked
+        stream.has_gap, stream.catches_up = blocked, not blocked
         if blocked:
             self.rules.suspend(stream.key)
         else:
-            self._changed(stream, now_ns, anew=True)
+            self._look_at(stream, now_ns + self._look_every_ns)
 
     def pause(self, stream: OwnStream, now_ns: int) -> None:
         """Evaluate no stream rule of it until `go_on`: its generation was stopped on purpose."""
@@ -237,7 +238,10 @@ class FirstHand:
                 stream = self.streams.get(key)
                 if stream is not None and stream.look_ns == due_ns:
                     stream.look_ns = None
-                    if not (stream.quiet or self._stays_calm(stream, stream.calm, at_ns)):
+                    if stream.catches_up:
+                        stream.catches_up = False
+                        self._changed(stream, at_ns, anew=True)
+                    elif not (stream.quiet or self._stays_calm(stream, stream.calm, at_ns)):
                         self.rules.update(stream, at_ns)
             decisions = self.rules.advance(at_ns, self.streams)
             self._see_calm(at_ns)

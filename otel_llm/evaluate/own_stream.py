@@ -54,6 +54,8 @@ class OwnStream(Grouped):
     slot: int = -1
     has_gap: bool = False
     """Bytes wait for the client's socket: facts about time are missing, and nothing is acted on."""
+    catches_up: bool = False
+    """They have gone just now, and what the backend sent meanwhile is being read."""
     ageless: bool = True
     """The backend's connection is open: there is nothing that could be missing."""
     watermark_ns: int = 0
@@ -72,8 +74,8 @@ class OwnStream(Grouped):
 
     @property
     def quiet(self) -> bool:
-        """Tell whether none of its rules is evaluated: it is paused, or bytes wait for the client's socket."""
-        return self.paused or self.has_gap
+        """Tell whether none of its rules is evaluated: it is paused, or bytes wait for its client or did just now."""
+        return self.paused or self.has_gap or self.catches_up
 
     @property
     def offset_ns(self) -> int:

@@ -256,7 +256,7 @@ def test_a_reload_does_not_look_at_a_stream_whose_bytes_wait() -> None:
     owner.reload(one_rule("gap_seconds > 0.2"), 500)
     assert owner.wait(1000) == []
     owner.first_hand.hold_back(stream, blocked=False, now_ns=at(1000))
-    assert owner.wait(1000) == [fires(1000)]
+    assert owner.wait(2000) == [fires(1050)]
 
 
 # Who serves.
@@ -311,6 +311,28 @@ def test_nothing_is_decided_while_bytes_wait_for_the_client(when: str, on_missin
     owner.tokens(stream, 150)
     assert owner.wait(2000) == []
     owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
+    assert owner.wait(3000) == [fires(2050)]
+
+
+def test_what_the_backend_sent_while_bytes_waited_is_no_stall() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    owner.first_hand.hold_back(stream, blocked=True, now_ns=at(100))
+    owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
+    owner.tokens(stream, 2000.5, 2020)
+    assert owner.wait(2300) == []
+    assert owner.wait(3000) == [fires(2320.000001)]
+
+
+def test_bytes_that_wait_again_and_again_keep_rules_from_being_evaluated() -> None:
+    owner = Owner(one_rule(STALLED))
+    stream = owner.begin()
+    for ms in range(100, 1000, 40):
+        owner.first_hand.hold_back(stream, blocked=True, now_ns=at(ms))
+        owner.first_hand.hold_back(stream, blocked=False, now_ns=at(ms + 20))
+    owner.first_hand.pause(stream, at(1010))
+    assert owner.wait(2000) == []
+    owner.first_hand.go_on(stream, at(2000))
     assert owner.wait(2000) == [fires(2000)]
 
 
@@ -337,7 +359,7 @@ def test_what_was_refuted_is_tried_again_behind_the_bytes_that_waited() -> None:
     assert owner.wait(500) == [migrates(300.000001), fires(300.000001)]
     owner.first_hand.hold_back(stream, blocked=True, now_ns=at(510))
     owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
-    assert owner.wait(2000) == [migrates(2000)]
+    assert owner.wait(3000) == [migrates(2050)]
 
 
 # What is left behind.
