@@ -64,7 +64,9 @@ class Owner:
     def wait(self, ms: float) -> list[Decided]:
         """Let time pass; return what was decided since this was last asked."""
         self.first_hand.advance(at(ms))
-        found = [(one.action, one.outcome, since(one.flip_ns), since(one.now_ns)) for one in self.decisions]
+        found: list[Decided] = [
+            (one.action, one.outcome, since(one.flip_ns), since(one.now_ns)) for one in self.decisions
+        ]
         self.decisions.clear()
         return found
 
