@@ -95,7 +95,7 @@ class Backends:
         backend.tokens -= tokens
 
     def worked(self, backend: Backend) -> None:
-        """Note that a backend answered a request."""
+        """Note that a backend served a request to its end."""
         backend.failures = 0
 
     def failed(self, backend: Backend) -> None:
@@ -110,6 +110,12 @@ class Backends:
         """Note what a look at its health found."""
         if healthy is not backend.healthy:
             backend.healthy = healthy
+            self.changed()
+
+    def readmit(self, backend: Backend) -> None:
+        """Tell of an ejection that has ended: nothing else happens at that instant."""
+        if 0.0 < backend.ejected_until_s <= self._now_s():
+            backend.ejected_until_s = 0.0
             self.changed()
 
     def serves(self, backend: Backend, models: Mapping[str, int | None]) -> None:

@@ -47,6 +47,7 @@ class Probes:
             await asyncio.sleep(settings.interval_s)
             was = backend.healthy
             await self._see_health(backend)
+            self._pool.backends.readmit(backend)
             came_back = backend.healthy and not was
             if backend.healthy and (came_back or not backend.models or loop.time() - models_s > MODELS_EVERY_S):
                 models_s = loop.time()
@@ -60,7 +61,7 @@ class Probes:
 
     async def _see_health(self, backend: Backend) -> None:
         answer = await self._get(backend, self._pool.settings.health.path)
-        self._pool.backends.found(backend, healthy=answer is not None and answer[0] == OK)
+        self._pool.backends.found(backend, healthy=answer is not None and answer[0] // 100 == 2)
 
     async def _see_models(self, backend: Backend) -> None:
         answer = await self._get(backend, MODELS_PATH)
