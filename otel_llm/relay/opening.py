@@ -116,12 +116,13 @@ class Opening:
                 self.broke(backend, problem.reason)
                 continue
             if run.streams:
-                self._pool.backends.worked(backend)
                 return run
             status = run.response.status
             elsewhere = status in TRY_ELSEWHERE or headers_sent
             if elsewhere:
                 self._note(backend, str(status))
+            else:
+                self.worked(backend)
             self._keep(run)
             if not elsewhere:
                 break
@@ -219,6 +220,10 @@ class Opening:
         return self._owned.body_with_ids() if backend.kind in RESUMABLE_KINDS else self._owned.body
 
     # What became of it.
+
+    def worked(self, backend: Backend) -> None:
+        """Note that a backend served the request to its end: headers alone say nothing of what follows."""
+        self._pool.backends.worked(backend)
 
     def broke(self, backend: Backend, reason: str) -> None:
         """Note that a backend did not serve the request, or served it no further."""

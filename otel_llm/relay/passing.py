@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import NO_BACKEND, pass_response, unserved
+from otel_llm.relay.opening import TRY_ELSEWHERE
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Passing:
         data = body if body is not None else _chunks(request) if request.body_exists else None
         response = await self._pool.upstream.open(backend, request.method, request.raw_path, headers, data)
         try:
-            self._pool.backends.worked(backend)
+            if response.status not in TRY_ELSEWHERE:
+                self._pool.backends.worked(backend)
             answer = await pass_response(request, response)
         finally:
             response.close()

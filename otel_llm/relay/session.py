@@ -180,6 +180,7 @@ class Session:
             ending = await self._follow(run)
             if ending is WHOLE:
                 assert self._response is not None  # noqa: S101
+                self._opening.worked(run.backend)
                 await self._response.write_eof()
                 return "completed", None
             run.close()
