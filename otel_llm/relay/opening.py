@@ -186,7 +186,8 @@ class Opening:
         except BaseException:
             self._pool.backends.end(backend, tokens)
             raise
-        return Run(backend, response, Leg(reply, backend.kind, carried), self._pool.backends, tokens)
+        leg = Leg(reply, backend.kind, carried)
+        return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=self._owned.choices == 1)
 
     async def _carried(self, backend: Backend, reply: Reply) -> int:
         """Return how many output ids the reader has whole; where that does not follow, the destination is asked."""

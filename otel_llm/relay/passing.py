@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import NO_BACKEND, pass_response, unserved
 from otel_llm.relay.opening import TRY_ELSEWHERE
+from otel_llm.relay.seam.request import CHARACTERS_PER_TOKEN
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
@@ -32,15 +33,18 @@ class Passing:
     ) -> web.StreamResponse:
         """Pass on a request; `body`: what was read of it already, None where it is passed on as it comes.
 
+        Its body weighs as a prompt does: without a weight all would go to the backend whose streams have fewer tokens.
         A connection that was refused has another backend tried; of GET and HEAD one that broke, too.
         """
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
+        size = (request.content_length or 0) if body is None else len(body)
+        tokens = size // CHARACTERS_PER_TOKEN
         while len(tried) <= pool.settings.failover.connect_retries:
             backend = pool.backends.choose(pool.settings.placement, tried)
             if backend is None:
                 break
             tried.add(backend.name)
-            pool.backends.begin(backend, 0)
+            pool.backends.begin(backend, tokens)
             try:
                 return await self._pass(request, headers, body, backend)
             except UpstreamError as problem:
@@ -50,7 +54,7 @@ class Passing:
                 if reason != "refused" and request.method not in SAFE:
                     break
             finally:
-                pool.backends.end(backend, 0)
+                pool.backends.end(backend, tokens)
         answer = unserved(reason)
         pool.metrics.request("", answer.status)
         return answer

@@ -23,13 +23,20 @@ EVENT_STREAM: Final = "text/event-stream"
 class Run:
     """Read the event stream of one backend, piece by piece.
 
-    `tokens`: what its load was begun with. `read_ns` is the instant of the last reading (monotonic ns), `over` tells
-    that the body has ended. `held` are pieces that were read ahead, while another backend still served, with their
-    instants.
+    `tokens`: what its load was begun with, of `one_prompt` an estimate until its ids come. `read_ns` is the instant of
+    the last reading (monotonic ns), `over` tells that the body has ended. `held` are pieces that were read ahead, while
+    another backend still served, with their instants.
     """
 
     def __init__(
-        self, backend: Backend, response: aiohttp.ClientResponse, leg: Leg, loads: Backends, tokens: int
+        self,
+        backend: Backend,
+        response: aiohttp.ClientResponse,
+        leg: Leg,
+        loads: Backends,
+        tokens: int,
+        *,
+        one_prompt: bool,
     ) -> None:
         self.backend = backend
         self.response = response
@@ -39,6 +46,7 @@ class Run:
         self.held: list[tuple[int, Piece]] = []
         self._loads = loads
         self._tokens = tokens
+        self._estimate: int | None = tokens if one_prompt else None
         self._read_bytes = 0
         self._heard = False
         self._done = False
@@ -79,9 +87,10 @@ class Run:
         return self._noted(self.leg.feed(data))
 
     def grow(self, tokens: int) -> None:
-        """Count output tokens in the backend's load."""
-        self._tokens += tokens
-        self._loads.grow(self.backend, tokens)
+        """Count output tokens in the backend's load, unless its stream is closed: then they are its load no longer."""
+        if not self._closed:
+            self._tokens += tokens
+            self._loads.grow(self.backend, tokens)
 
     def close(self) -> None:
         """Close the backend's stream, unless it has ended: then its connection is used again."""
@@ -94,4 +103,15 @@ class Run:
         if not self._heard:
             self._heard = any(piece.chunk is not None or piece.done for piece in pieces)
         self._done = self._done or any(piece.done for piece in pieces)
+        if self._estimate is not None:
+            self._weigh(self._estimate, pieces)
         return pieces
+
+    def _weigh(self, estimate: int, pieces: list[Piece]) -> None:
+        """Count the prompt by its ids, which come with the first chunk."""
+        for piece in pieces:
+            if piece.chunk is not None:
+                self._estimate = None
+                if piece.chunk.prompt_ids is not None:
+                    self.grow(len(piece.chunk.prompt_ids) - estimate)
+                return

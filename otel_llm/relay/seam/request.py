@@ -19,7 +19,7 @@ PROMPT_KEYS: Final = frozenset({"messages", "prompt"})
 """What a reply's prompt ids stand for; not kept apart from the body."""
 RETURN_IDS: Final = "return_token_ids"
 _TEXT_PARTS: Final = ("text", "refusal", "thinking")
-_CHARACTERS_PER_TOKEN: Final = 4
+CHARACTERS_PER_TOKEN: Final = 4
 """The usual estimate for English text; it weighs a prompt until its ids are known, and is never reported."""
 
 
@@ -102,7 +102,7 @@ class OwnedRequest:
             wants_usage=wants_usage,
             continuous_usage=wants_usage and bool(options.get("continuous_usage_stats")),
             max_tokens=_max_tokens(endpoint, values),
-            input_estimate=len(prompt) if _is_ids(prompt) else length // _CHARACTERS_PER_TOKEN,
+            input_estimate=len(prompt) if _is_ids(prompt) else length // CHARACTERS_PER_TOKEN,
             multimodal=_is_multimodal(values.get("messages")),
         )
 
