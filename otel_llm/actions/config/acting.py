@@ -35,7 +35,10 @@ _URL_ADVICE: Final = "write for example https://hooks.example/alerts"
 
 
 def _url(value: str) -> str:
-    parts = urlsplit(value)
+    try:
+        parts = urlsplit(value)
+    except ValueError:  # a bracket without the other
+        raise wrong("no URL that can be asked", _URL_ADVICE) from None
     try:
         port = parts.port
     except ValueError:

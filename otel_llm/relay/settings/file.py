@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from otel_llm.actions.config.acting import (
     ActionsShape,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
 _FAILOVER, _HEALTH, _LIMITS = Failover(), Health(), Limits()
+_BACKEND_ADVICE: Final = (
+    "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"
+)
 _Seconds = Annotated[float, Field(gt=0, le=10**9)]
 
 
@@ -133,19 +137,14 @@ def parse_backend(text: str) -> BackendSettings:
     name, equals, url = text.partition("=")
     if not equals or "/" in name:
         name, url = "", text
-    parts = urlsplit(url)
     try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.fragment:
-        raise StartError(f"{text!r} is no backend: write for example --backend a=http://10.0.0.1:8000")
-    if "@" in parts.netloc:
-        raise StartError(f"--backend {name or parts.hostname}: credentials in a URL: name an api_key_file in --config")
-    name = name or parts.netloc.lower()
+        url = base_url(url)
+    except PydanticCustomError as problem:  # the URL is not repeated: it may hold a password
+        raise StartError(f"--backend {name or 'URL'}: {problem.message()}: {_BACKEND_ADVICE}") from None
+    name = name or urlsplit(url).netloc.lower()
     if not NAME.fullmatch(name):
         raise StartError(f"{name!r} is no name of a backend: letters, digits, dot, underscore and hyphen")
-    return BackendSettings(name, url.rstrip("/"))
+    return BackendSettings(name, url)
 
 
 def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:

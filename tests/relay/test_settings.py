@@ -1,0 +1,201 @@
+"""The relay's settings file and `--backend`: what each key becomes, and what is said about those that are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support.doors_tls import authority, signed
+
+from otel_llm.actions.settings import DecisionSettings, MetricsSettings
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, RelaySettings
+from otel_llm.relay.settings.file import load_settings, parse_backend
+from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.web.settings import Auth, Tls
+
+MIB = 2**20
+EVERY_KEY = """\
+version: 1
+backends:
+  a: {url: 'http://10.0.0.1:8000/'}
+  b.c_d-1: {url: 'https://[::1]:8443/base', kind: sglang, api_key_file: key, ca: ca.pem, group: g}
+  10.0.0.3:80: {url: 'http://10.0.0.3', kind: openai}
+placement: spread
+failover: {connect_retries: 0, resume: false, first_byte: 1m}
+health: {path: '/health?deep=1', interval: 500ms, timeout: 2s}
+eject: 1m
+drain: {migrate: true}
+limits:
+  body_bytes: 1024
+  streams: 2
+  connections: 3
+  header_seconds: 0.5
+  idle_connection_seconds: 4
+  drain_seconds: 5
+tls: {certificate: server.pem, key: server.key, client_ca: ca.pem, web: none}
+auth: {tokens_file: key, web: open}
+web: {hosts: [Relay.example]}
+decisions: {file_bytes: 4097, retain_bytes: 8193}
+metrics: {instance_label: false, models: [m], instances: [a]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pair, ca = signed(), authority()
+    (tmp_path / "server.pem").write_bytes(pair.certificate.read_bytes())
+    (tmp_path / "server.key").write_bytes(pair.key.read_bytes())
+    (tmp_path / "ca.pem").write_bytes(ca.certificate.read_bytes())
+    (tmp_path / "key").write_text("a-key-of-this-test\n")
+    (tmp_path / "empty").write_text("# nothing\n")
+    (tmp_path / "other").write_text("a key with spaces\n")
+    return tmp_path
+
+
+def loaded(folder: Path, text: str, *backends: str) -> RelaySettings:
+    (folder / "relay.yaml").write_text(text)
+    return load_settings(folder / "relay.yaml", backends)
+
+
+def test_every_key(folder: Path) -> None:
+    found = loaded(folder, EVERY_KEY, "z=http://10.0.0.9:1/")
+    assert found.backends == (
+        BackendSettings("a", "http://10.0.0.1:8000"),
+        BackendSettings("b.c_d-1", "https://[::1]:8443/base", "sglang", "g", folder / "key", folder / "ca.pem"),
+        BackendSettings("10.0.0.3:80", "http://10.0.0.3", "openai"),
+        BackendSettings("z", "http://10.0.0.9:1"),
+    )
+    assert found.placement == "spread"
+    assert found.failover == Failover(0, False, 60.0)
+    assert found.health == Health("/health?deep=1", 0.5, 2.0)
+    assert (found.eject_s, found.drain) == (60.0, Drain(migrate=True))
+    assert found.limits == Limits(
+        body_bytes=1024, streams=2, connections=3, header_s=0.5, idle_connection_s=4, drain_s=5
+    )
+    assert found.tls == Tls(folder / "server.pem", folder / "server.key", folder / "ca.pem", "none")
+    assert found.auth == Auth(folder / "key", "open")
+    assert found.web_hosts == {"relay.example"}
+    assert found.decisions == DecisionSettings(4097, 8193)
+    assert found.metrics == MetricsSettings(False, ("m",), ("a",))
+
+
+def test_absent_keys_are_the_defaults_of_the_contract(folder: Path) -> None:
+    found = loaded(folder, "version: 1\n", "http://h:1")
+    assert dataclasses.replace(found, backends=()) == RelaySettings()
+    assert found.failover == Failover(connect_retries=2, resume=True, first_byte_s=60.0)
+    assert found.health == Health("/health", 1.0, 1.0)
+    assert (found.eject_s, found.drain.migrate, found.placement) == (5.0, False, "least_load")
+    assert (found.limits.body_bytes, found.limits.streams) == (32 * MIB, 4096)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("backend: {a: {url: 'http://h'}}", "2:1: backend", "unknown key (did you mean backends?)"),
+        ("backends: {a: {uri: 'http://h'}}", "2:16: backends.a.uri", "unknown key (did you mean url?)"),
+        ("backends: {a: {kind: vllm}}", "backends.a.url", "missing"),
+        ("backends: [a]", "2:11: backends", "not a mapping"),
+        ("backends: {a: 'http://h'}", "2:15: backends.a", "not a mapping"),
+        ("backends: {a/b: {url: 'http://h'}}", "backends.a/b", "letters, digits, dot, underscore and hyphen"),
+        ("backends: {'': {url: 'http://h'}}", "backends", "letters, digits, dot, underscore and hyphen"),
+        ("backends: {'<b>': {url: 'http://h'}}", "backends.<b>", "letters, digits, dot, underscore and hyphen"),
+        ("backends: {a: {url: 'ftp://h'}}", "2:21: backends.a.url", "write for example"),
+        ("backends: {a: {url: 'http://h:0'}}", "2:21: backends.a.url", "write for example"),
+        ("backends: {a: {url: 'http://h:65536'}}", "2:21: backends.a.url", "write for example"),
+        ("backends: {a: {url: 'http:///x'}}", "2:21: backends.a.url", "write for example"),
+        ("backends: {a: {url: 'http://u:p@h'}}", "2:21: backends.a.url", "credentials in a URL"),
+        ("backends: {a: {url: 'http://h?x=1'}}", "2:21: backends.a.url", "query"),
+        ("backends: {a: {url: 'http://h#x'}}", "2:21: backends.a.url", "fragment"),
+        ("backends: {a: {url: 'http://[::1'}}", "2:21: backends.a.url", "write for example"),
+        ("backends: {a: {url: 8000}}", "2:21: backends.a.url", "not a string"),
+        ("backends: {a: {url: 'http://h', kind: tgi}}", "backends.a.kind", "'vllm', 'sglang' or 'openai'"),
+        ("backends: {a: {url: 'http://h', group: 1}}", "backends.a.group", "not a string"),
+        ("backends: {a: {url: 'http://h', api_key_file: nokey}}", "backends.a.api_key_file", "name a file that can be"),
+        ("backends: {a: {url: 'http://h', ca: nokey}}", "backends.a.ca", "name a file that can be read"),
+        ("placement: pack", "2:12: placement", "known are least_load, spread"),
+        ("failover: {connect_retries: -1}", "failover.connect_retries", ""),
+        ("failover: {connect_retries: true}", "failover.connect_retries", "not a whole number"),
+        ("failover: {resume: 'yes'}", "failover.resume", ""),
+        ("failover: {first_byte: 60 s}", "failover.first_byte", "500us"),
+        ("health: {interval: 0s}", "health.interval", "longer than zero"),
+        ("health: {timeout: -1}", "health.timeout", ""),
+        ("health: {path: health}", "health.path", "write for example /health"),
+        ("health: {path: '/a b'}", "health.path", "write for example /health"),
+        ("eject: never", "2:8: eject", "500us"),
+        ("limits: {streams: 0}", "limits.streams", ""),
+        ("limits: {body_bytes: 32MiB}", "limits.body_bytes", "not a whole number"),
+        ("limits: {message_bytes: 1}", "limits.message_bytes", "unknown key"),
+        ("tls: {certificate: server.pem}", "tls.key", "missing"),
+        ("tls: {certificate: server.pem, key: ca.pem}", "tls", ""),
+        ("auth: {tokens_file: nokey}", "auth.tokens_file", "name a file that can be read"),
+        ("auth: {}", "auth.tokens_file", "missing"),
+        ("version: 2", "version", ""),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place_and_what_to_write(folder: Path, text: str, place: str, said: str) -> None:
+    text = text if text.startswith("version") else f"version: 1\n{text}"
+    with pytest.raises(ConfigError) as problem:
+        loaded(folder, text + "\n", "http://h:1")
+    words = str(problem.value)
+    assert words.startswith(f"{folder / 'relay.yaml'}:")
+    assert place in words
+    assert said in words
+
+
+@pytest.mark.parametrize("name", ["empty", "other"])
+def test_a_key_that_is_none_is_said_of_its_file_without_its_text(folder: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        loaded(folder, f"version: 1\nbackends: {{a: {{url: 'http://h', api_key_file: {name}}}}}\n")
+    assert str(folder / name) in str(problem.value)
+    assert "one token a line" in str(problem.value)
+    assert "a key with spaces" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "url"),
+    [
+        ("http://h:1", "h:1", "http://h:1"),
+        ("https://H.example", "h.example", "https://H.example"),
+        ("a=http://h:1/", "a", "http://h:1"),
+        ("a.b_c-d=http://[::1]:8000/base/", "a.b_c-d", "http://[::1]:8000/base"),
+        ("http://[::1]:8000", "[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_a_backend_of_the_command_line(text: str, name: str, url: str) -> None:
+    assert parse_backend(text) == BackendSettings(name, url)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "a", "a=", "=", "h:8000", "a=h:8000", "ftp://h", "a=http://", "a=http://h:0", "a=http://h:99999",
+        "a=http://h:x", "a=http://h?x=1", "a=http://h#x", "a=http://ho st:1", "a=http://h\n:1", "a=http://[::1",
+        "a=http://h/b c", "a=http://h/\u00e9",
+    ],
+)  # fmt: skip
+def test_what_is_no_backend_of_the_command_line(text: str) -> None:
+    with pytest.raises(StartError, match="--backend a=http://"):
+        parse_backend(text)
+
+
+def test_a_password_is_not_repeated() -> None:
+    with pytest.raises(StartError, match="api_key_file") as problem:
+        parse_backend("a=http://user:secret@h:1")
+    assert "secret" not in str(problem.value)
+
+
+@pytest.mark.parametrize("text", ["a b=http://h:1", "<b>=http://h:1", "é=http://h:1", f"{'a' * 201}=http://h:1"])
+def test_a_name_that_is_none(text: str) -> None:
+    with pytest.raises(StartError, match="letters, digits, dot, underscore and hyphen"):
+        parse_backend(text)
+
+
+def test_backends_have_names_of_their_own(folder: Path) -> None:
+    with pytest.raises(StartError, match="two backends are called a"):
+        loaded(folder, "version: 1\nbackends: {a: {url: 'http://h'}}\n", "a=http://g")
+    with pytest.raises(StartError, match="two backends are called h:1"):
+        load_settings(None, ["http://h:1", "http://h:1/base"])
+    with pytest.raises(StartError, match="no backend"):
+        load_settings(None, [])
