@@ -131,3 +131,13 @@ class Acting(Protocol):
     @property
     def actions(self) -> ActionSettings:
         """Return who does what rules decide."""
+
+
+def secret_files(settings: Acting) -> list[Path | None]:
+    """Return the files of secrets that alerts and actions read."""
+    alertmanager = settings.alertmanager
+    return [
+        *(receiver.secret_file for receiver in settings.receivers),
+        None if alertmanager is None else alertmanager.bearer_file,
+        *(file for engine in settings.actions.engines for file in (engine.token_file, engine.secret_file)),
+    ]

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from otel_llm.collector.errors import answer, challenge
+from otel_llm.live.page import PAGE_HEADERS
 from otel_llm.shared.errors import RefusalError
 
 if TYPE_CHECKING:
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Probes ask these by whatever name and without a secret; there is nothing in the answers."""
-_HEADERS: Final = {
-    # The page is HTML and its own style: no script, no frame, nothing from elsewhere.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
-    " form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
 _log = logging.getLogger(__name__)
 
 
@@ -103,4 +96,4 @@ def _plain(text: str, http: HTTPStatus) -> Response:
 
 
 def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStatus.OK) -> Response:
-    return Response(content, http, headers=dict(_HEADERS), media_type=media_type)
+    return Response(content, http, headers=dict(PAGE_HEADERS), media_type=media_type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.collector.self_metrics import own_families
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
+
+LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdicts (JSON)": "/v1/requests"}
 
 
 class Web:
@@ -35,7 +37,7 @@ class Web:
 
     def page(self) -> str:
         """Return the page."""
-        return page(self.streams())
+        return page(self.streams(), LINKS)
 
     def _streams(self) -> dict[str, Any]:
         pipeline = self._pipeline

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
+PAGE_HEADERS: Final = {
+    # The page is HTML and its own style: no script, no frame, nothing from elsewhere.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Of every answer of the port that has the page."""
 PAGE_REFRESH_S = 2
 _STREAM_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("class", "slo_class", str),
@@ -37,15 +46,15 @@ _STYLE = (
 )
 
 
-def page(snapshot: dict[str, Any]) -> str:
-    """Return the page for a snapshot of `/v1/streams`; everything from telemetry is escaped."""
+def page(snapshot: dict[str, Any], links: Mapping[str, str]) -> str:
+    """Return the page for a snapshot of `/v1/streams`; everything from telemetry is escaped. `links`: paths by text."""
     rows = list(reversed(snapshot["recent"]))
+    linked = " · ".join(f"<a href={path}>{text}</a>" for text, path in links.items())
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         f"<meta http-equiv=refresh content={PAGE_REFRESH_S}><title>otel-llm</title><style>{_STYLE}</style></head><body>"
         f"<h1>{snapshot['in_flight']} streams in flight, {snapshot['starving']} readers waiting</h1>"
-        f"<p>{snapshot['judged']} judged. <a href=/metrics>metrics</a> · <a href=/v1/streams>streams (JSON)</a> · "
-        "<a href=/v1/requests>verdicts (JSON)</a></p>"
+        f"<p>{snapshot['judged']} judged. {linked}</p>"
         f"<h2>In flight, closest to starving first</h2>{_table(_STREAM_COLUMNS, snapshot['streams'], _starving)}"
         f"<h2>Last verdicts</h2>{_table(_ROW_COLUMNS, rows, lambda row: row['met'] is False)}</body></html>"
     )

@@ -13,9 +13,9 @@ from otel_llm.relay.answers import error_response
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.seam.request import endpoint_of
 from otel_llm.shared.errors import UnauthenticatedError
+from otel_llm.shared.web.tls import NewestContext
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable
 
     from otel_llm.relay.passing import Passing
@@ -181,16 +181,18 @@ class ClientServer(web.Server):
 
     async def listen(self, listener: Any, certificates: Certificates | None) -> None:
         """Let clients in; certificates that are read anew hold for connections that begin then."""
-        context: ssl.SSLContext | None = None
-        if certificates is not None:
-            context = certificates.context()
-
-            def newest(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-                connection.context = certificates.context()
-
-            context.sni_callback = newest
         loop = asyncio.get_running_loop()
-        self._listeners.append(await loop.create_server(self, sock=listener, ssl=context, backlog=1024))
+        if certificates is None:
+            made = await loop.create_server(self, sock=listener, backlog=1024)
+        else:
+            made = await loop.create_server(
+                self,
+                sock=listener,
+                ssl=NewestContext(certificates.context),
+                ssl_handshake_timeout=self.limits.header_s,
+                backlog=1024,
+            )
+        self._listeners.append(made)
 
     def close_listeners(self) -> None:
         """Let nobody in any more; connections without a request are closed, streams go on."""

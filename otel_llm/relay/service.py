@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from otel_llm.actions.settings import secret_files
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.backends import Backend, Backends
 from otel_llm.relay.decide import DecisionLoop
@@ -32,8 +33,9 @@ from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloading
 from otel_llm.shared.web.address import Address, listen
+from otel_llm.shared.web.exposure import exposure
 from otel_llm.shared.web.guard import Guard, is_loopback, names_of
-from otel_llm.shared.web.tls import Certificates
+from otel_llm.shared.web.tls import Certificates, NewestContext
 from otel_llm.shared.web.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -121,16 +123,11 @@ class Service:
         return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.rules)}{shadow}"
 
     def warnings(self) -> list[str]:
-        """Return warnings on ports that others can reach."""
-        said = []
-        for option, address in (("--listen", self.at), ("--web", self.web_at)):
-            lacks = [
-                *([] if self.settings.tls is not None else ["in plain text (see tls)"]),
-                *([] if self.settings.auth is not None else ["by anybody (see auth)"]),
-            ]
-            if lacks and not is_loopback(address.host):
-                said.append(f"{option} {address} can be reached from elsewhere, {' and '.join(lacks)}: docs/relay.md")
-        return said
+        """Return warnings on ports that others can reach, and on secret files that others can read."""
+        settings = self.settings
+        ports = (("--listen", self.at), ("--web", self.web_at))
+        keys = [one.api_key_file for one in settings.backends]
+        return exposure(ports, settings.tls, settings.auth, [*secret_files(settings), *keys], "docs/relay.md")
 
     async def run(self) -> None:
         """Serve until `stop` is set, then let streams end by themselves within the drain time."""
@@ -239,14 +236,14 @@ class Service:
         auth = self.settings.auth
         asks = self._tokens if auth is not None and auth.web == "token" else None
         guard = Guard(names_of(self.web_at, self.settings.web_hosts), asks)
-        may_post = asks is not None or is_loopback(self.web_at.host)
-        return WebPort(self, pool.backends, guard, may_post=may_post)
+        return WebPort(self, pool.backends, guard, self._tokens, alone=is_loopback(self.web_at.host))
 
-    def _web_context(self) -> Any:
+    def _web_context(self) -> NewestContext | None:
         tls = self.settings.tls
         if tls is None or self._certificates is None or tls.web == "none":
             return None
-        return self._certificates.context() if tls.web == "same" else self._certificates.open_context()
+        made = self._certificates
+        return NewestContext(made.context if tls.web == "same" else made.open_context)
 
 
 def _bound(listener: socket.socket) -> Address:

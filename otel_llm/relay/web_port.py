@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
 
 from otel_llm.live.exposition import text_of
-from otel_llm.live.page import page
+from otel_llm.live.page import PAGE_HEADERS, page
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
 
 if TYPE_CHECKING:
@@ -18,8 +17,10 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.backends import Backends
     from otel_llm.shared.web.guard import Guard
+    from otel_llm.shared.web.tokens import Tokens
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "backends (JSON)": "/v1/backends"}
 
 
 class Shown(Protocol):
@@ -39,13 +40,17 @@ class Shown(Protocol):
 
 
 class WebPort:
-    """Answer on the web port. `may_post`: whether who asks may change anything."""
+    """Answer on the web port.
 
-    def __init__(self, shown: Shown, backends: Backends, guard: Guard, *, may_post: bool) -> None:
+    Who changes something brings one of `tokens`; where there are none, the port must be this machine's `alone`.
+    """
+
+    def __init__(self, shown: Shown, backends: Backends, guard: Guard, tokens: Tokens | None, *, alone: bool) -> None:
         self._shown = shown
         self._backends = backends
         self._guard = guard
-        self._may_post = may_post
+        self._tokens = tokens
+        self._alone = alone
 
     def application(self) -> web.Application:
         """Return the application."""
@@ -70,23 +75,32 @@ class WebPort:
             if request.method == "POST":
                 self._check_post(request)
         except UnauthenticatedError as problem:
-            return web.json_response({"error": str(problem)}, status=401, headers={"WWW-Authenticate": "Bearer"})
+            headers = {"WWW-Authenticate": "Bearer", **PAGE_HEADERS}
+            return web.json_response({"error": str(problem)}, status=401, headers=headers)
         except RefusalError as problem:
-            return web.json_response({"error": str(problem)}, status=403)
-        return await handler(request)
+            return web.json_response({"error": str(problem)}, status=403, headers=PAGE_HEADERS)
+        try:
+            response = await handler(request)
+        except web.HTTPException as problem:  # no such path, or method
+            problem.headers.update(PAGE_HEADERS)
+            raise
+        response.headers.update(PAGE_HEADERS)
+        return response
 
     def _check_post(self, request: web.Request) -> None:
         """Raise ForbiddenError for a request that may not change anything: another site's page, or a stranger."""
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
+        if origin is not None and origin.rpartition("://")[2].lower() != request.headers.get("Host", "").lower():
             raise ForbiddenError("not from a page of another site")
         if request.content_type != "application/json":
             raise ForbiddenError("send Content-Type: application/json: a page of another site cannot")
-        if not self._may_post:
+        if self._tokens is not None:
+            self._tokens.check(request.headers.getall("Authorization", []))
+        elif not self._alone:
             raise ForbiddenError("the port is not this machine's alone and has no tokens (auth in the settings file)")
 
     async def _page(self, _request: web.Request) -> web.Response:
-        return web.Response(text=page(self._shown.streams()), content_type="text/html")
+        return web.Response(text=page(self._shown.streams(), LINKS), content_type="text/html")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         text = text_of(self._shown.families())

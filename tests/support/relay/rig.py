@@ -112,7 +112,11 @@ async def rig(
             exporter=exporter,
         )
         service.prepare()
-        ports = [word for word in service.listening().replace(";", " ").split() if word.startswith("http://127")]
+        ports = [
+            word
+            for word in service.listening().replace(";", " ").split()
+            if word.startswith(("http://127", "https://127"))
+        ]
         running = asyncio.create_task(service.run())
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))

@@ -1,0 +1,299 @@
+"""The web port: what it shows, whom it lets change something, and that nothing on its page becomes markup."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from prometheus_client.core import Metric
+from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.rig import Rig, rig
+
+from otel_llm.relay.backends import Backend, Backends
+from otel_llm.relay.web_port import WebPort
+from otel_llm.shared.web.guard import Guard
+from otel_llm.shared.web.tokens import Tokens
+
+TOKEN = "a-token-of-this-test"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+HOSTILE = "<script>alert(1)</script>"
+PATHS = ("/", "/metrics", "/v1/streams", "/v1/backends")
+CHAT: dict[str, Any] = {
+    "model": "fake",
+    "temperature": 0,
+    "max_tokens": 12,
+    "ignore_eos": True,
+    "messages": [{"role": "user", "content": "a secret prompt"}],
+}
+
+
+class Shown:
+    """What a relay has to show: here one backend's words, which are hostile."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def streams(self) -> dict[str, Any]:
+        row = {"slo_class": HOSTILE, "model": HOSTILE, "trace_id": HOSTILE, "tokens": 1, "age_s": 1.0, "idle_s": 0.0}
+        recent = {
+            "met": None,
+            "slo_class": HOSTILE,
+            "model": HOSTILE,
+            "outcome": HOSTILE,
+            "tokens": None,
+            "ttft_s": None,
+            "idle_s": None,
+            "fluidity_index": None,
+            "trace_id": HOSTILE,
+        }
+        streams = [{**row, "runway_s": -1.0, "instance": HOSTILE, "exact_resume_reason": HOSTILE}]
+        return {"in_flight": 1, "starving": 1, "judged": 1, "streams": streams, "recent": [recent], "decisions": []}
+
+    def families(self) -> Iterable[Metric]:
+        return []
+
+    def unready(self) -> str | None:
+        return "stopping"
+
+    def drained(self, name: str) -> None:
+        self.told.append(name)
+
+
+@asynccontextmanager
+async def port(
+    *, tokens: Tokens | None = None, guarded: bool = False, alone: bool = True, names: frozenset[str] | None = None
+) -> AsyncIterator[tuple[str, Shown, Backends]]:
+    """Serve a web port of backends a and `[::1]:80`."""
+    shown = Shown()
+    backends = Backends([Backend("a", "http://a"), Backend("[::1]:80", "http://[::1]")], time.monotonic)
+    made = WebPort(shown, backends, Guard(names, tokens if guarded else None), tokens, alone=alone)
+    server = TestServer(made.application())
+    await server.start_server()
+    try:
+        yield f"http://127.0.0.1:{server.port}", shown, backends
+    finally:
+        await server.close()
+
+
+async def ask(
+    url: str, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, data: str | None = None
+) -> tuple[int, Mapping[str, str], str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url + path, headers=headers, data=data) as response,
+    ):
+        return response.status, response.headers, await response.text()
+
+
+async def post(url: str, path: str, headers: Mapping[str, str] | None = None) -> int:
+    status, _, _ = await ask(url, path, "POST", {"Content-Type": "application/json", **(headers or {})}, "{}")
+    return status
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    (tmp_path / "tokens").write_text(f"{TOKEN}\n")
+    return Tokens(tmp_path / "tokens")
+
+
+def test_nothing_on_the_page_becomes_markup() -> None:
+    async def go() -> None:
+        async with port() as (url, _, _):
+            status, headers, text = await ask(url, "/")
+            assert status == 200
+            assert HOSTILE not in text
+            assert text.count("&lt;script&gt;") == 7
+            assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            status, headers, _ = await ask(url, "/v1/streams")
+            assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+
+    asyncio.run(go())
+
+
+def test_what_the_page_links_to_is_there() -> None:
+    async def go() -> None:
+        async with port() as (url, _, _):
+            _, _, text = await ask(url, "/")
+            linked = [part.partition(">")[0] for part in text.split("<a href=")[1:]]
+            assert linked == ["/metrics", "/v1/streams", "/v1/backends"]
+            for path in linked:
+                assert (await ask(url, path))[0] == 200
+            assert (await ask(url, "/v1/nothing"))[0] == 404
+            assert (await ask(url, "/v1/streams", "DELETE"))[0] == 405
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/healthz", "/v1/nothing"])
+def test_every_answer_keeps_a_browser_from_guessing(path: str, tokens: Tokens) -> None:
+    async def go() -> None:
+        for guarded in (False, True):
+            async with port(tokens=tokens, guarded=guarded) as (url, _, _):
+                _, headers, _ = await ask(url, path)
+                assert headers["X-Content-Type-Options"] == "nosniff"
+
+    asyncio.run(go())
+
+
+def test_drain_and_undrain() -> None:
+    async def go() -> None:
+        async with port() as (url, shown, backends):
+            assert await post(url, "/v1/backends/%5B::1%5D:80/drain") == 200
+            assert [one.draining for one in backends] == [False, True]
+            assert shown.told == ["[::1]:80"]
+            assert await post(url, "/v1/backends/[::1]:80/undrain") == 200
+            assert [one.draining for one in backends] == [False, False]
+            assert await post(url, "/v1/backends/nowhere/drain") == 404
+            assert await post(url, "/v1/backends/a/stop") == 404
+            assert (await ask(url, "/v1/backends/a/drain"))[0] == 405
+            assert shown.told == ["[::1]:80"]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://HOST"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "http://HOST.evil.example"}, 403),
+        ({"Content-Type": "text/plain"}, 403),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 403),
+        ({"Host": "evil.example"}, 403),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(headers: dict[str, str], status: int) -> None:
+    async def go() -> None:
+        async with port(names=frozenset()) as (url, _, backends):
+            own = url.removeprefix("http://")
+            found = await post(url, "/v1/backends/a/drain", {k: v.replace("HOST", own) for k, v in headers.items()})
+            assert found == status
+            assert backends.get("a").draining is (status == 200)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_another_name_is_not_answered(path: str) -> None:
+    async def go() -> None:
+        async with port(names=frozenset({"relay.example"})) as (url, _, _):
+            assert (await ask(url, path, headers={"Host": "evil.example"}))[0] == 403
+            assert (await ask(url, path, headers={"Host": "relay.example"}))[0] == 200
+            assert (await ask(url, "/healthz", headers={"Host": "evil.example"}))[0] == 200
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("guarded", [True, False], ids=["web: token", "web: open"])
+def test_who_changes_something_brings_a_token_where_there_are_tokens(
+    tokens: Tokens, guarded: bool, alone: bool
+) -> None:
+    async def go() -> None:
+        async with port(tokens=tokens, guarded=guarded, alone=alone) as (url, _, backends):
+            assert await post(url, "/v1/backends/a/drain") == 401
+            assert await post(url, "/v1/backends/a/drain", {"Authorization": f"Bearer {TOKEN}x"}) == 401
+            assert not backends.get("a").draining
+            for path in PATHS:
+                assert (await ask(url, path))[0] == (401 if guarded else 200)
+                assert (await ask(url, path, headers=BEARER))[0] == 200
+            assert (await ask(url, "/healthz"))[0] == 200
+            assert (await ask(url, "/readyz"))[0] == 503
+            assert await post(url, "/v1/backends/a/drain", BEARER) == 200
+            assert backends.get("a").draining
+
+    asyncio.run(go())
+
+
+def test_without_tokens_only_this_machine_changes_something() -> None:
+    async def go() -> None:
+        async with port(alone=False) as (url, _, backends):
+            assert await post(url, "/v1/backends/a/drain") == 403
+            assert not backends.get("a").draining
+            assert (await ask(url, "/v1/backends"))[0] == 200
+
+    asyncio.run(go())
+
+
+async def stalled(running: Rig) -> tuple[asyncio.Task[Any], Fault]:
+    """Begin a stream that stalls behind some tokens."""
+    stalls = Fault("stall", after=5)
+    running.fail_first(stalls)
+    reading = asyncio.create_task(running.read(CHAT))
+    await asyncio.wait_for(stalls.reached.wait(), 15)
+    return reading, stalls
+
+
+def test_streams_and_backends_show_what_the_contract_says(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), FakeEngine()) as running:
+            reading, stalls = await stalled(running)
+            shown = await running.get("/v1/streams")
+            (row,) = shown["streams"]
+            name = "a" if running.engines[0].streams else "b"
+            assert (row["instance"], row["tokens"], row["migrations"]) == (name, 4, 0)
+            assert (row["exact_resume"], row["exact_resume_reason"]) == (True, None)
+            assert isinstance(row["runway_s"], float)
+            other = "b" if name == "a" else "a"
+            async with running.session.post(f"{running.web}/v1/backends/{other}/drain", json={}) as response:
+                assert (await response.json())["backends"][0]["draining"] is True
+            (row,) = (await running.get("/v1/streams"))["streams"]
+            assert row["exact_resume"] is False
+            assert row["exact_resume_reason"] == "no other healthy backend serves the model at the same length"
+            backends = (await running.get("/v1/backends"))["backends"]
+            assert [one["name"] for one in backends] == ["a", "b"]
+            shape = {
+                *("name", "kind", "group", "healthy", "ejected", "draining", "open", "streams", "tokens", "models"),
+            }
+            assert all(set(one) == shape for one in backends)
+            assert {one["name"]: (one["streams"], one["open"]) for one in backends} == {
+                name: (1, True),
+                other: (0, False),
+            }
+            page = (await ask(running.web, "/"))[2]
+            everything = f"{shown}{backends}{page}"
+            assert "secret prompt" not in everything
+            stalls.released.set()
+            assert (await reading).done
+
+    asyncio.run(go())
+
+
+def test_the_metrics_have_the_names_of_the_contract(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), FakeEngine()) as running:
+            fault = Fault("reset", after=5)
+            running.fail_first(fault)
+            assert (await running.read(CHAT)).done  # resumed
+            served = "b" if any(one.fault is fault for one in running.engines[0].streams) else "a"
+            async with running.session.get(running.url + "/v1/models") as response:
+                assert response.status == 200
+            reading, stalls = await stalled(running)
+            found = await running.metrics()
+            moved = f'from="{other(served)}",outcome="done",to="{served}"'
+            assert found[f"otel_llm_relay_migrations_total{{{moved}}}"] == 1
+            assert found['otel_llm_relay_failovers_total{reason="broken"}'] == 1
+            assert found["otel_llm_relay_migration_gap_seconds_count"] == 1
+            assert found["otel_llm_relay_added_seconds_count"] >= 3
+            assert found[f'otel_llm_relay_requests_total{{code="200",instance="{served}"}}'] >= 1
+            assert sum(v for k, v in found.items() if k.startswith("otel_llm_relay_requests_total{")) == 2
+            assert sum(v for k, v in found.items() if k.startswith("otel_llm_relay_streams_in_flight{")) == 1
+            stalls.released.set()
+            await reading
+
+    asyncio.run(go())
+
+
+def other(name: str) -> str:
+    return "b" if name == "a" else "a"
