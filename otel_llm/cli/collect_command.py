@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 # gRPC reads it when it is imported. It writes a line on every malformed request: anybody could fill the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -18,7 +17,7 @@ from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
-from otel_llm.cli.service_options import decisions_option, rules_option, slo_option, verdicts_option
+from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
@@ -33,17 +32,12 @@ from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address
 from otel_llm.shared.web.open_files import allow_open_files
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 HARD_STOP_S: Final = 2.0
 """Beyond the time for draining: for what should take no time, writing the last lines."""
 LAST_LINES_S: Final = 1.0
 """How long whoever reads the terminal has for the lines that are still to be written."""
 
 
-_WRITTEN: Final = frozenset({"log", "dead_letter"})
-"""Of the files that the settings name, those that the collector writes."""
 SHORTEST_WINDOW_NS: Final = 10_000_000
 """A hundred closings a second; with much shorter windows closing them would take all the time."""
 
@@ -52,20 +46,6 @@ def default_journal() -> Path:
     """Return the journal's folder in the user's state directory."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "otel-llm" / "journal"
-
-
-def _named(settings: object, *, written: bool) -> Iterator[Path]:
-    """Yield the files that settings name: those that the collector writes, or those that it reads."""
-    if isinstance(settings, tuple):
-        for one in settings:
-            yield from _named(one, written=written)
-    elif is_dataclass(settings):
-        for field in fields(settings):
-            value = getattr(settings, field.name)
-            if not isinstance(value, Path):
-                yield from _named(value, written=written)
-            elif (field.name in _WRITTEN) is written:
-                yield value
 
 
 @click.command()
@@ -138,8 +118,8 @@ def collect(  # one parameter an option
     outputs = [path for path in (decisions, windows_path) if path is not None]
     try:
         settings = load_settings(config_path)
-        files = [slo_path, config_path, folder / RESUME_FILE, *_named(settings, written=False)]
-        outputs += _named(settings, written=True)
+        files = [slo_path, config_path, folder / RESUME_FILE, *named_files(settings, written=False)]
+        outputs += named_files(settings, written=True)
         refuse_clashes(outputs, Inputs(rules=rule_paths, journals=[folder], files=files))
         opened = allow_open_files(settings.limits.connections)
         classes = load_slo(slo_path)

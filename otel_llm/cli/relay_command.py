@@ -14,10 +14,11 @@ import click
 from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
-from otel_llm.cli.service_options import decisions_option, rules_option, slo_option, verdicts_option
+from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import exit_now
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings.file import load_settings
+from otel_llm.rules.lint import never_true
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.errors import StartError
@@ -80,12 +81,15 @@ def relay(
     lines = BackgroundWriter(click.echo)
     try:
         settings = load_settings(config_path, backends)
-        files = [path for path in (slo_path, config_path) if path is not None]
-        refuse_clashes([path for path in (decisions,) if path is not None], Inputs(rules=rule_paths, files=files))
-        opened = allow_open_files(2 * settings.limits.connections)
+        outputs = [*([] if decisions is None else [decisions]), *named_files(settings, written=True)]
+        files = [slo_path, config_path, *named_files(settings, written=False)]
+        refuse_clashes(outputs, Inputs(rules=rule_paths, files=files))
+        opened = allow_open_files(settings.limits.connections)
+        classes = load_slo(slo_path)
+        rules, rule_files = load_enforced(rule_paths, settings, RELAY_DOES)
         service = Service(
-            classes=load_slo(slo_path),
-            rules=load_enforced(rule_paths, settings, RELAY_DOES)[0],
+            classes=classes,
+            rules=rules,
             settings=settings,
             decisions_path=decisions,
             folder=_folder(),
@@ -94,12 +98,13 @@ def relay(
             console=Console(echo=lines, verdicts=verdicts),
             load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings, RELAY_DOES)[0]),
         )
+        dead = never_true(rule_files, frozenset(classes.names))
         service.prepare()
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
     click.echo(service.listening())
     click.echo(service.judging())
-    for warning in [*service.warnings(), *([] if opened is None else [opened])]:
+    for warning in [*service.warnings(), *([] if opened is None else [opened]), *map(str, dead)]:
         click.echo(f"warning: {warning}", err=True)
     lines.start()
     asyncio.run(_run(service))

@@ -1,11 +1,18 @@
-"""Options that `otel-llm collect` and `otel-llm relay` have in common."""
+"""Options that `otel-llm collect` and `otel-llm relay` have in common, and the files that their settings name."""
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WRITTEN: Final = frozenset({"log", "dead_letter"})
+"""Of the files that the settings name, those that a service writes."""
 
 slo_option: Final = click.option(
     "--slo", "slo_path", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]"
@@ -26,3 +33,17 @@ verdicts_option: Final = click.option(
     show_default=True,
     help="Which requests get a line here; docs/glossary.md explains its words.",
 )
+
+
+def named_files(settings: object, *, written: bool) -> Iterator[Path]:
+    """Yield the files that settings name: those that a service writes, or those that it reads."""
+    if isinstance(settings, tuple):
+        for one in settings:
+            yield from named_files(one, written=written)
+    elif is_dataclass(settings):
+        for field in fields(settings):
+            value = getattr(settings, field.name)
+            if not isinstance(value, Path):
+                yield from named_files(value, written=written)
+            elif (field.name in _WRITTEN) is written:
+                yield value
