@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S: Final = 1
 NO_BACKEND: Final = "unavailable"
+CLIENT_LEFT: Final = 499
+"""What proxies count a request as whose client has left before it was answered."""
 
 
 def error_response(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.answers import NO_BACKEND, pass_response, unserved
+from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unserved
 from otel_llm.relay.opening import TRY_ELSEWHERE
 from otel_llm.relay.seam.request import CHARACTERS_PER_TOKEN
 from otel_llm.relay.upstream import UpstreamError
@@ -12,6 +12,7 @@ from otel_llm.relay.upstream import UpstreamError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    import aiohttp
     from aiohttp import web
     from multidict import CIMultiDict
 
@@ -39,39 +40,46 @@ class Passing:
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
         size = (request.content_length or 0) if body is None else len(body)
         tokens = size // CHARACTERS_PER_TOKEN
-        while len(tried) <= pool.settings.failover.connect_retries:
-            backend = pool.backends.choose(pool.settings.placement, tried)
-            if backend is None:
-                break
-            tried.add(backend.name)
-            pool.backends.begin(backend, tokens)
-            try:
-                return await self._pass(request, headers, body, backend)
-            except UpstreamError as problem:
-                reason = problem.reason
-                pool.metrics.failed_over(reason)
-                pool.backends.failed(backend)
-                if reason != "refused" and request.method not in SAFE:
+        instance, code = "", CLIENT_LEFT
+        try:
+            while len(tried) <= pool.settings.failover.connect_retries:
+                backend = pool.backends.choose(pool.settings.placement, tried)
+                if backend is None:
                     break
-            finally:
-                pool.backends.end(backend, tokens)
-        answer = unserved(reason)
-        pool.metrics.request("", answer.status)
-        return answer
+                tried.add(backend.name)
+                pool.backends.begin(backend, tokens)
+                try:
+                    response = await self._open(request, headers, body, backend)
+                    instance, code = backend.name, response.status
+                    return await self._pass(request, response)
+                except UpstreamError as problem:
+                    reason = problem.reason
+                    pool.metrics.failed_over(reason)
+                    pool.backends.failed(backend)
+                    if reason != "refused" and request.method not in SAFE:
+                        break
+                finally:
+                    pool.backends.end(backend, tokens)
+            answer = unserved(reason)
+            code = answer.status
+            return answer
+        finally:
+            pool.metrics.request(instance, code)
 
-    async def _pass(
+    async def _open(
         self, request: web.BaseRequest, headers: CIMultiDict[str], body: bytes | None, backend: Backend
-    ) -> web.StreamResponse:
+    ) -> aiohttp.ClientResponse:
         data = body if body is not None else _chunks(request) if request.body_exists else None
         response = await self._pool.upstream.open(backend, request.method, request.raw_path, headers, data)
+        if response.status not in TRY_ELSEWHERE:
+            self._pool.backends.worked(backend)
+        return response
+
+    async def _pass(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
         try:
-            if response.status not in TRY_ELSEWHERE:
-                self._pool.backends.worked(backend)
-            answer = await pass_response(request, response)
+            return await pass_response(request, response)
         finally:
             response.close()
-        self._pool.metrics.request(backend.name, answer.status)
-        return answer
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncIterator[bytes]:

@@ -79,11 +79,15 @@ class Connection(web.RequestHandler):
             raise ConnectionError(message)
         response = error_response(status, message, "invalid_request_error" if status < 500 else "internal_error")
         response.force_close()
-        return response
+        return self._server.refuse(response) if status < 500 else response
 
 
 class ClientServer(web.Server):
-    """Serve clients. `owned` gets each request that it may own with its body, and says whether it does."""
+    """Serve clients. `owned` gets each request that it may own with its body, and says whether it does.
+
+    `counted` gets the backend ("": none) and the status of requests that are refused here; of others, whoever serves
+    them counts.
+    """
 
     def __init__(
         self,
@@ -91,6 +95,7 @@ class ClientServer(web.Server):
         passing: Passing,
         owned: Callable[[web.BaseRequest, bytes], Awaitable[web.StreamResponse | None]],
         tokens: Tokens | None,
+        counted: Callable[[str, int], None],
     ) -> None:
         super().__init__(self._serve, handler_cancellation=True)
         self.limits = limits
@@ -99,6 +104,7 @@ class ClientServer(web.Server):
         self._passing = passing
         self._owned = owned
         self._tokens = tokens
+        self._counted = counted
         self._listeners: list[asyncio.Server] = []
 
     def __call__(self) -> Connection:
@@ -130,14 +136,14 @@ class ClientServer(web.Server):
             except UnauthenticatedError as problem:
                 response = error_response(401, str(problem), "invalid_request_error", "invalid_api_key")
                 response.headers["WWW-Authenticate"] = "Bearer"
-                return response
+                return self.refuse(response)
             without = ("authorization",)  # it was for us
         if "Upgrade" in headers or request.method == "CONNECT":
-            return error_response(501, "no protocol but HTTP is passed on", "invalid_request_error")
+            return self.refuse(error_response(501, "no protocol but HTTP is passed on", "invalid_request_error"))
         if (request.content_length or 0) > self.limits.body_bytes:
             return self._too_large()
         if self.serving >= self.limits.streams:
-            return error_response(429, "too many streams: try again", "rate_limit_error", retry=True)
+            return self.refuse(error_response(429, "too many streams: try again", "rate_limit_error", retry=True))
         self.serving += 1
         try:
             if headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
@@ -175,6 +181,11 @@ class ClientServer(web.Server):
         message = f"the body is larger than {self.limits.body_bytes} bytes"
         response = error_response(413, message, "invalid_request_error", "too_large")
         response.force_close()
+        return self.refuse(response)
+
+    def refuse(self, response: web.Response) -> web.Response:
+        """Count an answer that no backend gave."""
+        self._counted("", response.status)
         return response
 
     # Start and stop.

@@ -162,7 +162,7 @@ class Service:
         owned = self._owned = Owned(pool, recorder, without)
         backends.changed = owned.refresh
         probes = Probes(pool)
-        server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens)
+        server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens, pool.metrics.request)
         page = web.AppRunner(self._web_port(pool).application(), access_log=None, handle_signals=False)
         await page.setup()
         try:

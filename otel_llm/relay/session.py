@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from otel_llm.relay.answers import pass_response, reader_headers, unserved
+from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers, unserved
 from otel_llm.relay.opening import break_of
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.upstream import UpstreamError
@@ -71,8 +71,6 @@ class Ending:
 WHOLE: Final = Ending("whole")
 TAKEN: Final = Ending("taken")
 CUT: Final = Ending("cut")
-CLIENT_LEFT: Final = 499
-"""What proxies count a request as whose client has left before it was answered."""
 UNREAD_S: Final = 0.005
 """How often a destination that has won looks whether the source's bytes have been read meanwhile."""
 
