@@ -174,6 +174,7 @@ def test_a_backend_with_a_key_never_gets_the_clients(
     """Whatever way a request takes: owned, passed on, sent again, resumed, probed."""
     caplog.set_level(logging.DEBUG)
     (tmp_path / "key").write_text(f"{KEY}\n")
+    (tmp_path / "key").chmod(0o644)
     (tmp_path / "tokens").write_text(f"{THEIRS}\n")
 
     async def go() -> None:
@@ -181,6 +182,7 @@ def test_a_backend_with_a_key_never_gets_the_clients(
             keys = f"z: {{url: '{keyed.url}', api_key_file: key}}, y: {{url: '{plain.url}'}}"
             settings = f"backends: {{{keys}}}\neject: 1ms\n" + (AUTH % "" if auth else "")
             async with rig(tmp_path, settings=settings) as running:
+                assert any(f"chmod o-r {tmp_path / 'key'}" in line for line in running.service.warnings())
                 path, bearer = running.url + "/v1/chat/completions", {"Authorization": f"Bearer {THEIRS}"}
 
                 async def ask(stream: bool, *faults: Fault) -> None:

@@ -1,0 +1,52 @@
+"""What a drain does to the streams that run: they stay, or are moved where the settings say so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.rig import rig
+
+CHAT: dict[str, Any] = {
+    "model": "fake",
+    "temperature": 0,
+    "max_tokens": 20,
+    "ignore_eos": True,
+    "messages": [{"role": "user", "content": "tell me"}],
+}
+
+
+@pytest.mark.parametrize("body", [CHAT, {**CHAT, "min_tokens": 3}], ids=["eligible", "not"])
+@pytest.mark.parametrize("after", [0, 9], ids=["before the first token", "behind it"])
+@pytest.mark.parametrize("migrate", [True, False])
+def test_a_drain(tmp_path: Path, migrate: bool, after: int, body: dict[str, Any]) -> None:
+    moves = migrate and (not after or body is CHAT)
+
+    async def go() -> None:
+        settings = "drain: {migrate: true}\n" if migrate else ""
+        async with rig(tmp_path, FakeEngine(), FakeEngine(), settings=settings) as running:
+            undisturbed = await running.direct(body)
+            stalls = Fault("stall", after=after)
+            running.fail_first(stalls)
+            reading = asyncio.create_task(running.read(body))
+            await asyncio.wait_for(stalls.reached.wait(), 15)
+            source = "a" if any(one.fault is stalls for one in running.engines[0].streams) else "b"
+            async with asyncio.timeout(15):
+                while not (await running.get("/v1/streams"))["streams"]:
+                    await asyncio.sleep(0.005)
+            async with running.session.post(f"{running.web}/v1/backends/{source}/drain", json={}) as response:
+                assert response.status == 200
+            if not moves:
+                stalls.released.set()
+            reply = await reading
+            assert reply.errors == []
+            assert reply.content() == undisturbed.content()
+            assert reply.done
+        (request,) = running.recorded.requests()
+        found = [dict(event.attributes or {}) for event in request.events if event.name == "otel_llm.migrated"]
+        assert [(event["from"], event["reason"]) for event in found] == ([(source, "drain")] if moves else [])
+
+    asyncio.run(go())
