@@ -12,6 +12,7 @@ from aiohttp import web
 from support.ports import free_ports
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import Rig, rig
+from support.relay.silent import silent
 
 from otel_llm.relay.health import models_of
 
@@ -106,10 +107,8 @@ def test_any_success_of_the_health_path_will_do(tmp_path: Path, status: int, hea
 
 def test_a_health_path_that_never_answers_fails_in_its_time(tmp_path: Path) -> None:
     async def go() -> None:
-        silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-        async with silent:
-            port = silent.sockets[0].getsockname()[1]
-            backend = f"backends: {{z: {{url: 'http://127.0.0.1:{port}'}}}}\nhealth: {{timeout: 20ms}}\n"
+        async with silent() as url:
+            backend = f"backends: {{z: {{url: '{url}'}}}}\nhealth: {{timeout: 20ms}}\n"
             async with rig(tmp_path, settings=backend) as running:
                 assert (await row(running, "z"))["healthy"] is False
 

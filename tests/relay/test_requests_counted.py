@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ import aiohttp
 import pytest
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import Rig, rig
+from support.relay.silent import closed, silent
 
 CHAT: dict[str, Any] = {"model": "fake", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
 TOKEN = "a-token-of-this-test"
@@ -36,7 +38,7 @@ async def raw(running: Rig, data: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.url).port)
     writer.write(data)
     await asyncio.wait_for(reader.read(), 15)
-    writer.close()
+    await closed(writer)
 
 
 def labels(code: int, instance: str = "") -> str:
@@ -89,10 +91,10 @@ def test_too_many_streams(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_before_it_is_answered(tmp_path: Path, stream: bool) -> None:
     async def go() -> None:
-        silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-        port = silent.sockets[0].getsockname()[1]
-        backend = f"backends: {{z: {{url: 'http://127.0.0.1:{port}', kind: openai}}}}\n"
-        async with silent, rig(tmp_path, settings=backend) as running:
+        async with AsyncExitStack() as stack:
+            url = await stack.enter_async_context(silent())
+            settings = f"backends: {{z: {{url: '{url}', kind: openai}}}}\n"
+            running = await stack.enter_async_context(rig(tmp_path, settings=settings))
             with pytest.raises(aiohttp.ServerTimeoutError):
                 await running.session.post(
                     running.url + "/v1/chat/completions",

@@ -17,6 +17,7 @@ from support.doors_tls import Pair, authority, signed
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.readers import read
 from support.relay.rig import Rig, rig
+from support.relay.silent import closed
 
 CHAT: dict[str, Any] = {
     "model": "fake",
@@ -84,7 +85,7 @@ async def in_plain_text(running: Rig) -> bytes:
     except ConnectionResetError:
         return b""
     finally:
-        writer.close()
+        await closed(writer)
 
 
 def test_certificates_that_are_read_anew_hold_on_both_ports(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_a_backend_with_a_key_never_gets_the_clients(
                 reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.url).port)
                 writer.write(bad)
                 answer = await asyncio.wait_for(reader.read(), 10)
-                writer.close()
+                await closed(writer)
                 assert answer.split()[1] == b"400"
                 assert THEIRS.encode() not in answer
                 shown = f"{await running.get('/v1/streams')}" if not auth else ""
