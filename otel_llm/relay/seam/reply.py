@@ -48,6 +48,7 @@ class Reply:
         self._running_usage = request.continuous_usage
         self._bare = False
         self._swallowed = False
+        self._new_leg = False  # the client has no line yet of the leg that serves behind another
         self._written = (b"", b"")  # the last two parts
 
     @property
@@ -88,9 +89,8 @@ class Reply:
         The pieces of one leg are taken in order. The first taken piece of another leg makes that the serving one: what
         it brings goes on behind its carried ids, or, with none carried, begins the reply again.
         """
-        start = b""
         if leg is not self._leg:
-            start = self._switch(leg)
+            self._switch(leg)
         chunk = piece.chunk
         if piece.trouble is not None:
             self.cannot_resume(piece.trouble)
@@ -104,8 +104,9 @@ class Reply:
         if not written:
             return b""
         written += piece.gap
-        if start:
-            written = start + written
+        if self._new_leg:
+            written = self.separator() + written
+            self._new_leg = False
         self._written = (self._written[1], written)
         return written
 
@@ -114,25 +115,26 @@ class Reply:
         last = b"".join(self._written)[-4:]
         if not last or last.endswith(_EVENT_ENDS):
             return b""
-        return b"\n" if last.endswith((b"\n", b"\r")) else b"\n\n"
+        # A CR may be the first half of a CRLF: an LF alone would only be the other half.
+        return b"\n" if last.endswith(b"\n") else b"\n\n"
 
     def error_event(self, message: str, kind: str, code: str | int | None) -> bytes:
         """Return the event that ends a stream which cannot go on, to be written as it is."""
         error = {"error": {"message": message, "type": kind, "code": code}}
         return self.separator() + b"data: " + edit.dumps(error).encode() + b"\n\n"
 
-    def _switch(self, leg: Leg) -> bytes:
+    def _switch(self, leg: Leg) -> None:
         first = self._leg is None
         self._leg = leg
         if first:
-            return b""
+            return
         base = leg.carried or 0
         del self._ids[base:]
         self._whole, self._tail = base, ""
         if leg.carried is None:
             self.prompt_ids = None
         self._swallowed = False
-        return self.separator()
+        self._new_leg = True
 
     def _line(self, leg: Leg, piece: Piece) -> bytes:
         """Return what is written for a line without a chunk."""
