@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.seam import edit
 from otel_llm.relay.seam.shape import Shape, usage_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from otel_llm.relay.seam.chunk import Chunk
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
@@ -22,7 +24,7 @@ class Reply:
 
     `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of
     it (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the finish
-    reason that the client has. `done`: it has `[DONE]`.
+    reason that the client has, once every choice has one. `done`: it has `[DONE]`.
     """
 
     def __init__(self, request: OwnedRequest, reason: str | None = None) -> None:
@@ -44,7 +46,7 @@ class Reply:
         self._leg: Leg | None = None
         self._head_leg: Leg | None = None
         self._shape: Shape | None = None
-        self._role_sent = False
+        self._roles: set[int] = set()  # the choices whose role the client has
         self._running_usage = request.continuous_usage
         self._bare = False
         self._swallowed = False
@@ -100,6 +102,8 @@ class Reply:
             counted, finished = self.counted(0), self.finish is not None
             self._learn(leg, piece, chunk)
             written = self._chunk(leg, piece, chunk, counted, finished)
+        if self.finish is None:
+            self.finish = piece.ends
         self._swallowed = not written
         if not written:
             return b""
@@ -150,7 +154,7 @@ class Reply:
     def _learn(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
         value = chunk.value
         if self.head is None and not chunk.error and chunk.choices:
-            self.head = {key: value[key] for key in _HEAD if value.get(key) is not None}
+            self._learn_head(value)
             self._head_leg = leg
         fingerprint = value.get("system_fingerprint")
         if fingerprint is not None and self.system_fingerprint is None and type(fingerprint) is str:
@@ -171,8 +175,12 @@ class Reply:
             self.begun = True
         if self.reason is None:
             self._follow(leg, chunk)
-        if self.finish is None:
-            self.finish = piece.finish
+
+    def _learn_head(self, value: Mapping[str, Any]) -> None:
+        stated = {key: value[key] for key in _HEAD if value.get(key) is not None}
+        self.head = {key: known for key, known in stated.items() if type(known) in (str, int)}
+        if len(self.head) < len(stated):
+            self.cannot_resume("an id, object, created or model of a wrong type")
 
     def _follow(self, leg: Leg, chunk: Chunk) -> None:
         """Keep what a resumption needs, or the reason why there will be none."""
@@ -206,15 +214,16 @@ class Reply:
         again = leg is not self._head_leg and self.head is not None
         if again and self._came_before(piece, chunk, counted):
             return b""
-        if leg.strips:
-            if edit.exists_for_ids(chunk):
-                self._bare = True
+        if edit.exists_for_ids(chunk):
+            self._bare = True
+            if leg.strips:
                 return b""
+        if leg.strips:
             line = edit.without_ids(line, chunk)
+        roles = {choice.index for choice in chunk.choices if choice.role}
         if again:
-            line = edit.with_head(line, self._known_head(), without_role=self._role_sent)
-        if not self._role_sent:
-            self._role_sent = any(choice.role for choice in chunk.choices)
+            line = edit.with_head(line, self._known_head(), without_role=roles <= self._roles)
+        self._roles |= roles
         return line
 
     def _came_before(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
@@ -223,7 +232,7 @@ class Reply:
             return False
         if piece.ids:
             return piece.at + len(piece.ids) <= counted
-        return self._role_sent and all(choice.role for choice in chunk.choices)
+        return all(choice.role and choice.index in self._roles for choice in chunk.choices)
 
     def _reshaped(self, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
         """Return what is written for a chunk of `/v1/completions` that continues the reply."""
@@ -241,10 +250,9 @@ class Reply:
             return _data(shape.usage(usage, fingerprint), piece)
         choice = chunk.choices[0]
         new = piece.ids[max(0, counted - piece.at) :]
-        if choice.finish is None and not choice.text:
-            if not new or (self._bare and not self.request.asked_ids):
-                return b""
-        elif finished:
+        if finished:
+            return b""
+        if choice.finish is None and not choice.text and (not new or (self._bare and not self.request.asked_ids)):
             return b""
         text = shape.chunk(
             choice,
