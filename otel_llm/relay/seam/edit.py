@@ -19,6 +19,8 @@ _IDS: Final = re.compile(rb', ?"(?:prompt_)?token_ids": ?\[[0-9, ]*\]')
 """A member with ids behind another member. Inside a string a quotation mark has a backslash before it, and behind the
 end of a string no letter follows: so what matches is a key and its value wherever it stands."""
 _NAME: Final = b'token_ids"'
+_ESCAPE: Final = b"\\u00"
+"""What an escape of an ASCII character begins with."""
 
 
 def without_ids(line: bytes, chunk: Chunk) -> bytes:
@@ -32,9 +34,10 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
             if key in holder:
                 named += 1
                 lists += holder[key] is not None
-    if not lists:
-        return line
-    if line.count(_NAME) == named:
+    # The bytes do not show all keys where one stands twice or is escaped.
+    if line.count(_NAME) == named and _ESCAPE not in line:
+        if not lists:
+            return line
         edited, found = _IDS.subn(b"", line)
         if found == lists:
             return edited
