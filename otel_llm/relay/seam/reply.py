@@ -146,7 +146,7 @@ class Reply:
         if self._swallowed and not line.strip(b"\r\n"):
             return b""
         if piece.done:
-            if self.done and leg is not self._head_leg:
+            if self.done and self._head_leg not in (None, leg):
                 return b""
             self.done = True
         return line
