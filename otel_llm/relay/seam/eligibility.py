@@ -101,7 +101,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "suffix": Key("neutral", COMPLETIONS, neutral=("",)),
     "echo": Key("neutral", neutral=(False,)),
     # What the relay cannot shape alike.
-    "logprobs": Key("neutral", neutral=(False,)),
+    "logprobs": Key("neutral", CHAT, neutral=(False,)),  # of a completion it is a number, and false is 0: not none
     "top_logprobs": Key("neutral", CHAT, neutral=(0,)),
     "prompt_logprobs": _NEVER,
     "logprob_token_ids": Key("neutral", neutral=([],)),
