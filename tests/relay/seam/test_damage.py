@@ -58,7 +58,7 @@ def written(reply: Reply, leg: Leg, data: bytes, splits: list[int]) -> bytes:
     return out
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     data=st.sampled_from(STREAMS), damage=DAMAGE, splits=st.lists(st.integers(0, 5000), max_size=6), ids=st.booleans()
 )
@@ -77,7 +77,7 @@ def test_a_damaged_stream_passes_as_it_came(
     assert all(line in found for line in data.splitlines() if line and b"ids" not in line)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     first=st.sampled_from(STREAMS),
     cut=st.integers(0, 3000),
@@ -124,7 +124,7 @@ def deep(depth: int) -> Iterator[bytes]:
 def test_values_near_the_depth_that_is_read(carried: int | None) -> None:
     """Send values of every depth about the limit of the parser."""
     limit = sys.getrecursionlimit()
-    for depth in range(limit - 80, limit):
+    for depth in range(limit - 50, limit):
         for data in deep(depth):
             reply = Reply(owned(CHAT))
             start = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"a"}}],"prompt_token_ids":[1]}\n\n'
@@ -132,7 +132,7 @@ def test_values_near_the_depth_that_is_read(carried: int | None) -> None:
             assert written(reply, Leg(reply, "vllm", carried), data, [])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r", b"\r\n", b"x" * 9]), max_size=20).map(b"".join),
     splits=st.lists(st.integers(0, 100), max_size=12),

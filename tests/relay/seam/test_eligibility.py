@@ -34,6 +34,7 @@ def reason(base: Json, kind: str = "vllm", **more: Any) -> str | None:
         {"frequency_penalty": 0}, {"presence_penalty": 0.0}, {"min_tokens": 0}, {"bad_words": []},
         {"response_format": {"type": "text"}}, {"logit_bias": {"5": 1}}, {"repetition_penalty": 1.2},
         {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}, {"echo": False},
+        {"stream_options": {"include_usage": None}}, {"stream_options": {}},
         {"use_beam_search": False}, {"ignore_eos": True}, {"user": "u"}, {"structured_outputs": None},
         {"truncate_prompt_tokens": None}, {"return_token_ids": True}, {"logprobs": None}, {"unknown": None},
     ],
@@ -87,6 +88,7 @@ def test_chats_that_can_be_continued(more: Json) -> None:
         (CHAT, {"functions": []}, "'functions' is not known to carry over"),
         (CHAT, {"x" * 99: 1}, f"{'x' * 64!r} is not known to carry over"),
         (CHAT, {"stream_options": {"other": 1}}, "'stream_options.other' is not known to carry over"),
+        (CHAT, {"stream_options": {"include_usage": "false"}}, "'stream_options.include_usage' is not a boolean"),
         (CHAT, {"max_tokens": 5.0}, "'max_tokens' is not an integer"),
         (CHAT, {"max_completion_tokens": True}, "'max_completion_tokens' is not an integer"),
         (CHAT, {"n": 2}, "2 choices"), (PROMPT, {"prompt": ["a", "b"]}, "2 choices"),
@@ -262,14 +264,13 @@ def test_ids_without_text_are_generated_again() -> None:
 
 def test_ids_are_dropped_until_their_text_is_what_was_delivered() -> None:
     reply = begun(CHAT, text([5], "a"), text([6, 7, 8], "b"))
-    carry = Carry(reply)
-    assert carry.asks == [1, 2, 3, 5]
-    carry.answer("pppa")
-    assert carry.asks == [1, 2, 3, 5, 6, 7, 8]
-    carry.answer("pppab\ufffd")
-    assert carry.asks == [1, 2, 3, 5, 6, 7]
-    carry.answer("pppab")
-    assert (carry.asks, carry.count, carry.reason) == (None, 3, None)
+    for texts, asks in (
+        ((), [1, 2, 3, 5]), (("pppa",), [1, 2, 3, 5, 6, 7, 8]), (("pppa", "pppab\ufffd"), [1, 2, 3, 5, 6, 7]),
+        (("pppa", "pppab\ufffd", "pppab"), None),
+    ):  # fmt: skip
+        carry = answers(reply, *texts)
+        assert carry.asks == asks
+    assert (carry.count, carry.reason) == (3, None)
 
 
 @pytest.mark.parametrize("texts", [(None,), ("pa", None), ("pa", "x", "y", "z")])

@@ -124,11 +124,12 @@ def run(
     splits: Iterable[int] = (),
     torn: int = 0,
     ending: bytes = b"\n",
+    kind: str = "vllm",
 ) -> Resumed:
     """Serve a request by one model after the other: each but the last breaks off after its number of chunks.
 
     `splits`: where the bytes of each are cut into readings. `torn`: how many bytes of the next chunk come before the
-    break. `ending`: that of each line.
+    break. `ending`: that of each line. `kind`: of each backend.
     """
     request = owned(body)
     reply = Reply(request)
@@ -136,7 +137,7 @@ def run(
     sent = json.loads(request.body_with_ids())
     count: int | None = None
     for index, model in enumerate(models):
-        leg = Leg(reply, "vllm", count)
+        leg = Leg(reply, kind, count)
         chunks = [chunk.replace(b"\n", ending) for chunk in model.chunks(sent)]
         if index < len(models) - 1:
             chunks, rest = chunks[: lengths[index]], chunks[lengths[index] :]
