@@ -51,12 +51,11 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
 
 def exists_for_ids(chunk: Chunk) -> bool:
     """Return whether a chunk would not be there had no ids been asked for: empty deltas without a finish."""
-    if not chunk.choices:
-        return False
-    stated = chunk.value["choices"]
-    return all(c.bare and c.finish is None and c.ids for c in chunk.choices) and all(
-        choice.get("logprobs") is None for choice in stated if type(choice) is dict
-    )
+    for choice in chunk.choices:  # no generator: this runs once a token
+        if not choice.bare or choice.finish is not None or not choice.ids:
+            return False
+    stated = chunk.value["choices"] if chunk.choices else ()
+    return bool(stated) and all(choice.get("logprobs") is None for choice in stated if type(choice) is dict)
 
 
 def with_head(line: bytes, head: Mapping[str, object], without_role: bool) -> bytes:
