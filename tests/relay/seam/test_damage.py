@@ -157,6 +157,13 @@ def test_lines_are_the_body(data: bytes, splits: list[int], limit: int) -> None:
         assert not whole or len(line.removesuffix(b"\n")) <= limit
 
 
+def test_a_line_behind_one_over_the_limit_is_whole_again() -> None:
+    reader = LineReader(4)
+    parts = [line for part in (b"xxxxx", b"xx", b"x\nab\n", b"cd") for line in reader.feed(part)]
+    assert parts == [(b"xxxxx", False), (b"xx", False), (b"x\n", False), (b"ab\n", True)]
+    assert reader.end() == [(b"cd", True)]
+
+
 @pytest.mark.parametrize("body", [b"", b"x", b"[]", b"{}", b'{"prompt":5}', b"[" * 9000, b"\xff", b'{"text":null}'])
 def test_an_answer_of_detokenize_without_a_text(body: bytes) -> None:
     assert detokenized(body) is None

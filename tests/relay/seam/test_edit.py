@@ -86,6 +86,7 @@ def no_role(choice: Pairs) -> Pairs:
 @example('{"token_ids":[1],"token_ids":null}', "\n", " ")
 @example('{"token\\u005fids":[1],"x":{"a":1,"token_ids":[2]}}', "\n", " ")
 @example('{"choices":[{"token_ids":[1]}],"choices":[{"a":"token_ids","token_ids":[2]}]}', "\n", " ")
+@example('{"choices":[{"token_ids":[3],"a":1}],"prompt_token_ids":[5]}', "\n", " ")
 @example('{"choices":[{"a":1,"token_ids":[3]}],"token_ids":[4],"prompt_token_ids":[5]}', "\n", "")
 def test_nothing_but_the_ids_is_removed(text: str, ending: str, space: str) -> None:
     """Compare each key, string and number, as it is written, with those of the line before."""

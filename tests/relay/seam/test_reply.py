@@ -141,6 +141,8 @@ def test_a_chunk_that_exists_for_its_ids_is_dropped_with_its_blank_line() -> Non
         + DONE
     )
     assert reply.ids == [4, 5, 6]
+    reply = reply_to(CHAT)
+    assert taken(reply, Leg(reply, "vllm"), *(bytes([one]) for one in b"".join(parts))) == written
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,13 @@ def test_a_reply_that_is_begun_again_has_the_head_and_the_role_of_the_first() ->
     assert first.endswith(b'"system_fingerprint":"f1"}\n\n')
 
 
+def test_a_reply_that_is_begun_again_needs_its_prompt_ids_again() -> None:
+    reply = reply_to(CHAT)
+    taken(reply, Leg(reply, "vllm"), role())
+    taken(reply, Leg(reply, "vllm"), chunk([5], "a"))
+    assert reply.reason == "no prompt ids"
+
+
 def test_each_choice_of_a_reply_that_is_begun_again_gets_its_role_once() -> None:
     reply = reply_to(CHAT, n=2)
     first = taken(reply, Leg(reply, "vllm"), role(0))
@@ -311,7 +320,8 @@ def test_one_finish_one_usage_and_one_done_behind_a_seam() -> None:
     assert [event for event in events if event == b"data: [DONE]"] == [b"data: [DONE]"]
     found = [json.loads(event[6:]) for event in events[:-1]]
     assert rest == b""
-    assert [event["choices"][0]["finish_reason"] for event in found if event["choices"]] == [None, "stop"]
+    choices = [event["choices"][0] for event in found if event["choices"]]
+    assert [(choice["index"], choice["finish_reason"]) for choice in choices] == [(0, None), (0, "stop")]
     assert {tuple(event[key] for key in HEAD) for event in found} == {tuple(HEAD.values())}
     assert found[-1]["usage"].keys() == {"prompt_tokens", "completion_tokens", "total_tokens"}
     assert found[-1]["usage"]["prompt_tokens"] == 3
@@ -336,6 +346,9 @@ def test_an_empty_delta_stays_one_behind_a_seam() -> None:
     taken(reply, Leg(reply, "vllm"), role(), chunk([4], None), chunk([5], "a"))
     written = taken(reply, Leg(reply, "vllm", 2), completion([6], ""))
     assert json.loads(written[6:])["choices"][0]["delta"] == {}
+    reply = reply_to(CHAT)
+    taken(reply, Leg(reply, "vllm"), role(), chunk([4], None), chunk([5], "a"))
+    assert taken(reply, Leg(reply, "vllm", 2), completion([6], "")) == b""
 
 
 @pytest.mark.parametrize("value", [b"1e999", b"-1e999", b"[1]", b'{"a":1}', b"true"])
