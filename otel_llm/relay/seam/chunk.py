@@ -33,7 +33,7 @@ class Choice:
         self.kind: Kind | None = None
         self.role = False
         self.finish: str | None = None
-        self.stop_reason: object = None
+        self.stop_reason: str | int | None = None
         self.plain = True
         self.bare = False
 
@@ -111,8 +111,14 @@ def _choice(chunk: Chunk, stated: dict[str, Any], outer: object) -> Choice:
         _take_prompt_ids(chunk, prompt_ids)
     finish = get("finish_reason")
     if finish is not None:
-        choice.finish = finish if type(finish) is str else str(finish)[:64]
-        choice.stop_reason = get("stop_reason")
+        if type(finish) is str:
+            choice.finish = finish
+        else:
+            choice.finish = "unknown"
+            chunk.odd = "a finish reason of a wrong type"
+        stop_reason = get("stop_reason")
+        if type(stop_reason) in (str, int):
+            choice.stop_reason = stop_reason
     delta = get("delta")
     if type(delta) is dict:
         _read_delta(choice, delta)

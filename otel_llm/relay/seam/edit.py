@@ -19,6 +19,8 @@ _IDS: Final = re.compile(rb', ?"(?:prompt_)?token_ids": ?\[[0-9, ]*\]')
 """A member with ids behind another member. Inside a string a quotation mark has a backslash before it, and behind the
 end of a string no letter follows: so what matches is a key and its value wherever it stands."""
 _NAME: Final = b'token_ids"'
+_ESCAPE: Final = b"\\u00"
+"""What an escape of an ASCII character begins with."""
 
 
 def without_ids(line: bytes, chunk: Chunk) -> bytes:
@@ -32,9 +34,10 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
             if key in holder:
                 named += 1
                 lists += holder[key] is not None
-    if not lists:
-        return line
-    if line.count(_NAME) == named:
+    # The bytes do not show all keys where one stands twice or is escaped.
+    if line.count(_NAME) == named and _ESCAPE not in line:
+        if not lists:
+            return line
         edited, found = _IDS.subn(b"", line)
         if found == lists:
             return edited
@@ -48,12 +51,11 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
 
 def exists_for_ids(chunk: Chunk) -> bool:
     """Return whether a chunk would not be there had no ids been asked for: empty deltas without a finish."""
-    if not chunk.choices:
-        return False
-    stated = chunk.value["choices"]
-    return all(c.bare and c.finish is None and c.ids for c in chunk.choices) and all(
-        choice.get("logprobs") is None for choice in stated if type(choice) is dict
-    )
+    for choice in chunk.choices:  # no generator: this runs once a token
+        if not choice.bare or choice.finish is not None or not choice.ids:
+            return False
+    stated = chunk.value["choices"] if chunk.choices else ()
+    return bool(stated) and all(choice.get("logprobs") is None for choice in stated if type(choice) is dict)
 
 
 def with_head(line: bytes, head: Mapping[str, object], without_role: bool) -> bytes:

@@ -101,7 +101,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "suffix": Key("neutral", COMPLETIONS, neutral=("",)),
     "echo": Key("neutral", neutral=(False,)),
     # What the relay cannot shape alike.
-    "logprobs": Key("neutral", neutral=(False,)),
+    "logprobs": Key("neutral", CHAT, neutral=(False,)),  # of a completion it is a number, and false is 0: not none
     "top_logprobs": Key("neutral", CHAT, neutral=(0,)),
     "prompt_logprobs": _NEVER,
     "logprob_token_ids": Key("neutral", neutral=([],)),
@@ -167,9 +167,11 @@ def _key_reason(request: OwnedRequest) -> str | None:
             return f"{name!r} does not carry over"
     options = request.values.get("stream_options")
     if isinstance(options, dict):
-        for name in options:
+        for name, value in options.items():
             if name not in _STREAM_OPTIONS:
                 return f"'stream_options.{name[:64]}' is not known to carry over"
+            if value is not None and type(value) is not bool:  # engines take words for booleans
+                return f"'stream_options.{name}' is not a boolean"
     for name in ("max_completion_tokens", "max_tokens"):
         value = request.values.get(name)
         if value is not None and type(value) is not int:

@@ -27,6 +27,7 @@ class Leg:
 
     __slots__ = (
         "_expected",
+        "_finish",
         "_finished",
         "_kinds",
         "_positions",
@@ -46,6 +47,7 @@ class Leg:
         self._kinds: dict[int, Kind] = {}  # of each choice, the kind of its newest text
         self._seen: set[int] = set()
         self._finished: set[int] = set()
+        self._finish: str | None = None  # the newest
         # Ids that the client has seen and that come again.
         self._expected = reply.ids_from(carried) if carried is not None and reply.request.asked_ids else []
         # SGLang sends the text before a character that is incomplete: a chunk of one id may be torn within it.
@@ -81,6 +83,8 @@ class Leg:
             if data == chunks.DONE:
                 piece.done = True
                 piece.done_without_finish = not self._finished or bool(self._seen - self._finished)
+                if not piece.done_without_finish:  # also of a backend that sends fewer choices than were asked for
+                    piece.ends = self._finish
                 continue
             if not data:
                 continue
@@ -93,6 +97,10 @@ class Leg:
             piece.at = self._positions[0]
             for choice in chunk.choices:
                 self._read(piece, choice)
+            if piece.finish is not None:
+                self._finish = piece.finish
+                if len(self._finished) >= self._reply.request.choices and not self._seen - self._finished:
+                    piece.ends = piece.finish
         return pieces
 
     def _read(self, piece: Piece, choice: Choice) -> None:

@@ -13,9 +13,10 @@ class Piece:
 
     `ids`: token ids that it brings; `at`: the index of the first of them in the reply. `text`: text of any kind that it
     brings for the reader. `tokens`: what a recorder counts, (choice, number, kind): ids that were not counted before,
-    each once, or one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `error`: an error
-    event. `done`: `[DONE]`, and `done_without_finish` where a choice has not finished by then. `differs`: it draws ids
-    anew that the client has seen otherwise.
+    each once, or one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `ends`: the newest
+    finish reason, where every choice has one by then. `error`: an error event. `done`: `[DONE]`, and
+    `done_without_finish` where a choice has not finished by then. `differs`: it draws ids anew that the client has seen
+    otherwise.
     """
 
     __slots__ = (
@@ -25,6 +26,7 @@ class Piece:
         "differs",
         "done",
         "done_without_finish",
+        "ends",
         "error",
         "finish",
         "gap",
@@ -45,6 +47,7 @@ class Piece:
         self.tokens: list[tuple[int, int, Kind]] = []
         self.finish: str | None = None
         self.aborted = False
+        self.ends: str | None = None
         self.error = False
         self.done = False
         self.done_without_finish = False

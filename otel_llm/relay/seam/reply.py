@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.seam import edit
 from otel_llm.relay.seam.shape import Shape, usage_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from otel_llm.relay.seam.chunk import Chunk
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
@@ -22,7 +24,7 @@ class Reply:
 
     `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of
     it (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the finish
-    reason that the client has. `done`: it has `[DONE]`.
+    reason that the client has, once every choice has one. `done`: it has `[DONE]`.
     """
 
     def __init__(self, request: OwnedRequest, reason: str | None = None) -> None:
@@ -44,10 +46,11 @@ class Reply:
         self._leg: Leg | None = None
         self._head_leg: Leg | None = None
         self._shape: Shape | None = None
-        self._role_sent = False
+        self._roles: set[int] = set()  # the choices whose role the client has
         self._running_usage = request.continuous_usage
         self._bare = False
         self._swallowed = False
+        self._new_leg = False  # the client has no line yet of the leg that serves behind another
         self._written = (b"", b"")  # the last two parts
 
     @property
@@ -88,9 +91,8 @@ class Reply:
         The pieces of one leg are taken in order. The first taken piece of another leg makes that the serving one: what
         it brings goes on behind its carried ids, or, with none carried, begins the reply again.
         """
-        start = b""
         if leg is not self._leg:
-            start = self._switch(leg)
+            self._switch(leg)
         chunk = piece.chunk
         if piece.trouble is not None:
             self.cannot_resume(piece.trouble)
@@ -100,12 +102,15 @@ class Reply:
             counted, finished = self.counted(0), self.finish is not None
             self._learn(leg, piece, chunk)
             written = self._chunk(leg, piece, chunk, counted, finished)
+        if self.finish is None:
+            self.finish = piece.ends
         self._swallowed = not written
         if not written:
             return b""
         written += piece.gap
-        if start:
-            written = start + written
+        if self._new_leg:
+            written = self.separator() + written
+            self._new_leg = False
         self._written = (self._written[1], written)
         return written
 
@@ -114,25 +119,26 @@ class Reply:
         last = b"".join(self._written)[-4:]
         if not last or last.endswith(_EVENT_ENDS):
             return b""
-        return b"\n" if last.endswith((b"\n", b"\r")) else b"\n\n"
+        # A CR may be the first half of a CRLF: an LF alone would only be the other half.
+        return b"\n" if last.endswith(b"\n") else b"\n\n"
 
     def error_event(self, message: str, kind: str, code: str | int | None) -> bytes:
         """Return the event that ends a stream which cannot go on, to be written as it is."""
         error = {"error": {"message": message, "type": kind, "code": code}}
         return self.separator() + b"data: " + edit.dumps(error).encode() + b"\n\n"
 
-    def _switch(self, leg: Leg) -> bytes:
+    def _switch(self, leg: Leg) -> None:
         first = self._leg is None
         self._leg = leg
         if first:
-            return b""
+            return
         base = leg.carried or 0
         del self._ids[base:]
         self._whole, self._tail = base, ""
         if leg.carried is None:
             self.prompt_ids = None
         self._swallowed = False
-        return self.separator()
+        self._new_leg = True
 
     def _line(self, leg: Leg, piece: Piece) -> bytes:
         """Return what is written for a line without a chunk."""
@@ -140,7 +146,7 @@ class Reply:
         if self._swallowed and not line.strip(b"\r\n"):
             return b""
         if piece.done:
-            if self.done and leg is not self._head_leg:
+            if self.done and self._head_leg not in (None, leg):
                 return b""
             self.done = True
         return line
@@ -148,7 +154,7 @@ class Reply:
     def _learn(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
         value = chunk.value
         if self.head is None and not chunk.error and chunk.choices:
-            self.head = {key: value[key] for key in _HEAD if value.get(key) is not None}
+            self._learn_head(value)
             self._head_leg = leg
         fingerprint = value.get("system_fingerprint")
         if fingerprint is not None and self.system_fingerprint is None and type(fingerprint) is str:
@@ -169,8 +175,12 @@ class Reply:
             self.begun = True
         if self.reason is None:
             self._follow(leg, chunk)
-        if self.finish is None:
-            self.finish = piece.finish
+
+    def _learn_head(self, value: Mapping[str, Any]) -> None:
+        stated = {key: value[key] for key in _HEAD if value.get(key) is not None}
+        self.head = {key: known for key, known in stated.items() if type(known) in (str, int)}
+        if len(self.head) < len(stated):
+            self.cannot_resume("an id, object, created or model of a wrong type")
 
     def _follow(self, leg: Leg, chunk: Chunk) -> None:
         """Keep what a resumption needs, or the reason why there will be none."""
@@ -204,15 +214,16 @@ class Reply:
         again = leg is not self._head_leg and self.head is not None
         if again and self._came_before(piece, chunk, counted):
             return b""
-        if leg.strips:
-            if edit.exists_for_ids(chunk):
-                self._bare = True
+        if edit.exists_for_ids(chunk):
+            self._bare = True
+            if leg.strips:
                 return b""
+        if leg.strips:
             line = edit.without_ids(line, chunk)
+        roles = {choice.index for choice in chunk.choices if choice.role}
         if again:
-            line = edit.with_head(line, self._known_head(), without_role=self._role_sent)
-        if not self._role_sent:
-            self._role_sent = any(choice.role for choice in chunk.choices)
+            line = edit.with_head(line, self._known_head(), without_role=roles <= self._roles)
+        self._roles |= roles
         return line
 
     def _came_before(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
@@ -221,7 +232,7 @@ class Reply:
             return False
         if piece.ids:
             return piece.at + len(piece.ids) <= counted
-        return self._role_sent and all(choice.role for choice in chunk.choices)
+        return all(choice.role and choice.index in self._roles for choice in chunk.choices)
 
     def _reshaped(self, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
         """Return what is written for a chunk of `/v1/completions` that continues the reply."""
@@ -239,10 +250,9 @@ class Reply:
             return _data(shape.usage(usage, fingerprint), piece)
         choice = chunk.choices[0]
         new = piece.ids[max(0, counted - piece.at) :]
-        if choice.finish is None and not choice.text:
-            if not new or (self._bare and not self.request.asked_ids):
-                return b""
-        elif finished:
+        if finished:
+            return b""
+        if choice.finish is None and not choice.text and (not new or (self._bare and not self.request.asked_ids)):
             return b""
         text = shape.chunk(
             choice,

@@ -137,7 +137,8 @@ def _is_ids(prompt: object) -> TypeGuard[list[int]]:
 def _is_multimodal(messages: object) -> bool:
     contents = (m.get("content") for m in messages if isinstance(m, dict)) if isinstance(messages, list) else ()
     parts = (part for content in contents if isinstance(content, list) for part in content)
-    return any(isinstance(part, dict) and part.get("type", "text") not in _TEXT_PARTS for part in parts)
+    # vLLM looks for the keys of pictures and sounds in a part without a type, and in one with a uuid.
+    return any(isinstance(part, dict) and (part.get("type") not in _TEXT_PARTS or "uuid" in part) for part in parts)
 
 
 def _max_tokens(endpoint: Endpoint, values: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -77,6 +78,7 @@ class Detokenizer:
         return text
 
 
+@cache
 def _continues(held: bytes) -> list[int]:
     """Return the tokens that go on with a character of which the bytes `held` have come."""
     wanted = []

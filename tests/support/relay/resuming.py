@@ -10,7 +10,7 @@ from typing import Any
 
 from support.relay.fake_model import FakeModel, Json, detokenize
 
-from otel_llm.relay.seam.leg import Leg
+from otel_llm.relay.seam.leg import CUT, Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
 from otel_llm.relay.seam.resume import Carry, detokenized, left, resume_body
@@ -113,27 +113,45 @@ class Resumed:
     again: int = 0
     lost: bool = False
     """Stopped at a seam where it cannot be told which ids are carried."""
+    bare_finish: bool = False
+    """Broke off between the finish and `[DONE]`, which is whole."""
 
 
-def run(body: Json, models: Sequence[FakeModel], lengths: Sequence[int], splits: Iterable[int] = ()) -> Resumed:
-    """Serve a request by one model after the other: each but the last breaks off after its number of chunks."""
+def run(
+    body: Json,
+    models: Sequence[FakeModel],
+    lengths: Sequence[int],
+    splits: Iterable[int] = (),
+    torn: int = 0,
+    ending: bytes = b"\n",
+    kind: str = "vllm",
+) -> Resumed:
+    """Serve a request by one model after the other: each but the last breaks off after its number of chunks.
+
+    `splits`: where the bytes of each are cut into readings. `torn`: how many bytes of the next chunk come before the
+    break. `ending`: that of each line. `kind`: of each backend.
+    """
     request = owned(body)
     reply = Reply(request)
     result = Resumed(reply)
     sent = json.loads(request.body_with_ids())
     count: int | None = None
     for index, model in enumerate(models):
-        leg = Leg(reply, "vllm", count)
-        chunks = list(model.chunks(sent))
+        leg = Leg(reply, kind, count)
+        chunks = [chunk.replace(b"\n", ending) for chunk in model.chunks(sent)]
         if index < len(models) - 1:
-            chunks = chunks[: lengths[index]]
-        for data in pieces_of(b"".join(chunks), splits):
-            for piece in leg.feed(data):
-                assert not piece.differs
-                result.data += reply.take(leg, piece)
-                result.tokens += sum(number for _, number, _ in piece.tokens)
-        assert not leg.end()
+            chunks, rest = chunks[: lengths[index]], chunks[lengths[index] :]
+            chunks += [rest[0][:torn]] if rest else []
+        readings = [leg.feed(data) for data in pieces_of(b"".join(chunks), splits)]
+        for piece in itertools.chain(*readings, leg.end()):
+            if piece.trouble == CUT:
+                break
+            assert not piece.differs
+            result.data += reply.take(leg, piece)
+            result.tokens += sum(number for _, number, _ in piece.tokens)
         if reply.finish is not None or index == len(models) - 1:
+            result.bare_finish = not reply.done and index < len(models) - 1
+            result.data += reply.separator() if result.bare_finish else b""
             break
         assert reply.reason is None
         if not reply.begun:
@@ -145,7 +163,7 @@ def run(body: Json, models: Sequence[FakeModel], lengths: Sequence[int], splits:
             result.lost = True
             break
         result.carried.append(count)
-        rest = left(reply, count, model.max_model_len)
-        assert rest is not None
-        sent = json.loads(resume_body(reply, count, rest))
+        tokens = left(reply, count, model.max_model_len)
+        assert tokens is not None
+        sent = json.loads(resume_body(reply, count, tokens))
     return result
