@@ -84,7 +84,10 @@ class Probes:
 
 
 def models_of(body: bytes) -> dict[str, int | None]:
-    """Return the models that `/v1/models` lists, with `max_model_len` where it is stated; none of what is no list."""
+    """Return the models that `/v1/models` lists, with `max_model_len` where it is stated; none of what is no list.
+
+    An adapter (LoRA), which has a parent, is listed without it: a stream of one is not resumed elsewhere.
+    """
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -93,6 +96,6 @@ def models_of(body: bytes) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and isinstance(row.get("id"), str):
-            length = row.get("max_model_len")
+            length = None if row.get("parent") else row.get("max_model_len")
             found[row["id"]] = length if type(length) is int and length > 0 else None
     return found

@@ -14,7 +14,7 @@ from otel_llm.relay.answers import NO_BACKEND
 from otel_llm.relay.run import Run
 from otel_llm.relay.seam import resume
 from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS, static_reason
-from otel_llm.relay.seam.leg import Leg
+from otel_llm.relay.seam.leg import DIFFERS, Leg
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
 """Answers for which another backend is tried."""
+BUSY: Final = "429"
 MOST_BROKEN: Final = 2
 """A request that broke so many backends before its first token is sent to no other: it may be what breaks them."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
@@ -167,6 +168,8 @@ class Opening:
             for piece in pieces:
                 if piece.error or piece.aborted or piece.done_without_finish:
                     raise UpstreamError(break_of(piece))
+                if piece.differs:
+                    raise UpstreamError(DIFFERS)
             run.held += [(run.read_ns, piece) for piece in pieces]
             if any(piece.text or piece.finish is not None for piece in pieces):
                 return
@@ -235,7 +238,8 @@ class Opening:
     def _note(self, backend: Backend, reason: str) -> None:
         self.last_reason = reason
         self._pool.metrics.failed_over(reason)
-        self._pool.backends.failed(backend)
+        if reason != BUSY:  # it lives: ejected for that, a fleet that is full would serve nobody
+            self._pool.backends.failed(backend)
 
     def _keep(self, run: Run) -> None:
         """Keep an answer that is no stream: the last one is passed on where no backend serves."""

@@ -149,6 +149,18 @@ def test_three_failures_in_a_row_eject(tmp_path: Path, fault: Fault) -> None:
     asyncio.run(go())
 
 
+def test_a_backend_that_is_full_is_not_ejected(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), settings="eject: 1h\n") as running:
+            (engine,) = running.engines
+            engine.next_fault(*(Fault("status", status=429) for _ in range(5)))
+            assert [(await running.read(CHAT)).status for _ in range(5)] == [429] * 5
+            assert (await row(running, "a"))["ejected"] is False
+            assert (await running.read(CHAT)).done
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("served", ["whole", "refused by its backend", "not owned"])
 def test_what_is_served_in_between_begins_a_new_row(tmp_path: Path, served: str) -> None:
     async def go() -> None:
@@ -215,6 +227,7 @@ def test_streams_are_resumable_again_when_an_ejection_has_ended(tmp_path: Path) 
     [
         (b'{"data": [{"id": "m", "max_model_len": 8}, {"id": "n"}]}', {"m": 8, "n": None}),
         (b'{"data": [{"id": "m", "max_model_len": true}, {"id": "n", "max_model_len": -1}]}', {"m": None, "n": None}),
+        (b'{"data": [{"id": "lora", "parent": "m", "max_model_len": 8}]}', {"lora": None}),
         (b'{"data": [{"id": 3}, "m", null, []]}', {}),
         (b'{"data": {"id": "m"}}', {}),
         (b"<html>", {}),

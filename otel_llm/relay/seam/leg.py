@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _BLANK: Final = (b"\n", b"\r\n", b"\r")
 NOT_JSON: Final = "a line that is not a JSON object"
 TOO_LONG: Final = "a line over the limit"
+DIFFERS: Final = "ids that are drawn again differ from those that the client has"
 CUT: Final = "cut off in the midst of a line"
 
 
@@ -136,4 +137,4 @@ class Leg:
         shorter = min(len(again), len(ids))
         if again[:shorter] != ids[:shorter]:
             piece.differs = True
-            piece.trouble = "ids that are drawn again differ from those that the client has"
+            piece.trouble = DIFFERS
