@@ -1,7 +1,8 @@
-"""Which headers of a message are for the next hop only, and which go on (RFC 9110, section 7.6.1)."""
+"""What of a request goes on to a backend: its path, and the headers that are not for one hop (RFC 9110, 7.6.1)."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from multidict import CIMultiDict
@@ -22,6 +23,17 @@ HOP_BY_HOP: Final = frozenset(
         "upgrade",
     }
 )
+
+_TARGET: Final = re.compile(r"(?:https?://[^/?#]+)?(/[^#]*)", re.IGNORECASE)
+
+
+def path_of(target: str) -> str | None:
+    """Return path and query of a request's target, None for one without a path, which no backend is asked for.
+
+    A target may be a whole URL (RFC 9112, 3.2.2): the host in it is ours, like that of `Host`, and does not go on.
+    """
+    found = _TARGET.fullmatch(target)
+    return None if found is None else found[1]
 
 
 def to_backend(headers: Mapping[str, str], *without: str) -> CIMultiDict[str]:

@@ -31,15 +31,15 @@ class Owned:
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
         self._sessions: dict[RequestKey, Session] = {}
 
-    async def __call__(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse | None:
+    async def __call__(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse | None:
         """Serve a request whose path may be owned; None where it is not to be owned."""
-        owned = OwnedRequest.parse(request.raw_path, body)
+        owned = OwnedRequest.parse(path, body)
         if owned is None:
             return None
         recorded = self._recorder.begin(request.raw_headers, owned, time.monotonic_ns())
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
-        opening = Opening(self._pool, owned, request.raw_path, headers, recorded.serving)
+        opening = Opening(self._pool, owned, path, headers, recorded.serving)
         session = self._sessions[recorded.key] = Session(request, recorded, Reply(owned), opening)
         try:
             return await session.serve()

@@ -12,11 +12,9 @@ from otel_llm.relay.upstream import UpstreamError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import aiohttp
     from aiohttp import web
     from multidict import CIMultiDict
 
-    from otel_llm.relay.backends import Backend
     from otel_llm.relay.pool import Pool
 
 SAFE: Final = frozenset({"GET", "HEAD"})
@@ -30,17 +28,17 @@ class Passing:
         self._pool = pool
 
     async def serve(
-        self, request: web.BaseRequest, headers: CIMultiDict[str], body: bytes | None
+        self, request: web.BaseRequest, path: str, headers: CIMultiDict[str], body: bytes | None
     ) -> web.StreamResponse:
         """Pass on a request; `body`: what was read of it already, None where it is passed on as it comes.
 
         Its body weighs as a prompt does: without a weight all would go to the backend whose streams have fewer tokens.
         A connection that was refused has another backend tried; of GET and HEAD one that broke, too.
         """
+        served, code = "", CLIENT_LEFT
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
-        size = (request.content_length or 0) if body is None else len(body)
-        tokens = size // CHARACTERS_PER_TOKEN
-        instance, code = "", CLIENT_LEFT
+        tokens = ((request.content_length or 0) if body is None else len(body)) // CHARACTERS_PER_TOKEN
+        again = request.method in SAFE and (body is not None or not request.body_exists)
         try:
             while len(tried) <= pool.settings.failover.connect_retries:
                 backend = pool.backends.choose(pool.settings.placement, tried)
@@ -49,14 +47,20 @@ class Passing:
                 tried.add(backend.name)
                 pool.backends.begin(backend, tokens)
                 try:
-                    response = await self._open(request, headers, body, backend)
-                    instance, code = backend.name, response.status
-                    return await self._pass(request, response)
+                    data = body if body is not None else _chunks(request) if request.body_exists else None
+                    response = await pool.upstream.open(backend, request.method, path, headers, data)
+                    served, code = backend.name, response.status
+                    if code not in TRY_ELSEWHERE:
+                        pool.backends.worked(backend)
+                    try:
+                        return await pass_response(request, response)
+                    finally:
+                        response.close()
                 except UpstreamError as problem:
                     reason = problem.reason
                     pool.metrics.failed_over(reason)
                     pool.backends.failed(backend)
-                    if reason != "refused" and request.method not in SAFE:
+                    if reason != "refused" and not again:
                         break
                 finally:
                     pool.backends.end(backend, tokens)
@@ -64,22 +68,7 @@ class Passing:
             code = answer.status
             return answer
         finally:
-            pool.metrics.request(instance, code)
-
-    async def _open(
-        self, request: web.BaseRequest, headers: CIMultiDict[str], body: bytes | None, backend: Backend
-    ) -> aiohttp.ClientResponse:
-        data = body if body is not None else _chunks(request) if request.body_exists else None
-        response = await self._pool.upstream.open(backend, request.method, request.raw_path, headers, data)
-        if response.status not in TRY_ELSEWHERE:
-            self._pool.backends.worked(backend)
-        return response
-
-    async def _pass(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        try:
-            return await pass_response(request, response)
-        finally:
-            response.close()
+            pool.metrics.request(served, code)
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncIterator[bytes]:

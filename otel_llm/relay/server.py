@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
-from otel_llm.relay.answers import error_response
-from otel_llm.relay.headers import to_backend
+from otel_llm.relay.answers import CLIENT_LEFT, error_response
+from otel_llm.relay.headers import path_of, to_backend
 from otel_llm.relay.seam.request import endpoint_of
 from otel_llm.shared.errors import UnauthenticatedError
 from otel_llm.shared.web.tls import NewestContext
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 2**15
 MAX_HEADERS: Final = 256
+SWITCHES: Final = frozenset({"websocket", "tcp"})
+"""Protocols that cannot do without a switch; a client that offers another one, as h2c, is served without it."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class Connection(web.RequestHandler):
 
 
 class ClientServer(web.Server):
-    """Serve clients. `owned` gets each request that it may own with its body, and says whether it does.
+    """Serve clients. `owned` gets each request that it may own with its path and body, and says whether it does.
 
     `counted` gets the backend ("": none) and the status of requests that are refused here; of others, whoever serves
     them counts.
@@ -93,7 +95,7 @@ class ClientServer(web.Server):
         self,
         limits: Limits,
         passing: Passing,
-        owned: Callable[[web.BaseRequest, bytes], Awaitable[web.StreamResponse | None]],
+        owned: Callable[[web.BaseRequest, str, bytes], Awaitable[web.StreamResponse | None]],
         tokens: Tokens | None,
         counted: Callable[[str, int], None],
     ) -> None:
@@ -128,60 +130,90 @@ class ClientServer(web.Server):
         connection = request.protocol
         assert isinstance(connection, Connection)  # noqa: S101
         connection.begun()
+        path = path_of(request.raw_path)
+        refusal = self._refusal(request, path)
+        if refusal is not None:
+            return self.refuse(refusal)
+        assert path is not None  # noqa: S101
+        self.serving += 1
+        try:
+            if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+                request.transport.write(CONTINUE)
+            return await self._pass(request, path)
+        finally:
+            self.serving -= 1
+
+    def _refusal(self, request: web.BaseRequest, path: str | None) -> web.Response | None:
+        """Return the answer to a request that is not passed on, whatever its body; None for the others."""
         headers = request.headers
-        without: tuple[str, ...] = ()
         if self._tokens is not None:
             try:
                 self._tokens.check(headers.getall("Authorization", []))
             except UnauthenticatedError as problem:
                 response = error_response(401, str(problem), "invalid_request_error", "invalid_api_key")
                 response.headers["WWW-Authenticate"] = "Bearer"
-                return self.refuse(response)
-            without = ("authorization",)  # it was for us
-        if "Upgrade" in headers or request.method == "CONNECT":
-            return self.refuse(error_response(501, "no protocol but HTTP is passed on", "invalid_request_error"))
+                return response
+        if headers.get("Upgrade", "").lower() in SWITCHES or request.method == "CONNECT":
+            return error_response(501, "no protocol but HTTP is passed on", "invalid_request_error")
+        if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+            return error_response(501, "no transfer coding but chunked is understood", "invalid_request_error")
+        if path is None:
+            return error_response(400, "the target of the request is no path", "invalid_request_error")
         if (request.content_length or 0) > self.limits.body_bytes:
             return self._too_large()
         if self.serving >= self.limits.streams:
-            return self.refuse(error_response(429, "too many streams: try again", "rate_limit_error", retry=True))
-        self.serving += 1
-        try:
-            if headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-                request.transport.write(CONTINUE)
-            return await self._pass(request, without)
-        finally:
-            self.serving -= 1
+            return error_response(429, "too many streams: try again", "rate_limit_error", retry=True)
+        return None
 
-    async def _pass(self, request: web.BaseRequest, without: tuple[str, ...]) -> web.StreamResponse:
+    async def _pass(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         body: bytes | None = None
-        may_own = request.method == "POST" and endpoint_of(request.raw_path) is not None
+        may_own = request.method == "POST" and endpoint_of(path) is not None
         if may_own or request.headers.get("Transfer-Encoding"):
-            body = await self._read(request)
+            try:
+                body = await self._read(request)
+            except TimeoutError:
+                return self.refuse(self._too_slow())
+            except asyncio.CancelledError:
+                self._counted("", CLIENT_LEFT)
+                raise
             if body is None:
-                return self._too_large()
+                return self.refuse(self._too_large())
         if may_own and body is not None and request.headers.get("Content-Encoding", "identity") == "identity":
-            response = await self._owned(request, body)
+            response = await self._owned(request, path, body)
             if response is not None:
                 return response
-        if body is not None:
-            without = (*without, "content-length")  # it follows from the body
-        return await self._passing.serve(request, to_backend(request.headers, *without), body)
+        # The token was for us; a length follows from a body that was read.
+        without = (
+            *(("authorization",) if self._tokens is not None else ()),
+            *(("content-length",) if body is not None else ()),
+        )
+        return await self._passing.serve(request, path, to_backend(request.headers, *without), body)
 
     async def _read(self, request: web.BaseRequest) -> bytes | None:
-        """Return a body, None where it is over the limit."""
-        parts, size = [], 0
-        while data := await request.content.readany():
+        """Return a body, None where it is over the limit. Raises TimeoutError where it does not go on."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            async with asyncio.timeout(self.limits.idle_connection_s):
+                data = await request.content.readany()
+            if not data:
+                return b"".join(parts)
             size += len(data)
             if size > self.limits.body_bytes:
                 return None
             parts.append(data)
-        return b"".join(parts)
+
+    def _too_slow(self) -> web.Response:
+        message = f"the body did not go on within {self.limits.idle_connection_s:g} s"
+        response = error_response(408, message, "invalid_request_error", "too_slow")
+        response.force_close()
+        return response
 
     def _too_large(self) -> web.Response:
         message = f"the body is larger than {self.limits.body_bytes} bytes"
         response = error_response(413, message, "invalid_request_error", "too_large")
         response.force_close()
-        return self.refuse(response)
+        return response
 
     def refuse(self, response: web.Response) -> web.Response:
         """Count an answer that no backend gave."""
