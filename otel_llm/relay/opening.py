@@ -69,6 +69,11 @@ class Opening:
         """How long a backend may be silent before its first event (s)."""
         return self._pool.settings.failover.first_byte_s
 
+    @property
+    def resumes(self) -> bool:
+        """Whether a reply that broke off behind its first token is continued."""
+        return self._pool.settings.failover.resume
+
     # What may serve.
 
     def exact_reason(self, serving: Backend, reply: Reply) -> str | None:
@@ -117,6 +122,7 @@ class Opening:
                 self.broke(backend, problem.reason)
                 continue
             if run.streams:
+                self.drop_answer()
                 return run
             status = run.response.status
             elsewhere = status in TRY_ELSEWHERE or headers_sent
@@ -154,7 +160,11 @@ class Opening:
         else:
             run = await self._open(backend, self._path, self._body_for(backend), reply)
         try:
-            await self._read_ahead(run)
+            async with asyncio.timeout(self.silent_s):
+                await self._read_ahead(run)
+        except TimeoutError:
+            run.close()
+            raise UpstreamError("silent") from None
         except BaseException:
             run.close()
             raise
@@ -164,7 +174,7 @@ class Opening:
         if not run.streams:
             raise UpstreamError(str(run.response.status))
         while True:
-            pieces = await run.read(self.silent_s)
+            pieces = await run.read()
             for piece in pieces:
                 if piece.error or piece.aborted or piece.done_without_finish:
                     raise UpstreamError(break_of(piece))

@@ -60,8 +60,8 @@ class Run:
 
     @property
     def unread(self) -> bool:
-        """Tell whether something was received that `read` has not returned yet."""
-        return self.response.content.total_bytes > self._read_bytes
+        """Tell whether something was received that `read` has not returned yet, and will."""
+        return not self._closed and self.response.content.total_bytes > self._read_bytes
 
     async def read(self, silent_s: float | None = None) -> list[Piece]:
         """Return the next pieces; empty while a line is unfinished and, with `over`, at the end of the body.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 
@@ -21,6 +21,8 @@ from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from aiohttp.http import StreamWriter
 
     from otel_llm.relay.opening import Opening
     from otel_llm.relay.own_actions import Settle
@@ -97,6 +99,9 @@ class Session:
         """When text was last written, or the commit."""
         self._reason: str | None = "not begun"
         self._noted = False
+        self._mending = False
+        self._behind = False
+        """The client has all that was read, after it had to be waited for; what came meanwhile is not read yet."""
 
     # What is told of it.
 
@@ -124,7 +129,8 @@ class Session:
         if reason != self._reason:
             self._reason = reason
             self.recorded.exact_resume(reason is None)
-            if reason is not None and self._move is not None and self.reply.begun:
+            # A destination that has won has all that it needs: its source is closed already.
+            if reason is not None and self._move is not None and self._won is None and self.reply.begun:
                 self._stop_move("failed", reason)
 
     # What is done to it.
@@ -132,8 +138,11 @@ class Session:
     def migrate(self, to: str, why: Mapping[str, str], settle: Settle) -> None:
         """Begin to move the stream to another backend by a placement policy; `settle` gets the outcome, once."""
         run = self._run
-        if run is None or self._move is not None or self._won is not None or self._switched is not None:
-            settle("failed", "nothing serves the stream" if run is None else "the stream is being moved already", {})
+        if run is None or self._mending or self._cut is not None or self.reply.finish is not None:
+            settle("failed", "no backend serves the stream now", {})
+            return
+        if self._move is not None or self._won is not None or self._switched is not None:
+            settle("failed", "the stream is being moved already", {})
             return
         move = Move(run.backend.name, why, settle)
         if self.reply.begun and (reason := self.exact_reason) is not None:
@@ -166,6 +175,9 @@ class Session:
             outcome, error = await self._serve()
         except ConnectionError:  # the client's: a backend's are UpstreamError
             pass
+        except Exception:
+            outcome, error = "error", "internal_error"
+            raise
         finally:
             self._close()
             self.recorded.ended(outcome, error=error)
@@ -174,7 +186,7 @@ class Session:
     async def _serve(self) -> tuple[str, str | None]:
         run = await self._send_again()
         reason = self._opening.last_reason
-        while run is not None:
+        while run is not None and self._cut is None:
             ending = await self._follow(run)
             if ending is WHOLE:
                 assert self._response is not None  # noqa: S101
@@ -182,11 +194,14 @@ class Session:
                 await self._response.write_eof()
                 return "completed", None
             run.close()
-            if self._cut is not None:
-                await self._tell(*self._cut)
-                return "error", self._cut[2]
             reason = ending.reason
-            run = self._take_over() if ending is TAKEN else await self._mend(run, reason)
+            if self._cut is None:
+                run = self._take_over() if ending is TAKEN else await self._mend(run, reason)
+        if self._cut is not None:
+            if run is not None:  # it was found while the stream was cut
+                run.close()
+            await self._tell(*self._cut)
+            return "error", self._cut[2]
         if self._response is not None:
             await self._tell("upstream_error", f"the reply was cut: {reason}", reason)
             return "error", reason
@@ -194,8 +209,10 @@ class Session:
         if answer is None:
             self._response = unserved(reason)
         else:
-            self._response = await pass_response(self._request, answer.response)
-            answer.close()
+            try:
+                self._response = await pass_response(self._request, answer.response)
+            finally:
+                answer.close()
         return "error", str(self._response.status)
 
     async def _follow(self, run: Run) -> Ending:
@@ -216,8 +233,11 @@ class Session:
                     break
                 self._take(run, piece, at_ns, out)
                 text = text or bool(piece.text)
+            if self._behind:
+                self._behind = False
+                self.recorded.blocked(False)
             if out:
-                await self._write(b"".join(out), run.read_ns, text=text)
+                await self._write(run, b"".join(out), text=text)
             if ending is None and run.over:
                 ending = WHOLE if self.reply.finish is not None else Ending("broken", "unfinished")
             if ending is not None:
@@ -263,18 +283,21 @@ class Session:
         if self.reply.reason != before:
             self.refresh()
 
-    async def _write(self, data: bytes, read_ns: int, *, text: bool) -> None:
-        response, transport = self._response, self._request.transport
-        assert response is not None  # noqa: S101
+    async def _write(self, run: Run, data: bytes, *, text: bool) -> None:
+        transport = self._request.transport
         if transport is None:
             raise ConnectionResetError("the client has left")
-        await response.write(data)
+        # The writer's own waiting, which comes now and then, would not be told as such.
+        await cast("StreamWriter", self._request.writer).write(data, drain=False)
         if transport.get_write_buffer_size():  # the kernel did not take all of it: the client reads slowly
             self.recorded.blocked(True)
             await self._request.writer.drain()
-            self.recorded.blocked(False)
+            # What the backend has sent meanwhile is read first: it did not pause, its reading did.
+            self._behind = run.unread
+            if not self._behind:
+                self.recorded.blocked(False)
         now_ns = time.monotonic_ns()
-        self._opening.added((now_ns - read_ns) / 1e9)
+        self._opening.added((now_ns - run.read_ns) / 1e9)
         if text or self.reply.finish is not None:
             if self._switched is not None:
                 self._moved(self._switched, (now_ns - self._written_ns) / 1e9)
@@ -319,23 +342,30 @@ class Session:
 
     async def _mend(self, run: Run, reason: str) -> Run | None:
         """Go on behind a break; None where that cannot be done."""
-        self.recorded.disconnected()
-        self._opening.broke(run.backend, reason)
-        if self._move is not None and self._move.task is not None:  # a migration under way goes on
-            await asyncio.wait({self._move.task})
-            if self._won is not None:
-                return self._take_over()
-        move = Move(run.backend.name, {"reason": reason}, unsettled)
-        if not self.reply.begun:
-            found = await self._send_again()
-        elif self._opening.exact_reason(run.backend, self.reply) is None:
-            found = await self._opening.resumed(self.reply, run.backend)
-        else:
-            found = None
+        self._mending = True
+        try:
+            self.recorded.disconnected()
+            self._opening.broke(run.backend, reason)
+            if self._move is not None and self._move.task is not None:  # a migration under way goes on
+                await asyncio.wait({self._move.task})
+                if self._won is not None:
+                    return self._take_over()
+            found = None if self._cut is not None else await self._another(run)
+        finally:
+            self._mending = False
         if found is not None:
-            move.to, move.carried = found.backend.name, found.leg.carried or 0
-            self._switched = move
+            self._switched = Move(
+                run.backend.name, {"reason": reason}, unsettled, to=found.backend.name, carried=found.leg.carried or 0
+            )
         return found
+
+    async def _another(self, broken: Run) -> Run | None:
+        """Return a backend that serves the reply from where it stands; None where there is none."""
+        if not self.reply.begun:
+            return await self._send_again()
+        if not self._opening.resumes or self._opening.exact_reason(broken.backend, self.reply) is not None:
+            return None
+        return await self._opening.resumed(self.reply, broken.backend)
 
     async def _race(self, move: Move) -> None:
         """Start the destination of a migration while the source stays open; whoever has the next text first wins."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.settings import BackendSettings
 
 CONNECT_S: Final = 5.0
+SWITCHING: Final = 101
 READ_BYTES: Final = 2**15
 """Of a stream at most twice as much waits in the process before reading pauses, and one reading more."""
 _OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
@@ -98,7 +99,11 @@ class Upstream:
             raise UpstreamError("silent") from problem
         except (aiohttp.ClientError, OSError, ValueError) as problem:
             raise UpstreamError("broken") from problem
+        if response.status == SWITCHING:  # nobody asked for it
+            response.close()
+            raise UpstreamError("broken")
         _bound_reads(response)
+        _follow_connection(response)
         return response
 
     async def close(self) -> None:
@@ -113,3 +118,33 @@ def _bound_reads(response: aiohttp.ClientResponse) -> None:
     transport = None if connection is None else connection.transport
     if transport is not None and hasattr(transport, "max_size"):
         transport.max_size = 2 * READ_BYTES
+
+
+def _follow_connection(response: aiohttp.ClientResponse) -> None:
+    """Break the body off where its connection ends first.
+
+    aiohttp closes the connection on malformed framing in mid-body, but does not tell the reader of the body, which then
+    would wait for ever.
+    """
+    connection, body = response.connection, response.content
+    closed = None if connection is None or connection.protocol is None else connection.protocol.closed
+    if closed is None:
+        return
+
+    def end(_closed: asyncio.Future[None]) -> None:
+        if not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
+
+    def leave() -> None:
+        closed.remove_done_callback(end)
+
+    closed.remove_done_callback(_retrieve)  # of an earlier request on this connection
+    closed.add_done_callback(_retrieve)
+    closed.add_done_callback(end)
+    body.on_eof(leave)
+
+
+def _retrieve(closed: asyncio.Future[None]) -> None:
+    """Take note of how a connection ended: asyncio complains of an exception that nothing has asked for."""
+    if not closed.cancelled():
+        closed.exception()

@@ -19,17 +19,20 @@ from support.relay.fake_model import FakeModel, Json, RefusedError, detokenize, 
 
 FaultKind = Literal[
     "refuse", "status", "html", "redirect", "empty", "lying_length", "slow_prefill",
-    "reset", "end", "abort", "error", "stall", "malformed", "long_line", "two_finishes",
+    "reset", "end", "abort", "error", "stall", "malformed", "long_line", "two_finishes", "bad_framing", "silent",
+    "endless_page",
 ]  # fmt: skip
 """What goes wrong with one request.
 
 Before a stream: `refuse` closes the connection unanswered; `status` answers `status` (with Retry-After for 429 and
-503); `html` answers 200 and a page; `redirect` 307 to `location`; `empty` 200 and nothing; `lying_length` a
-Content-Length that is larger than what comes. `slow_prefill` sends headers and nothing more until it is released.
+503); `html` answers 200 and a page, `endless_page` one that does not go on until it is released; `redirect` 307 to
+`location`; `empty` 200 and nothing; `lying_length` a Content-Length that is larger than what comes; `silent` answers
+nothing until it is released. `slow_prefill` sends headers and nothing more until it is released.
 Behind `after` chunks of a stream (the role chunk counts; with 0 `reset` comes before the headers): `reset` of the
 connection, `end` without a finish, a finish `abort`, an `error` event with `[DONE]`, a `stall` until it is released
 (with `burst`, the chunks before it are not paced, so that the reader has a buffer); a `malformed` or over-`long_line`
-among the chunks. `two_finishes` sends the finish chunk twice.
+among the chunks; `bad_framing`, where the size of an HTTP chunk should stand, none. `two_finishes` sends the finish
+chunk twice.
 """
 
 LONG_LINE: Final = (1 << 20) + 100
@@ -230,8 +233,17 @@ class FakeEngine:
             headers = {"Retry-After": "1"} if fault.status in (429, 503) else {}
             error = {"error": {"message": f"fault <b>{fault.status}</b>", "type": "fault", "code": fault.status}}
             answer = web.json_response(error, status=fault.status, headers=headers)
+        elif fault.kind == "silent":
+            fault.reached.set()
+            await fault.released.wait()
         elif fault.kind == "html":
             answer = web.Response(text="<html><script>alert(1)</script></html>", content_type="text/html")
+        elif fault.kind == "endless_page":
+            answer = web.StreamResponse(headers={"Content-Type": "text/html"})
+            await answer.prepare(request)
+            await answer.write(b"<html>")
+            fault.reached.set()
+            await fault.released.wait()
         elif fault.kind == "redirect":
             answer = web.Response(status=307, headers={"Location": fault.location})
         elif fault.kind == "empty":
@@ -278,6 +290,11 @@ class FakeEngine:
         ends = True
         if fault.kind == "reset":
             _abort(request)
+        elif fault.kind == "bad_framing":
+            assert request.transport is not None
+            request.transport.write(b"no size\r\n")
+            fault.reached.set()
+            await fault.released.wait()  # it is the other side that has to end this
         elif fault.kind == "end":
             await response.write_eof()
         elif fault.kind == "abort":

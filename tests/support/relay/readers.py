@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,12 +39,29 @@ class Reply:
         return self.text, tuple(self.ids), self.finish, json.dumps(self.usage, sort_keys=True)
 
 
-async def read(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Reply:
-    """Read one reply to its end, whatever that is."""
+async def read(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: dict[str, Any],
+    *,
+    headers: Mapping[str, str] | None = None,
+    between: Callable[[], Awaitable[None]] | None = None,
+    told: object = None,
+) -> Reply:
+    """Read one reply to its end, whatever that is; `between` is awaited behind each reading.
+
+    `told` is handed to the session's traces.
+    """
     reply = Reply(begun_ns=time.monotonic_ns())
     path = "/completions" if "prompt" in body else "/chat/completions"
     try:
-        async with session.post(url + path, json={"stream": True, **body}) as response:
+        async with session.post(
+            url + path,
+            json={"stream": True, **body},
+            headers=headers,
+            allow_redirects=False,
+            trace_request_ctx=told,
+        ) as response:
             reply.status = response.status
             tail = b""
             async for data in response.content.iter_any():
@@ -52,6 +69,8 @@ async def read(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -
                 *lines, tail = (tail + data).split(b"\n")
                 for line in lines:
                     _take(reply, line.strip(), now_ns)
+                if between is not None:
+                    await between()
     except aiohttp.ClientError as problem:
         reply.errors.append({"client": repr(problem)})
     return reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +83,18 @@ class Rig:
 
         for engine in self.engines:
             engine.fault_of = fault_of
+
+
+async def at_rest(number: Callable[[], int]) -> int:
+    """Wait until a number has not changed for a while; return it."""
+    was, same = -1, 0
+    async with asyncio.timeout(30):
+        while same < 10:
+            await asyncio.sleep(0.02)
+            now = number()
+            same = same + 1 if now == was else 0
+            was = now
+    return was
 
 
 @asynccontextmanager
