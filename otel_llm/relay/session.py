@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 
 from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers, unserved
+from otel_llm.relay.move import Move
 from otel_llm.relay.opening import break_of
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.upstream import UpstreamError
@@ -30,36 +31,6 @@ if TYPE_CHECKING:
     from otel_llm.relay.run import Run
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
-
-
-@dataclass(slots=True)
-class Move:
-    """A move of the stream from one backend to another, from its beginning to the first text behind it.
-
-    `why` names the rule or the reason, for the request span; `settle` is called once.
-    """
-
-    source: str
-    why: Mapping[str, str]
-    settle: Settle
-    to: str = ""
-    carried: int | None = None
-    """Output tokens that the destination went on from; None until it has begun."""
-    candidates: list[dict[str, Any]] = field(default_factory=list)
-    task: asyncio.Task[None] | None = None
-    over: bool = False
-
-    def end(self, outcome: str, detail: str, gap_s: float | None = None) -> None:
-        """Say what became of it, once."""
-        if self.over:
-            return
-        self.over = True
-        facts: dict[str, Any] = {"from": self.source}
-        if self.to:
-            facts |= {"to": self.to, "tokens_carried": self.carried, "gap_seconds": gap_s}
-        if self.candidates:
-            facts["candidates"] = self.candidates
-        self.settle(outcome, detail, facts)
 
 
 @dataclass(frozen=True, slots=True)

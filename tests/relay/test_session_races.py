@@ -87,7 +87,7 @@ def test_a_reply_of_several_choices_is_whole_when_all_have_finished(tmp_path: Pa
                 yield b"data: [DONE]\n\n"
 
             running.fail_first(Fault("reset", after=2))
-            model.chunks = chunks  # type: ignore[method-assign]
+            model.chunks = chunks  # type: ignore[method-assign,assignment]
             reply = await running.read({**CHAT, "n": 2})
             assert [error["type"] for error in reply.errors] == (["upstream_error"] if first else [])
             outcomes = {row["choice"]: row["outcome"] for row in (await running.get("/v1/streams"))["recent"]}
