@@ -153,11 +153,11 @@ def collect(  # one parameter an option
     while signals.next() == signal.SIGHUP:
         reloaded, refused = service.reload()
         if reloaded is not None:
-            click.echo(reloaded)
+            lines(reloaded)  # unlike `echo` it does not raise where nobody reads any more
         for line in refused:
             click.echo(f"error: {line}", err=True)
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
-    click.echo("stopping: refusing new exports, evaluating what was accepted")
+    lines("stopping: refusing new exports, evaluating what was accepted")
     stopped = service.stop()
     lines.stop(LAST_LINES_S)
     click.echo(stopped.line)

@@ -107,7 +107,7 @@ def relay(
     for warning in [*service.warnings(), *([] if opened is None else [opened]), *map(str, dead)]:
         click.echo(f"warning: {warning}", err=True)
     lines.start()
-    asyncio.run(_run(service))
+    asyncio.run(_run(service, lines))
     lines.stop(LAST_LINES_S)
     click.echo("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
     if not service.clean:
@@ -115,20 +115,20 @@ def relay(
         exit_now(CUT)
 
 
-async def _run(service: Service) -> None:
+async def _run(service: Service, say: BackgroundWriter) -> None:
     """Run a service, and tell it what signals say."""
     loop = asyncio.get_running_loop()
 
     def stop(signum: int) -> None:
         if service.stop.is_set():
             exit_now(128 + signum, "otel-llm: ended at once\n")
-        click.echo("stopping: no new requests, streams end by themselves")
         service.stop.set()
+        say("stopping: no new requests, streams end by themselves")
 
     def reload() -> None:
         reloaded, refused = service.reload()
         if reloaded is not None:
-            click.echo(reloaded)
+            say(reloaded)  # unlike `echo` it does not raise where nobody reads any more
         for line in refused:
             click.echo(f"error: {line}", err=True)
 

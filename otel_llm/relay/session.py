@@ -18,6 +18,7 @@ from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers, u
 from otel_llm.relay.move import Move
 from otel_llm.relay.opening import break_of
 from otel_llm.relay.seam.leg import CUT as TORN
+from otel_llm.relay.seam.leg import DIFFERS
 from otel_llm.relay.upstream import UpstreamError
 
 if TYPE_CHECKING:
@@ -220,13 +221,20 @@ class Session:
                     return TAKEN
                 if self._cut is not None:
                     return CUT
-                return WHOLE if self.reply.finish is not None else Ending("broken", problem.reason)
+                if self.reply.finish is None:
+                    return Ending("broken", problem.reason)
+                if end := self.reply.separator():  # the finish is whole, and its event should be
+                    await self._write(run, end, text=False)
+                return WHOLE
             if self._won is not None:
                 return TAKEN
             found = [(run.read_ns, piece) for piece in pieces]
 
     def _look(self, piece: Piece) -> Ending | None:
         """Say why a piece is not to be passed on: these are breaks, whatever the status said."""
+        if piece.differs:  # to resume it again would not make it right
+            self.reply.cannot_resume(DIFFERS)
+            return Ending("broken", DIFFERS)
         if self.reply.finish is not None:
             return None
         if piece.error or piece.aborted or piece.done_without_finish or piece.trouble == TORN:

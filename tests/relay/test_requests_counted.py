@@ -55,7 +55,7 @@ def test_what_is_served_and_what_is_refused(tmp_path: Path) -> None:
             assert await post(running, CHAT) == 200
             assert await post(running, {}, "/nowhere") == 404
             assert await post(running, {**CHAT, "user": "u" * 2000}) == 413
-            assert await post(running, {}, Upgrade="x") == 501
+            assert await post(running, {}, Upgrade="websocket") == 501
             async with running.session.get(running.url + "/v1/models") as response:
                 assert response.status == 401
             await raw(running, b"nonsense\r\n\r\n")
