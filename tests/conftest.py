@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def announced_skips() -> tuple[str, ...]:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.partition("## Allowed skips")[2].partition("\n## ")[0]
     return tuple(re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE))
+
+
+def pytest_collection_finish() -> None:
+    # Half a million objects of modules and tests live to the end: a test that collects garbage need not search them.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
