@@ -14,6 +14,8 @@ AIPERF_VENV := .venv-aiperf
 SPARK_VENV := .venv-spark
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
+# Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo demo-relay demo-relay-vllm test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
 
