@@ -47,7 +47,7 @@ LITELLM_TESTS := tests/instrumentation/test_litellm_streams.py
 
 test: $(VENV)/ready-dev ## the whole suite
 	@failed=0; \
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not ($(ALONE))' || failed=1; \
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not ($(ALONE))' || failed=1; \
 	$(BIN)/python -m pytest -m '$(ALONE)' $(ALONE_FILES) || failed=1; \
 	if [ -e $(LITELLM_VENV)/ready ]; then $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) || failed=1; fi; \
 	exit $$failed
