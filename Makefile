@@ -14,6 +14,8 @@ AIPERF_VENV := .venv-aiperf
 SPARK_VENV := .venv-spark
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
+# Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo demo-relay demo-relay-vllm test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
 
@@ -37,15 +39,16 @@ demo: $(VENV)/ready-app ## everything on this machine: server, instrumented clie
 demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and through the relay, side by side (half a minute)
 	@$(BIN)/otel-llm demo --relay --out $(OUT)
 
-# What starts engines and other programs runs alone, one test at a time; the rest on all cores.
-ALONE := tests/integration
+# What keeps every core busy, or is a load in real time, runs alone, one test at a time; the rest on all cores.
+ALONE := alone or spark or vllm
+ALONE_FILES = $(shell grep -rlE 'pytest\.mark\.(alone|spark|vllm)\b' tests --include='test_*.py')
 # What is skipped above, in the environment where it can run.
 LITELLM_TESTS := tests/instrumentation/test_litellm_streams.py
 
 test: $(VENV)/ready-dev ## the whole suite
 	@failed=0; \
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ALONE:%=--ignore=%) || failed=1; \
-	$(BIN)/python -m pytest $(ALONE) || failed=1; \
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not ($(ALONE))' || failed=1; \
+	$(BIN)/python -m pytest -m '$(ALONE)' $(ALONE_FILES) || failed=1; \
 	if [ -e $(LITELLM_VENV)/ready ]; then $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) || failed=1; fi; \
 	exit $$failed
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,19 @@ def announced_skips() -> tuple[str, ...]:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.partition("## Allowed skips")[2].partition("\n## ")[0]
     return tuple(re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Spread over cores, files that wait for other programs begin and small ones end: no core is left with a long one.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        sizes = Counter(item.path for item in items)
+        items.sort(key=lambda item: ("integration" not in item.path.parts, -sizes[item.path]))
+
+
+def pytest_collection_finish() -> None:
+    # Half a million objects of modules and tests live to the end: a test that collects garbage need not search them.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from support.acting import acting, records
-from support.commands import collector, wait_until
-from support.vllm_server import VllmServer
+from support.commands import Collector, collector, wait_until
+from support.vllm_server import VllmServer, together
 
 pytestmark = pytest.mark.vllm
 
@@ -57,25 +59,39 @@ def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
     return {one["trace_id"]: (one["outcome"], one["detail"]) for one in records(folder, "abort")}
 
 
+@pytest.fixture(scope="module")
+def acting_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, tuple[Path, Collector, VllmServer]]]:
+    """Give a folder, its collector and the server that it acts on: without the middleware, and with it."""
+    made: dict[bool, tuple[Path, Collector, VllmServer]] = {}
+    with ExitStack() as running:
+        for middleware in (False, True):
+            folder = tmp_path_factory.mktemp("acting")
+            server = VllmServer(folder / "vllm.log", "--enable-scale-out", *CONTEXT, plugin=True, middleware=middleware)
+            engine = f"tiny: {{kind: vllm, instances: {{'*': 'http://127.0.0.1:{server.port}'}}}}"
+            files = acting(folder, RULES, f"actions: {{wedge_timeout: 30s, engines: {{{engine}}}}}\n")
+            door = running.enter_context(collector(folder, *files))
+            server.environment({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{door.http}"})
+            made[middleware] = (folder, door, server)
+        running.enter_context(together(*(server for _, _, server in made.values())))
+        yield made
+
+
 @pytest.mark.parametrize("middleware", [False, True])
-def test_a_request_is_aborted_and_its_stream_confirms_it(tmp_path: Path, middleware: bool) -> None:
-    server = VllmServer(tmp_path / "vllm.log", "--enable-scale-out", *CONTEXT, plugin=True, middleware=middleware)
-    engine = f"tiny: {{kind: vllm, instances: {{'*': 'http://127.0.0.1:{server.port}'}}}}"
-    files = acting(tmp_path, RULES, f"actions: {{wedge_timeout: 30s, engines: {{{engine}}}}}\n")
-    with collector(tmp_path, *files) as door:
-        server.environment({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{door.http}"})
-        with server:
-            aborted = []
-            for kind in ("chat", "completion"):
-                trace_id = uuid.uuid4().hex
-                reason, chunks = stream(server.url, kind, trace_id)
-                assert reason == "abort", (reason, chunks, server.log()[-3000:])
-                assert 20 < chunks < LONG
-                aborted.append(trace_id)
-                wait_until("the abort is recorded", lambda: {*aborted} <= outcomes(tmp_path).keys())
-        status, said = door.stop()
+def test_a_request_is_aborted_and_its_stream_confirms_it(
+    acting_on: dict[bool, tuple[Path, Collector, VllmServer]], middleware: bool
+) -> None:
+    folder, door, server = acting_on[middleware]
+    aborted = []
+    for kind in ("chat", "completion"):
+        trace_id = uuid.uuid4().hex
+        reason, chunks = stream(server.url, kind, trace_id)
+        assert reason == "abort", (reason, chunks, server.log()[-3000:])
+        assert 20 < chunks < LONG
+        aborted.append(trace_id)
+        wait_until("the abort is recorded", lambda: {*aborted} <= outcomes(folder).keys())
+    status, said = door.stop()
     assert status == 0, said
-    found = [outcomes(tmp_path)[trace_id] for trace_id in aborted]
+    found = [outcomes(folder)[trace_id] for trace_id in aborted]
     # The middleware sees vLLM end the reply in good order; that it was aborted only the engine knows.
     told = ("unconfirmed", "the stream ended as completed") if middleware else ("done", "the stream ended as cancelled")
     assert found == [told, told]

@@ -109,6 +109,7 @@ def interrupted(running: Service, chance: random.Random) -> None:
         running.wait_ready()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("life", [left_alone, interrupted])
 def test_a_backtest_decides_what_the_collector_decided(
     tmp_path: Path, life: Callable[[Service, random.Random], None]

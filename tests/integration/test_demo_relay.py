@@ -29,6 +29,7 @@ def longest_wait(rows: Iterable[Mapping[str, str | int | float | None]]) -> floa
     return max(float(row["idle_decode_s"] or 0.0) for row in rows if row["measured_at"] == "client")
 
 
+@pytest.mark.alone
 def test_the_relay_hides_the_stalls_of_one_server(tmp_path: Path) -> None:
     shown = run("demo", "--relay", "--out", tmp_path / "out", timeout_s=120)
     assert shown.returncode == 0, shown.stdout + shown.stderr
@@ -64,6 +65,7 @@ def running(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.alone
 def test_nothing_is_left_running_where_it_is_ended(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "otel_llm.cli.main", "demo", "--relay", "--out", str(tmp_path)]

@@ -64,6 +64,7 @@ def closed_until(running: Service) -> int:
     return int(noted["windows_closed_until_unix_nano"])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("interrupted", [killed, stopped])
 def test_a_run_with_restarts_is_as_one_without(tmp_path: Path, interrupted: object) -> None:
     assert callable(interrupted)

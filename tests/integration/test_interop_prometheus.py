@@ -35,6 +35,7 @@ def settled(running: Service) -> bool:
     return running.metric("otel_llm_collector_in_flight") == 0
 
 
+@pytest.mark.alone
 def test_prometheus_answers_what_the_audit_says(tmp_path: Path) -> None:
     program("prometheus")
     with (

@@ -96,6 +96,7 @@ def test_no_name_of_a_class_becomes_anything_else(tmp_path: Path) -> None:
     promtool("test", "rules", "test.yml", cwd=tmp_path)
 
 
+@pytest.mark.alone
 def test_prometheus_imports_them_and_they_say_what_the_audit_says(tmp_path: Path) -> None:
     program("prometheus")
     written = yaml.safe_load(write_rules(tmp_path).read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp_receiver import HttpReceiver
 from support.relay.process import relay
 from support.relay.readers import Reply, read_all
-from support.vllm_server import VllmServer
+from support.vllm_server import VllmServer, together
 
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClass
@@ -60,7 +60,8 @@ classes:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
     folder = tmp_path_factory.mktemp("vllm")
-    with VllmServer(folder / "a.log") as first, VllmServer(folder / "b.log") as second:
+    first, second = VllmServer(folder / "a.log"), VllmServer(folder / "b.log")
+    with together(first, second):
         yield first, second
 
 

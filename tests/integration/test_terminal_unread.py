@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support.commands import environment, wait_until
 from support.interop_service import Service
 from support.interop_wire import export_request, segment
@@ -18,6 +19,7 @@ STREAMS = 3_000
 """Their lines are several times what a pipe holds."""
 
 
+@pytest.mark.alone
 def test_lines_that_nobody_reads_hold_no_stream_up(tmp_path: Path) -> None:
     running = Service(tmp_path)
     grpc, http, web = (f"127.0.0.1:{port}" for port in running.ports)

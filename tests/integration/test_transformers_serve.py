@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.otlp_receiver import HttpReceiver
+from support.ports import free_ports
 from support.spans import records_of
 
 import otel_llm
@@ -35,8 +35,25 @@ pytestmark = pytest.mark.vllm
 
 @dataclass
 class Server:
-    url: str
+    port: int
     received: HttpReceiver
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def ready(self) -> None:
+        """Wait until it serves."""
+        limit = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=1)
+                return
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < limit, self.log.read_text()[-3000:]
+            time.sleep(0.5)
 
     def rows(self) -> dict[bytes, Assembled]:
         """Return the server's rows of requests that ended, by trace."""
@@ -58,21 +75,24 @@ class Server:
         return row
 
 
-@pytest.fixture(scope="module", params=["generate", "continuous batching"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if not (VENV / "ready").exists():
-        pytest.skip("no vLLM environment: run `make vllm-env`")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    log = (tmp_path_factory.mktemp("transformers") / "log").open("w+")
+WAYS = {
+    "generate": (),
+    "continuous batching": (
+        *("--continuous-batching", "--attn-implementation", "sdpa"),
+        *("--cb-block-size", "32", "--cb-num-blocks", "64", "--cb-max-batch-tokens", "128"),
+    ),
+}
+
+
+@contextlib.contextmanager
+def serving(log: Path, *options: str) -> Iterator[Server]:
+    """Run `transformers serve`; it serves once `ready` returned."""
+    [port] = free_ports(1)
     command = [
         *(str(VENV / "bin" / "python"), "-P", str(SCRIPT), "serve", str(VENV / "tiny"), "--device", "cpu"),
-        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", *options),
     ]
-    if request.param == "continuous batching":
-        command += ["--continuous-batching", "--attn-implementation", "sdpa"]
-        command += ["--cb-block-size", "32", "--cb-num-blocks", "64", "--cb-max-batch-tokens", "128"]
-    with HttpReceiver() as received:
+    with HttpReceiver() as received, log.open("w") as written:
         environment = {
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
@@ -80,20 +100,10 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         }
         process = subprocess.Popen(
-            command, env=os.environ | environment, stdout=log, stderr=log, start_new_session=True
+            command, env=os.environ | environment, stdout=written, stderr=written, start_new_session=True
         )
         try:
-            limit = time.monotonic() + START_S
-            while True:
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
-                    break
-                except (urllib.error.URLError, OSError):
-                    log.seek(0)
-                    assert process.poll() is None, log.read()[-3000:]
-                    assert time.monotonic() < limit, log.read()[-3000:]
-                    time.sleep(0.5)
-            yield Server(f"http://127.0.0.1:{port}/v1", received)
+            yield Server(port, received, process, log)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -102,7 +112,25 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            log.close()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    if not (VENV / "ready").exists():
+        pytest.skip("no vLLM environment: run `make vllm-env`")
+    folder = tmp_path_factory.mktemp("transformers")
+    with contextlib.ExitStack() as running:
+        started = {
+            way: running.enter_context(serving(folder / f"{way}.log", *options)) for way, options in WAYS.items()
+        }
+        for one in started.values():
+            one.ready()
+        yield started
+
+
+@pytest.fixture(params=WAYS)
+def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
+    return servers[request.param]
 
 
 def client_rows(url: str, lengths: list[int], leave_after: int | None = None) -> list[tuple[int | None, Assembled]]:

@@ -17,7 +17,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.spans import records_of
-from support.vllm_server import VllmServer
+from support.vllm_server import VllmServer, together
 
 import otel_llm
 from otel_llm.readers.assemble import Assembled, Assembler
@@ -31,9 +31,21 @@ pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with VllmServer(tmp_path_factory.mktemp("both") / "log", plugin=True, middleware=True) as server:
-        yield server
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
+    both = VllmServer(tmp_path_factory.mktemp("both") / "log", plugin=True, middleware=True)
+    alone = VllmServer(tmp_path_factory.mktemp("alone") / "log", plugin=True)
+    with together(both, alone):
+        yield both, alone
+
+
+@pytest.fixture
+def both(servers: tuple[VllmServer, VllmServer]) -> VllmServer:
+    return servers[0]
+
+
+@pytest.fixture
+def alone(servers: tuple[VllmServer, VllmServer]) -> VllmServer:
+    return servers[1]
 
 
 @dataclass
@@ -218,35 +230,34 @@ def test_a_refusal_and_a_whole_answer(both: VllmServer) -> None:
     assert len(both.rows()) == before + 1
 
 
-def test_the_plugin_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_plugin_alone(alone: VllmServer) -> None:
     """Without the middleware: the same tokens; what a client did is known by what became of its engine request."""
-    with VllmServer(tmp_path_factory.mktemp("alone") / "log", plugin=True) as server:
-        done, left, many = (f"{i:032x}" for i in (1, 2, 3))
-        with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
-            for trace, more in ((done, {}), (many, {"n": 3})):
-                for _ in client.chat.completions.create(
-                    model="tiny",
-                    messages=QUESTION,
-                    stream=True,
-                    max_tokens=30,
-                    extra_body={"ignore_eos": True, **more},
-                    extra_headers={"traceparent": f"00-{trace}-{1:016x}-01"},
-                ):
-                    pass
-            client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=5)
-        server.leave_after(f"00-{left}-{1:016x}-01", 2, messages=QUESTION, max_tokens=LONG, ignore_eos=True)
-        rows = server.settled(5)
-        assert len(rows) == 5
-        row = of_trace(server, done)
-        assert (row.resolved.outcome, len(row.times_ns), row.resolved.token_basis) == ("completed", 30, "exact")
-        assert (row.resolved.measured_at, row.resolved.model) == ("server", "tiny")
-        assert row.resolved.queue_s is not None
-        row = of_trace(server, left)
-        assert row.resolved.outcome == "cancelled" or whole(row)
-        choices = server.settled(3, many)
-        assert [(row.resolved.choice, len(row.times_ns), row.resolved.outcome) for row in choices] == [
-            (choice, 30, "completed") for choice in range(3)
-        ]
+    done, left, many = (f"{i:032x}" for i in (1, 2, 3))
+    with openai.OpenAI(base_url=alone.url, api_key="none", max_retries=0) as client:
+        for trace, more in ((done, {}), (many, {"n": 3})):
+            for _ in client.chat.completions.create(
+                model="tiny",
+                messages=QUESTION,
+                stream=True,
+                max_tokens=30,
+                extra_body={"ignore_eos": True, **more},
+                extra_headers={"traceparent": f"00-{trace}-{1:016x}-01"},
+            ):
+                pass
+        client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=5)
+    alone.leave_after(f"00-{left}-{1:016x}-01", 2, messages=QUESTION, max_tokens=LONG, ignore_eos=True)
+    rows = alone.settled(5)
+    assert len(rows) == 5
+    row = of_trace(alone, done)
+    assert (row.resolved.outcome, len(row.times_ns), row.resolved.token_basis) == ("completed", 30, "exact")
+    assert (row.resolved.measured_at, row.resolved.model) == ("server", "tiny")
+    assert row.resolved.queue_s is not None
+    row = of_trace(alone, left)
+    assert row.resolved.outcome == "cancelled" or whole(row)
+    choices = alone.settled(3, many)
+    assert [(row.resolved.choice, len(row.times_ns), row.resolved.outcome) for row in choices] == [
+        (choice, 30, "completed") for choice in range(3)
+    ]
 
 
 def of_trace(server: VllmServer, trace: str) -> Assembled:

@@ -11,12 +11,14 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from support.otlp_receiver import HttpReceiver
+from support.ports import free_ports
 
 from otel_llm.cli.demo_children import PATIENT
 from otel_llm.readers.assemble import Assembled, Assembler
@@ -49,8 +51,7 @@ class VllmServer:
     ) -> None:
         if not (VENV / "ready").exists():
             pytest.skip("no vLLM environment: run `make vllm-env`")
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        [self.port] = free_ports(1)
         self.received = HttpReceiver()
         self._log = log.open("w+")
         self._command = [
@@ -169,3 +170,12 @@ class VllmServer:
                 got = connection.recv(4096)
                 assert got, seen[-500:]
                 seen += got
+
+
+@contextlib.contextmanager
+def together(*servers: VllmServer) -> Iterator[None]:
+    """Start servers at once: the three processes of one are made one after the other, and keep one core busy."""
+    with contextlib.ExitStack() as all_:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            list(pool.map(all_.enter_context, servers))
+        yield
