@@ -62,7 +62,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 writer.write(found)
                 continue
             await answer(writer, json.loads(body), float(headers.get("x-pace", "0")))
-    except (ConnectionError, asyncio.IncompleteReadError):
+    except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
         pass
     finally:
         writer.close()
