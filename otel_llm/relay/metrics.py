@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.relay.backends import Backends
+    from otel_llm.relay.backends.backends import Backends
 
 _GAP_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 _ADDED_BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)

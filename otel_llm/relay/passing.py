@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unserved
-from otel_llm.relay.opening import TRY_ELSEWHERE
+from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam.request import CHARACTERS_PER_TOKEN
-from otel_llm.relay.upstream import UpstreamError
+from otel_llm.relay.streams.opening import TRY_ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from multidict import CIMultiDict
 
-    from otel_llm.relay.pool import Pool
+    from otel_llm.relay.backends.pool import Pool
 
 SAFE: Final = frozenset({"GET", "HEAD"})
 """Methods that may be sent again though a backend has seen them."""

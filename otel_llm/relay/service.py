@@ -15,16 +15,16 @@ from aiohttp import web
 
 from otel_llm.actions.settings import secret_files
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.relay.backends import Backend, Backends
-from otel_llm.relay.decide import DecisionLoop
-from otel_llm.relay.health import Probes
+from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.backends.health import Probes
+from otel_llm.relay.backends.pool import Pool
+from otel_llm.relay.backends.upstream import Upstream
+from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.metrics import RelayMetrics
-from otel_llm.relay.owned import Owned
 from otel_llm.relay.passing import Passing
-from otel_llm.relay.pool import Pool
-from otel_llm.relay.recorder import Recorder, relay_runtime
+from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.server import ClientServer
-from otel_llm.relay.upstream import Upstream
+from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.web_port import WebPort
 from otel_llm.rules.decision_files import DecisionFiles
 from otel_llm.rules.decisions import FIRST_KEY

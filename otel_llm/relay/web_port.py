@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.relay.backends import Backends
+    from otel_llm.relay.backends.backends import Backends
     from otel_llm.shared.web.guard import Guard
     from otel_llm.shared.web.tokens import Tokens
 

@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import Rig, rig
 
-from otel_llm.relay.backends import Backend, Backends
+from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.guard import Guard
 from otel_llm.shared.web.tokens import Tokens

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.evaluate.evaluator import Evaluator
-    from otel_llm.evaluate.first_hand import FirstHand
+    from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.rules.decisions import Decision

@@ -13,14 +13,14 @@ from support.fake_host import MS, OFFSET_NS, FakeHost
 from otel_llm import semconv
 from otel_llm.audit.kernel import judge_batch
 from otel_llm.audit.streams import to_batch
-from otel_llm.evaluate.first_hand import FirstHand, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
-from otel_llm.relay.recorded import Recorded
-from otel_llm.relay.recorder import Recorder
+from otel_llm.relay.recording.recorded import Recorded
+from otel_llm.relay.recording.recorder import Recorder
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet

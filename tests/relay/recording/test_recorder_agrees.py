@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.relay.recording import Asked, Chunk, Rig
 from support.relay.recording import Choice as Part
 
-from otel_llm.relay.recorded import Recorded
+from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.slo.classes import Curve, Deadline, Fluidity, SloClass, SloClasses
 
 MS = 1_000_000

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.delivering import NotSent
     from otel_llm.actions.doing import Doing
     from otel_llm.actions.events import Order
-    from otel_llm.relay.recorded import RequestKey
+    from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.rules.decisions import Decision, Outcome
     from otel_llm.rules.snapshot import StreamKey
     from otel_llm.shared.clock import Clock

@@ -14,7 +14,7 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import Rig, rig
 from support.relay.silent import silent
 
-from otel_llm.relay.health import models_of
+from otel_llm.relay.backends.health import models_of
 
 CHAT: dict[str, Any] = {
     "model": "fake",

@@ -10,7 +10,7 @@ from support.fake_host import COMMIT_NS, MS, OFFSET_NS
 from support.relay.recording import Asked, Choice, Chunk, Rig, attributes
 
 from otel_llm import semconv
-from otel_llm.evaluate.first_hand import FirstHand
+from otel_llm.evaluate.own_streams.first_hand import FirstHand
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CLIENT = [

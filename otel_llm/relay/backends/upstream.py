@@ -15,7 +15,7 @@ from otel_llm.shared.secret_files import read_tokens
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from otel_llm.relay.backends import Backend
+    from otel_llm.relay.backends.backends import Backend
     from otel_llm.relay.settings import BackendSettings
 
 CONNECT_S: Final = 5.0

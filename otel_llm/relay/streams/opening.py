@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 
 from otel_llm.relay.answers import NO_BACKEND
-from otel_llm.relay.run import Run
+from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam import resume
 from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS, static_reason
 from otel_llm.relay.seam.leg import DIFFERS, Leg
-from otel_llm.relay.upstream import UpstreamError
+from otel_llm.relay.streams.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from multidict import CIMultiDict
 
-    from otel_llm.relay.backends import Backend
-    from otel_llm.relay.pool import Pool
+    from otel_llm.relay.backends.backends import Backend
+    from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.seam.request import OwnedRequest

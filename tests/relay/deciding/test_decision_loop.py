@@ -17,11 +17,11 @@ from support.relay.fake_loop import run
 from otel_llm.actions.doing import Settled
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
-from otel_llm.evaluate.first_hand import Identity, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.relay.decide import DecisionLoop
-from otel_llm.relay.own_actions import OwnActions, Settle
-from otel_llm.relay.recorded import RequestKey
+from otel_llm.relay.deciding.decision_loop import DecisionLoop
+from otel_llm.relay.deciding.own_actions import OwnActions, Settle
+from otel_llm.relay.recording.recorded import RequestKey
 from otel_llm.rules.decision_files import DecisionFiles
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.load import load_rules

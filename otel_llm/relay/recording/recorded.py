@@ -12,7 +12,7 @@ from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm import semconv
-from otel_llm.evaluate.first_hand import Identity
+from otel_llm.evaluate.own_streams.first_hand import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
 from otel_llm.instrumentation.chunks import MAX_CHOICES
 from otel_llm.instrumentation.outcomes import COMPLETED
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_llm.evaluate.first_hand import FirstHand, OwnStream
+    from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.host import Request
     from otel_llm.instrumentation.recording import Recording
-    from otel_llm.relay.recorder import Recorder
-    from otel_llm.relay.reply_facts import ReplyFacts
+    from otel_llm.relay.recording.recorder import Recorder
+    from otel_llm.relay.recording.reply_facts import ReplyFacts
 
 RequestKey = tuple[bytes, bytes]
 """Trace id and span id of a request; with a choice behind them they are a stream's key."""

@@ -15,11 +15,11 @@ from aiohttp import web
 from support.relay.fake_engine import FakeEngine
 from support.relay.rig import Rig, rig
 
-from otel_llm.relay.backends import Backend, Backends
-from otel_llm.relay.run import Run
+from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.seam.leg import Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
+from otel_llm.relay.streams.run import Run
 
 CHAT: dict[str, Any] = {
     "model": "fake",

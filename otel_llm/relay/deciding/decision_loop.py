@@ -18,9 +18,9 @@ from otel_llm.actions.execute.action_context import ActionContext
 from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.actions.executors import Executors, executors
-from otel_llm.evaluate.first_hand import FirstHand
-from otel_llm.relay.own_actions import OwnActions
-from otel_llm.relay.record_writer import RecordWriter
+from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.relay.deciding.own_actions import OwnActions
+from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.shared.otlp_target import user_agent
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.console import Console
     from otel_llm.actions.execute.sinks import Latency, UserCounters
     from otel_llm.actions.settings import Acting
-    from otel_llm.relay.own_actions import Actor
-    from otel_llm.relay.recorded import RequestKey
+    from otel_llm.relay.deciding.own_actions import Actor
+    from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.ruleset import RuleSet

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.relay.recording import CLASSES, Asked, Judged
 
 from otel_llm import semconv
-from otel_llm.evaluate.first_hand import FirstHand
+from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.instrumentation import runtime
-from otel_llm.relay.recorder import Recorder, relay_runtime
+from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.shared.clock import MonotonicClock

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from otel_llm.relay.upstream import UpstreamError
+from otel_llm.relay.backends.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from otel_llm.relay.backends import Backend, Backends
+    from otel_llm.relay.backends.backends import Backend, Backends
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
 

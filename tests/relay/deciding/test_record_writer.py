@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_llm.relay.record_writer import RecordWriter
+from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.decision_files import DecisionFiles
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from otel_llm.relay.own_actions import Settle
+    from otel_llm.relay.deciding.own_actions import Settle
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from otel_llm.relay.backends import FAILURES, Backend, Backends
+from otel_llm.relay.backends.backends import FAILURES, Backend, Backends
 
 
 @dataclass

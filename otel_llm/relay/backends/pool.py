@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_llm.relay.backends import Backends
+    from otel_llm.relay.backends.backends import Backends
+    from otel_llm.relay.backends.upstream import Upstream
     from otel_llm.relay.metrics import RelayMetrics
     from otel_llm.relay.settings import RelaySettings
-    from otel_llm.relay.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from otel_llm.instrumentation import committed, propagation, runtime
 from otel_llm.instrumentation.chunks import choices_of
 from otel_llm.instrumentation.recording import Recording
-from otel_llm.relay.recorded import Recorded
-from otel_llm.relay.reply_facts import MAX_TEXT, ReplyFacts
+from otel_llm.relay.recording.recorded import Recorded
+from otel_llm.relay.recording.reply_facts import MAX_TEXT, ReplyFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from otel_llm.evaluate.first_hand import FirstHand
+    from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.instrumentation.runtime import Runtime
-    from otel_llm.relay.recorded import Later, RequestKey
+    from otel_llm.relay.recording.recorded import Later, RequestKey
     from otel_llm.shared.clock import Clock
 
 log: Final = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 from multidict import CIMultiDict
 
-from otel_llm.relay.upstream import UpstreamError
+from otel_llm.relay.backends.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from otel_llm.relay.backends import Backend
-    from otel_llm.relay.pool import Pool
+    from otel_llm.relay.backends.backends import Backend
+    from otel_llm.relay.backends.pool import Pool
 
 MODELS_PATH: Final = "/v1/models"
 MOST_BYTES: Final = 2**20

@@ -6,19 +6,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.relay.headers import to_backend
-from otel_llm.relay.opening import Opening
-from otel_llm.relay.recorded import TRACE_HEADERS
+from otel_llm.relay.recording.recorded import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.session import Session, unsettled
+from otel_llm.relay.streams.opening import Opening
+from otel_llm.relay.streams.session import Session, unsettled
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from otel_llm.relay.own_actions import Settle
-    from otel_llm.relay.pool import Pool
-    from otel_llm.relay.recorded import RequestKey
-    from otel_llm.relay.recorder import Recorder
+    from otel_llm.relay.backends.pool import Pool
+    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.recording.recorded import RequestKey
+    from otel_llm.relay.recording.recorder import Recorder
     from otel_llm.rules.decisions import Decision
 
 

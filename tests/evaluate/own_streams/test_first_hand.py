@@ -12,7 +12,7 @@ import pytest
 from rules.first_hand import RULES
 from rules.scripted import one_rule, ruleset
 
-from otel_llm.evaluate.first_hand import FirstHand, Identity, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision

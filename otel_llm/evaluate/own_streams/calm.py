@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
-    from otel_llm.evaluate.own_stream import OwnStream
+    from otel_llm.evaluate.own_streams.own_stream import OwnStream
     from otel_llm.rules.cell import Cell
     from otel_llm.rules.linear import Gate
     from otel_llm.rules.ruleset import RuleSet

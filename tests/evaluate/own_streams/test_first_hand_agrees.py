@@ -9,7 +9,7 @@ A relay evaluates the rules of one stream for tokens at most every `LOOK_EVERY_N
 whose segments end where the relay looked: a condition that holds only between two looks is found by neither. That is
 asserted of one stream rule: of several, one that falls due by its own timer is evaluated alone.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_first_hand_agrees.py` tries a hundred times as many.
+`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/own_streams/test_first_hand_agrees.py` tries a hundred times as many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.evaluate.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
 from otel_llm.rules.condition import condition

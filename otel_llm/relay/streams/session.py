@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from aiohttp import web
 
 from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers, unserved
-from otel_llm.relay.move import Move
-from otel_llm.relay.opening import break_of
+from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.seam.leg import DIFFERS
-from otel_llm.relay.upstream import UpstreamError
+from otel_llm.relay.streams.move import Move
+from otel_llm.relay.streams.opening import break_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiohttp.http import StreamWriter
 
-    from otel_llm.relay.opening import Opening
-    from otel_llm.relay.own_actions import Settle
-    from otel_llm.relay.recorded import Recorded
-    from otel_llm.relay.run import Run
+    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.streams.opening import Opening
+    from otel_llm.relay.streams.run import Run
 
 
 @dataclass(frozen=True, slots=True)

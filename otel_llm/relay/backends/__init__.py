@@ -1,0 +1,1 @@
+"""The replicas: their state and load, their health, and the requests to them."""

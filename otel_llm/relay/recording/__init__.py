@@ -1,0 +1,1 @@
+"""Each owned request as our own recorder tells of it, to its segments and to the rules."""
