@@ -108,13 +108,16 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def report(name: str, replies: Sequence[Reply], slo: SloClass) -> None:
-    """Print how long readers waited in mid-reply, a text counted as one token."""
+    """Print how long readers waited in mid-reply, a text counted as one token, and how many replies were cut."""
+    cut = [reply.errors for reply in replies if not reply.done]
     idle_s = []
     for reply in replies:
+        if not reply.times_ns:
+            continue
         verdict = judge(reply.times_ns, reply.begun_ns, reply.times_ns[-1], "completed", slo)
         idle_s.append((verdict.idle_decode_ns or 0) / 1e9)
     gaps_s = [reply.gap_s for reply in replies]
-    print(f"{name}: idle_decode_s {quantiles(idle_s)}; longest gap {quantiles(gaps_s)}")
+    print(f"{name}: idle_decode_s {quantiles(idle_s)}; longest gap {quantiles(gaps_s)}; {len(cut)} cut {cut[:1]}")
 
 
 def quantiles(values: Sequence[float]) -> str:
@@ -168,7 +171,8 @@ def test_readers_of_a_stopped_server_get_every_token(pair: tuple[VllmServer, Vll
     decided = [one for one in records(decisions) if one["action"] == "migrate"]
     moves = [one for one in decided if one["outcome"] == "done"]
     print(f"{unneeded} decisions in the healthy run; {len(decided)} in all, {len(moves)} moved", end="; ")
-    print(f"last text to new text {quantiles([one['gap_seconds'] for one in moves])}")
+    print(f"last text to new text {quantiles([one['gap_seconds'] for one in moves])}", end="; ")
+    print(f"decision to new text {quantiles([one['gap_seconds'] - one['facts']['gap_seconds'] for one in moves])}")
     wanted = [reply for replies in undisturbed for reply in replies]
     for seen in ([reply for replies in healthy for reply in replies], relayed):
         for got, whole in zip(seen, wanted, strict=True):
