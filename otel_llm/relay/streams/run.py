@@ -96,6 +96,10 @@ class Run:
         """Close the backend's stream, unless it has ended: then its connection is used again."""
         if not self._closed:
             self._closed = True
+            body = self.response.content
+            if not body.is_eof() and body.exception() is None:
+                # aiohttp would raise one exception that it keeps for ever, with a traceback that grows by each reader.
+                body.set_exception(aiohttp.ClientConnectionError("closed here"))
             self.response.close()
             self._loads.end(self.backend, self._tokens)
 

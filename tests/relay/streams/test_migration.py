@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
-from support.relay.rig import Rig, rig
+from support.relay.rig import Rig, at_rest, rig
+
+from otel_llm.relay.streams.run import Run
 
 CHAT: dict[str, Any] = {
     "model": "fake",
@@ -116,6 +119,19 @@ def test_without_another_backend_the_stream_stays_where_it_is(tmp_path: Path) ->
             assert moves(running)[0][0] == "failed"
             stalls.released.set()
             assert (await reading).content() == undisturbed.content()
+
+    asyncio.run(go())
+
+
+def test_nothing_is_kept_of_a_stream_that_was_moved_or_cut(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=RULES) as running:
+            for kind in ("stall", "reset", "end"):
+                running.fail_first(Fault(kind, after=9))  # type: ignore[arg-type]
+                assert (await running.read(CHAT)).done
+            await at_rest(lambda: len(asyncio.all_tasks()))
+            gc.collect()
+            assert [kept for kept in gc.get_objects() if type(kept) is Run] == []
 
     asyncio.run(go())
 
