@@ -118,7 +118,7 @@ def test_a_closed_stream_adds_nothing_to_the_load() -> None:
     loads = Backends([backend], lambda: 0.0)
     owned = OwnedRequest.parse("/v1/chat/completions", json.dumps({**CHAT, "stream": True}).encode())
     assert owned is not None
-    response: Any = SimpleNamespace(close=lambda: None)
+    response: Any = SimpleNamespace(close=lambda: None, content=SimpleNamespace(is_eof=lambda: True))
     loads.begin(backend, 7)
     run = Run(backend, response, Leg(Reply(owned), "vllm"), loads, 7, one_prompt=True)
     run.grow(2)

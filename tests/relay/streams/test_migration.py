@@ -127,7 +127,7 @@ def test_nothing_is_kept_of_a_stream_that_was_moved_or_cut(tmp_path: Path) -> No
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=RULES) as running:
             for kind in ("stall", "reset", "end"):
-                running.fail_first(Fault(kind, after=9))  # type: ignore[arg-type]
+                running.fail_first(Fault(kind, after=9))
                 assert (await running.read(CHAT)).done
             await at_rest(lambda: len(asyncio.all_tasks()))
             gc.collect()
