@@ -8,10 +8,13 @@ import select
 import signal
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from types import FrameType
+
+LOOK_EVERY_S: Final = 0.5
+"""How long a signal may go unseen."""
 
 
 class Signals:
@@ -28,7 +31,10 @@ class Signals:
 
     def next(self) -> int:
         """Return the next signal, waiting for it."""
-        return self._told.get()
+        while True:
+            # A signal that another thread takes, or that comes just before the wait, does not end the wait.
+            with suppress(queue.Empty):
+                return self._told.get(timeout=LOOK_EVERY_S)
 
     def exit_after(self, seconds: float) -> None:
         """End the process if it still runs then: also one whose output nobody reads."""
