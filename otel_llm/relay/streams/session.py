@@ -72,8 +72,6 @@ class Session:
         self._reason: str | None = "not begun"
         self._noted = False
         self._mending = False
-        self._behind = False
-        """The client has all that was read, after it had to be waited for; what came meanwhile is not read yet."""
 
     # What is told of it.
 
@@ -205,9 +203,6 @@ class Session:
                     break
                 self._take(run, piece, at_ns, out)
                 text = text or bool(piece.text)
-            if self._behind:
-                self._behind = False
-                self.recorded.blocked(False)
             if out:
                 await self._write(run, b"".join(out), text=text)
             if ending is None and run.over:
@@ -271,10 +266,7 @@ class Session:
         if transport.get_write_buffer_size():  # the kernel did not take all of it: the client reads slowly
             self.recorded.blocked(True)
             await self._request.writer.drain()
-            # What the backend has sent meanwhile is read first: it did not pause, its reading did.
-            self._behind = run.unread
-            if not self._behind:
-                self.recorded.blocked(False)
+            self.recorded.blocked(False)
         now_ns = time.monotonic_ns()
         self._opening.added((now_ns - run.read_ns) / 1e9)
         if text or self.reply.finish is not None:
