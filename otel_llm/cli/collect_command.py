@@ -153,7 +153,7 @@ def collect(  # one parameter an option
     while signals.next() == signal.SIGHUP:
         reloaded, refused = service.reload()
         if reloaded is not None:
-            lines(reloaded)  # unlike `echo` it does not raise where nobody reads any more
+            lines(reloaded)  # `echo` raises where the reader of the output is gone; `lines` does not
         for line in refused:
             click.echo(f"error: {line}", err=True)
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)

@@ -49,9 +49,7 @@ def _environment(_context: click.Context, _parameter: click.Parameter, path: Pat
     callback=_environment,
     help="A vLLM environment with a model folder `tiny` in it: a real engine instead of the scripted server.",
 )
-@click.option(
-    "--relay", is_flag=True, help="Instead: two servers, one of which stalls, straight and through the relay."
-)
+@click.option("--relay", is_flag=True, help="Compare two servers, one of which stalls, without and with the relay.")
 @click.option("--live/--no-live", default=None, help="The live view (default: where the output is a terminal).")
 def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
     """Show the whole path on this machine, in half a minute.

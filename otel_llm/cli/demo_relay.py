@@ -1,4 +1,4 @@
-"""`otel-llm demo --relay`: the same readers straight at two servers, one of which stalls, and through the relay."""
+"""Run `otel-llm demo --relay`: the same readers use two servers, one of which stalls, without and with the relay."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def _run(service: Service, say: BackgroundWriter) -> None:
     def reload() -> None:
         reloaded, refused = service.reload()
         if reloaded is not None:
-            say(reloaded)  # unlike `echo` it does not raise where nobody reads any more
+            say(reloaded)  # `echo` raises where the reader of the output is gone; `say` does not
         for line in refused:
             click.echo(f"error: {line}", err=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unserved
-from otel_llm.relay.backends.upstream import UpstreamError
+from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
 from otel_llm.relay.seam.request import CHARACTERS_PER_TOKEN
 from otel_llm.relay.streams.opening import TRY_ELSEWHERE
 
@@ -60,7 +60,7 @@ class Passing:
                     reason = problem.reason
                     pool.metrics.failed_over(reason)
                     pool.backends.failed(backend)
-                    if reason != "refused" and not again:
+                    if reason != REFUSED and not again:
                         break
                 finally:
                     pool.backends.end(backend, tokens)

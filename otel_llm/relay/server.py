@@ -87,8 +87,8 @@ class Connection(web.RequestHandler):
 class ClientServer(web.Server):
     """Serve clients. `owned` gets each request that it may own with its path and body, and says whether it does.
 
-    `counted` gets the backend ("": none) and the status of requests that are refused here; of others, whoever serves
-    them counts.
+    The server calls `counted` with the backend ("": none) and the status of each request that it refuses. `passing` and
+    `owned` count the requests that they serve.
     """
 
     def __init__(
@@ -204,16 +204,10 @@ class ClientServer(web.Server):
             parts.append(data)
 
     def _too_slow(self) -> web.Response:
-        message = f"the body did not go on within {self.limits.idle_connection_s:g} s"
-        response = error_response(408, message, "invalid_request_error", "too_slow")
-        response.force_close()
-        return response
+        return _unread(408, f"the body did not go on within {self.limits.idle_connection_s:g} s", "too_slow")
 
     def _too_large(self) -> web.Response:
-        message = f"the body is larger than {self.limits.body_bytes} bytes"
-        response = error_response(413, message, "invalid_request_error", "too_large")
-        response.force_close()
-        return response
+        return _unread(413, f"the body is larger than {self.limits.body_bytes} bytes", "too_large")
 
     def refuse(self, response: web.Response) -> web.Response:
         """Count an answer that no backend gave."""
@@ -250,3 +244,10 @@ class ClientServer(web.Server):
         while self.serving and loop.time() < until_s:
             await asyncio.sleep(min(0.05, within_s))
         return not self.serving
+
+
+def _unread(status: int, message: str, code: str) -> web.Response:
+    """Answer a request whose body is not read to its end: its connection cannot be used again."""
+    response = error_response(status, message, "invalid_request_error", code)
+    response.force_close()
+    return response

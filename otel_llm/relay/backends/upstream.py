@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 5.0
 SWITCHING: Final = 101
+REFUSED: Final = "refused"
 READ_BYTES: Final = 2**15
 """Of a stream at most twice as much waits in the process before reading pauses, and one reading more."""
 _OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
@@ -94,12 +95,12 @@ class Upstream:
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as problem:
             raise UpstreamError("tls") from problem
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as problem:
-            raise UpstreamError("refused") from problem
+            raise UpstreamError(REFUSED) from problem
         except TimeoutError as problem:
             raise UpstreamError("silent") from problem
         except (aiohttp.ClientError, OSError, ValueError) as problem:
             raise UpstreamError("broken") from problem
-        if response.status == SWITCHING:  # nobody asked for it
+        if response.status == SWITCHING:  # the relay sends no Upgrade, so this answer is wrong
             response.close()
             raise UpstreamError("broken")
         _bound_reads(response)

@@ -201,7 +201,7 @@ class Recorded:
             self._close(choice, end_ns, COMPLETED)
 
     def noted(self, chunk: StatedChunk, at_ns: int, *, continues: bool) -> None:
-        """Take note of what a chunk, read at `at_ns`, states beside its tokens, which are told before.
+        """Record what a chunk, read at `at_ns`, states besides its tokens; `tokens` is called before.
 
         `continues`: its backend began behind tokens of another, which are part of its prompt.
         """

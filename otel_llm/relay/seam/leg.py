@@ -136,5 +136,4 @@ class Leg:
         again = self._expected[at - (self.carried or 0) :]
         shorter = min(len(again), len(ids))
         if again[:shorter] != ids[:shorter]:
-            piece.differs = True
             piece.trouble = DIFFERS

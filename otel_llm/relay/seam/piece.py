@@ -15,15 +15,13 @@ class Piece:
     brings for the reader. `tokens`: what a recorder counts, (choice, number, kind): ids that were not counted before,
     each once, or one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `ends`: the newest
     finish reason, where every choice has one by then. `error`: an error event. `done`: `[DONE]`, and
-    `done_without_finish` where a choice has not finished by then. `differs`: it draws ids anew that the client has seen
-    otherwise.
+    `done_without_finish` where a choice has not finished by then.
     """
 
     __slots__ = (
         "aborted",
         "at",
         "chunk",
-        "differs",
         "done",
         "done_without_finish",
         "ends",
@@ -51,6 +49,5 @@ class Piece:
         self.error = False
         self.done = False
         self.done_without_finish = False
-        self.differs = False
         self.trouble: str | None = None
         """Why a stream that takes this line is no longer resumable, where that does not stand in its chunk."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 
 from otel_llm.relay.answers import NO_BACKEND
-from otel_llm.relay.backends.upstream import UpstreamError
+from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
 from otel_llm.relay.seam import resume
 from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS, static_reason
 from otel_llm.relay.seam.leg import DIFFERS, Leg
@@ -35,7 +35,6 @@ BUSY: Final = "429"
 MOST_BROKEN: Final = 2
 """A request that broke so many backends before its first token is sent to no other: it may be what breaks them."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
-REFUSED: Final = "refused"
 DETOKENIZE_S: Final = 5.0
 DETOKENIZED_BYTES: Final = 2**20
 OK: Final = 200
@@ -178,7 +177,7 @@ class Opening:
             for piece in pieces:
                 if piece.error or piece.aborted or piece.done_without_finish:
                     raise UpstreamError(break_of(piece))
-                if piece.differs:
+                if piece.trouble == DIFFERS:
                     raise UpstreamError(DIFFERS)
             run.held += [(run.read_ns, piece) for piece in pieces]
             if any(piece.text or piece.finish is not None for piece in pieces):
@@ -248,7 +247,7 @@ class Opening:
     def _note(self, backend: Backend, reason: str) -> None:
         self.last_reason = reason
         self._pool.metrics.failed_over(reason)
-        if reason != BUSY:  # it lives: ejected for that, a fleet that is full would serve nobody
+        if reason != BUSY:  # a full backend is alive; if 429 ejected it, a full fleet would serve no request
             self._pool.backends.failed(backend)
 
     def _keep(self, run: Run) -> None:

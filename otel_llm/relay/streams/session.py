@@ -227,7 +227,7 @@ class Session:
 
     def _look(self, piece: Piece) -> Ending | None:
         """Say why a piece is not to be passed on: these are breaks, whatever the status said."""
-        if piece.differs:  # to resume it again would not make it right
+        if piece.trouble == DIFFERS:  # to resume it again would not make it right
             self.reply.cannot_resume(DIFFERS)
             return Ending("broken", DIFFERS)
         if self.reply.finish is not None:

@@ -9,7 +9,7 @@ import pytest
 from support.relay.fake_model import Json
 from support.relay.resuming import owned
 
-from otel_llm.relay.seam.leg import CUT, NOT_JSON, TOO_LONG, Leg
+from otel_llm.relay.seam.leg import CUT, DIFFERS, NOT_JSON, TOO_LONG, Leg
 from otel_llm.relay.seam.piece import Piece
 from otel_llm.relay.seam.reply import Reply
 
@@ -49,7 +49,9 @@ def taken(reply: Reply, leg: Leg, *data: bytes) -> bytes:
     """Take lines as the session does, up to the first that is a break; return what is written."""
     out = b""
     for piece in pieces(leg, *data):
-        if reply.finish is None and (piece.error or piece.aborted or piece.done_without_finish or piece.differs):
+        if reply.finish is None and (
+            piece.error or piece.aborted or piece.done_without_finish or piece.trouble == DIFFERS
+        ):
             break
         out += reply.take(leg, piece)
     return out
@@ -299,7 +301,7 @@ def test_ids_that_are_drawn_otherwise_are_seen() -> None:
     reply = reply_to(CHAT, return_token_ids=True)
     taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a"), chunk([6, 7], ""))
     found = pieces(Leg(reply, "vllm", 1), completion([6], ""), completion([8, 9], "x"))
-    assert [piece.differs for piece in found] == [False, True]
+    assert [piece.trouble == DIFFERS for piece in found] == [False, True]
 
 
 def test_one_finish_one_usage_and_one_done_behind_a_seam() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from support.relay.fake_model import FakeModel, Json, detokenize
 
-from otel_llm.relay.seam.leg import CUT, Leg
+from otel_llm.relay.seam.leg import CUT, DIFFERS, Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
 from otel_llm.relay.seam.resume import Carry, detokenized, left, resume_body
@@ -146,7 +146,7 @@ def run(
         for piece in itertools.chain(*readings, leg.end()):
             if piece.trouble == CUT:
                 break
-            assert not piece.differs
+            assert piece.trouble != DIFFERS
             result.data += reply.take(leg, piece)
             result.tokens += sum(number for _, number, _ in piece.tokens)
         if reply.finish is not None or index == len(models) - 1:
