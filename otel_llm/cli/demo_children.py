@@ -15,9 +15,9 @@ VLLM_START_S: Final = 240.0
 LISTENING: Final = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 PATIENT: Final = Path(__file__).parents[1] / "bench" / "patient_yield"
 """First in a vLLM's PYTHONPATH, it keeps the engine from starving the processes beside it."""
-_OFFLINE: Final = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
+OFFLINE: Final = {
+    "HF_HUBOFFLINE": "1",
+    "TRANSFORMERSOFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -47,13 +47,22 @@ def paced_url(server: Child) -> str:
 
 def vllm_server(log: Path, vllm: Path) -> Child:
     """Start a vLLM of the environment's tiny model."""
-    command = [
+    return Child("vLLM server", vllm_command(vllm, _free_port()), quiet_environment() | vllm_environment(), log)
+
+
+def vllm_command(vllm: Path, port: int) -> list[str]:
+    """Return the command of a vLLM that serves an environment's tiny model."""
+    return [
         *(str(vllm / "bin" / "vllm"), "serve", str(vllm / "tiny"), "--served-model-name", "tiny"),
-        *("--host", "127.0.0.1", "--port", str(_free_port()), "--dtype", "bfloat16"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"),
         *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
     ]
+
+
+def vllm_environment() -> dict[str, str]:
+    """Return the variables of a vLLM that asks nothing of the network and yields to the processes beside it."""
     paths = os.pathsep.join([str(PATIENT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return Child("vLLM server", command, quiet_environment() | _OFFLINE | {"PYTHONPATH": paths}, log)
+    return OFFLINE | {"PYTHONPATH": paths}
 
 
 def vllm_url(server: Child) -> str:

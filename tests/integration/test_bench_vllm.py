@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from support.bench_figures import check_vllm
 from support.bench_read import judged, read
-from support.vllm_server import OFFLINE, VENV, VllmServer
+from support.vllm_server import VENV, VllmServer
+
+from otel_llm.cli.demo_children import OFFLINE
 
 pytestmark = pytest.mark.vllm
 TOKENS = 24

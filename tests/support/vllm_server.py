@@ -20,7 +20,7 @@ import pytest
 from support.otlp_receiver import HttpReceiver
 from support.ports import free_ports
 
-from otel_llm.cli.demo_children import PATIENT
+from otel_llm.cli.demo_children import vllm_command, vllm_environment
 from otel_llm.readers.assemble import Assembled, Assembler
 from otel_llm.readers.otlp import decode
 
@@ -28,14 +28,8 @@ VENV = Path(__file__).parents[2] / ".venv-vllm"
 START_S = 300.0
 PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.asgi.StreamMiddleware"
-OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120",  # a connection that it closes while a request is on its way fails that one
-}
+KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120"}
+"""A connection that it closes while a request is on its way fails that one."""
 
 
 class VllmServer:
@@ -55,18 +49,16 @@ class VllmServer:
         self.received = HttpReceiver()
         self._log = log.open("w+")
         self._command = [
-            *(str(VENV / "bin" / "vllm"), "serve", str(VENV / "tiny"), "--served-model-name", "tiny"),
-            *("--host", "127.0.0.1", "--port", str(self.port), "--dtype", "bfloat16"),
-            *("--max-model-len", "512", "--max-num-seqs", "16", "--enforce-eager"),
+            *vllm_command(VENV, self.port),
             *(("--middleware", MIDDLEWARE) if middleware else ()),
             *more,
         ]
         self._environment = {
             **os.environ,
-            **OFFLINE,
+            **vllm_environment(),
+            **KEEP_ALIVE,
             "VLLM_PLUGINS": PLUGIN if plugin else "",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "PYTHONPATH": os.pathsep.join([str(PATIENT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             **(environment or {}),
         }
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pytest
 from rules.first_hand import RULES
 from rules.scripted import one_rule, ruleset
+from support.own_streams import KeepingSink
 
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
-from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
@@ -32,7 +31,7 @@ Decided: TypeAlias = "tuple[str | None, str, float, float]"
 
 
 @dataclass
-class Owner:
+class Owner(KeepingSink):
     """A process that owns streams, and keeps what is found."""
 
     rules: RuleSet
@@ -72,18 +71,6 @@ class Owner:
 
     def reload(self, rules: RuleSet, ms: float, classes: SloClasses = CLASSES) -> None:
         self.first_hand.reload(classes, rules, at(ms))
-
-    def charged(self, metered: Metered) -> None:
-        pass
-
-    def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        self.rows.append(row())
-
-    def foreign_judged(self, row: Row) -> None:
-        raise AssertionError(row)
-
-    def decided(self, decisions: list[Decision]) -> None:
-        self.decisions += decisions
 
 
 def at(ms: float) -> int:

@@ -14,7 +14,7 @@ asserted of one stream rule: of several, one that falls due by its own timer is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from random import Random
@@ -27,17 +27,16 @@ from support.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
 from support.core_rules import rule
 from support.core_spans import examples, sent_segment
 from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
+from support.own_streams import KeepingSink
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
-from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
 from otel_llm.rules.condition import condition
 from otel_llm.rules.decisions import Decision
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import Rule, RuleSet
-from otel_llm.slo.verdict import Verdict
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -173,7 +172,7 @@ def rule_set(random: Random, count: int) -> RuleSet:
 
 
 @dataclass
-class Owner:
+class Owner(KeepingSink):
     """The process that owns the streams; it lets time pass from one due instant to the next."""
 
     fleet: Fleet
@@ -200,18 +199,6 @@ class Owner:
             self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, token_basis="exact")
         else:
             self.first_hand.tokens(self.streams[story.name], [now_ns] * event.count, [event.kind] * event.count, now_ns)
-
-    def charged(self, metered: Metered) -> None:
-        pass
-
-    def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        self.rows.append(row())
-
-    def foreign_judged(self, row: Row) -> None:
-        raise AssertionError(row)
-
-    def decided(self, decisions: list[Decision]) -> None:
-        self.decisions += decisions
 
 
 @dataclass(frozen=True)
