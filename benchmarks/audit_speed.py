@@ -1,13 +1,16 @@
 """How fast recorded streams are audited, beside a plain pandas audit and the floor of parsing the same bytes.
 
     python benchmarks/audit_speed.py [--tokens 2000000] [--folder DIR] [--jobs 1] [--skip-pandas]
+        [--recording journal,otlp,sparse,parquet] [--segment-tokens 64,16]
 
-Writes a journal of 500-token replies in segments of 64 tokens, one in segments of 16, and Parquet of the same streams;
+Writes replies of 500 tokens in segments of 64 tokens, then of 16, as a journal, as OTLP protobuf of the SDK's encoding
+(a Collector's file exporter, `format: proto`) and of one that leaves out status and flags (`sparse`), and as Parquet;
 audits each in a process of its own and prints tokens/s of CPU time (all processes together), ns a token, how that
 compares with the floor, and the peak memory. `floor` parses every record with protobuf (upb) and reads the time of
-every token, which any reader of these bytes through protobuf must do; `pandas` builds a DataFrame of tokens from that
-and computes TTFT, gaps, idle time and attainment by groupby. `--tokens 100000000` is the size of the promise; it takes
-2.5 GB of disk a journal. Nothing is asserted: the numbers are those of the machine.
+every token, which any reader of these bytes through protobuf must do; that of Parquet is the floor of the same streams
+as a journal. `pandas` builds a DataFrame of tokens from that and computes TTFT, gaps, idle time and attainment by
+groupby. `--tokens 100000000` is the size of the promise; it takes 2.5 GB of disk a recording. Nothing is asserted: the
+numbers are those of the machine.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REPLY: Final = 500
-SEGMENTS: Final = (64, 16)
+FORMS: Final = {
+    "journal": (Shape(REPLY), ".otlp"),
+    "otlp": (Shape(REPLY, sealed=False), ".pb"),
+    "sparse": (Shape(REPLY, sealed=False, sparse=True), ".pb"),
+}
+"""By name: the shape of what is written, and how its file is called."""
+PARQUET: Final = "parquet"
 WIDTHS: Final = (15, 9, 9, 7, 8)
 
 
@@ -40,6 +51,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the recordings go for the time of the run")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--skip-pandas", action="store_true", help="it holds every token several times")
+    parser.add_argument("--recording", type=_recordings, default=[*FORMS, PARQUET], help="comma-separated, of these")
+    parser.add_argument("--segment-tokens", type=_numbers, default=[64, 16], help="comma-separated")
     parser.add_argument("--one", nargs=2, metavar=("WAY", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
@@ -51,29 +64,49 @@ def main() -> None:
         + " ".join(f"{name:>{width}}" for name, width in zip(names, WIDTHS, strict=True))
     )
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for segment in SEGMENTS:
-            path = Path(folder) / f"{segment}.otlp"
-            write_journal(path, options.tokens // REPLY, Shape(REPLY, segment))
-            ways = ["floor", "audit", "audit+windows", *([] if options.skip_pandas else ["pandas"])]
-            _table(f"journal, segments of {segment}", path, ways, options.jobs)
-            if segment == SEGMENTS[0]:
-                parquet = Path(folder) / "streams.parquet"
-                _measured("convert", path, 1)
-            path.unlink()
-        _table("Parquet", parquet, ["audit", "audit+windows"], options.jobs)
+        for segment, name in product(options.segment_tokens, options.recording):
+            if name != PARQUET or segment == options.segment_tokens[0]:  # Parquet has no segments
+                _table(Path(folder), name, segment, options)
 
 
-def _table(name: str, path: Path, ways: list[str], jobs: int) -> None:
-    floor_ns = None
+def _table(folder: Path, name: str, segment: int, options: argparse.Namespace) -> None:
+    """Write a recording, measure each way over it, print a row a way, and remove the recording."""
+    shape, suffix = FORMS["journal" if name == PARQUET else name]
+    path = folder / f"streams{suffix}"
+    write_journal(path, options.tokens // REPLY, replace(shape, segment=segment))
+    floor = _measured("floor", path, 1)
+    floor_ns = floor["cpu_s"] / floor["tokens"] * 1e9
+    ways = ["audit", "audit+windows"]
+    if name == PARQUET:
+        _measured("convert", path, 1)
+        path.unlink()
+        path = folder / "streams.parquet"
+    else:
+        _row(name, segment, "floor", floor, floor_ns)
+        ways += [] if options.skip_pandas or name != "journal" else ["pandas"]
     for way in ways:
-        found = _measured(way, path, jobs)
-        ns = found["cpu_s"] / found["tokens"] * 1e9
-        floor_ns = ns if way == "floor" else floor_ns
-        ratio = f"{ns / floor_ns:.2f}" if floor_ns is not None else ""
-        print(
-            f"{name:24} {way:16} {1e3 / ns:15.2f} {ns:9.0f} {ratio:>9} {found['wall_s']:7.1f} {found['peak_mb']:8.0f}",
-            flush=True,
-        )
+        _row(name, segment, way, _measured(way, path, options.jobs), floor_ns)
+    path.unlink()
+
+
+def _row(name: str, segment: int, way: str, found: dict[str, Any], floor_ns: float) -> None:
+    ns = found["cpu_s"] / found["tokens"] * 1e9
+    recording = name if name == PARQUET else f"{name}, segments of {segment}"
+    print(
+        f"{recording:24} {way:16} {1e3 / ns:15.2f} {ns:9.0f} {ns / floor_ns:9.2f}"
+        f" {found['wall_s']:7.1f} {found['peak_mb']:8.0f}",
+        flush=True,
+    )
+
+
+def _recordings(text: str) -> list[str]:
+    if unknown := set(text.split(",")) - {*FORMS, PARQUET}:
+        raise argparse.ArgumentTypeError(f"{min(unknown)!r}: known are {', '.join((*FORMS, PARQUET))}")
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def _measured(way: str, path: Path, jobs: int) -> dict[str, Any]:

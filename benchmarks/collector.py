@@ -1,14 +1,17 @@
 """What a collector costs and how fast it sees, black box: a real `otel-llm collect`, a fleet over real gRPC.
 
     python benchmarks/collector.py [--only speed|latency|memory] [--repetitions N] [--json OUT]
+    python benchmarks/collector.py --only speed --encoding sdk,sparse,rotel --shape segments,whole,small,single
+    python benchmarks/collector.py --only speed --source NEW --against OLD --repetitions 3
 
 Journal, windows, five stream rules and the file of decisions are on, and the process tree is what is measured; with
 `--rules none,five,shipped` speed is measured with each of these sets of rules, one after the other. Every stream sends
 a segment every 250 ms, empty ones as the protocol says; what is sent is encoded before any clock starts.
 
-`speed`: tokens per CPU-second for segments of several sizes, beside the floor for the same bytes: the standard parse
-and reading each event's time, on one thread. Replies have 512 tokens. `healthy` streams read on, but for three in a
-hundred that stall; the reader of a `starving` one outruns its model all the time, and each stalls every few seconds.
+`speed`: CPU time of all processes of the collector for segments of several sizes, beside the floor for the same bytes:
+the standard parse and reading each event's time, on one thread. Replies have 512 tokens. `--encoding`, `--shape` and
+`--profile` say in which forms they come, `--against` measures a second collector in turns with the first. The last
+table has the ratios alone. `idle` is what the collector takes (cores) before anything is sent: of a small load most.
 
 `latency`: from the instant a reader runs dry to the decision record. Some streams write, the others wait and say so
 once a second; 256 more run dry again and again. Where `waiting` is not near 0 the machine was busy with other things,
@@ -29,6 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collector_load import latency, memory, speed
+from collector_load.fleet import APPLICATION_STREAMS
+from collector_load.forms import PROFILES, add_form_options, explained, form_of, names, numbers
 from collector_load.service import RULE_SETS
 
 if TYPE_CHECKING:
@@ -41,38 +46,27 @@ def progress(text: str) -> None:
     print(f"# {text}", file=sys.stderr, flush=True)
 
 
-def numbers(text: str) -> list[int]:
-    return [int(one) for one in text.split(",")]
-
-
-def rule_sets(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in RULE_SETS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r}: known are {', '.join(RULE_SETS)}")
-    return names
-
-
 def speeds(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
-    for profile in [chosen.profile] if chosen.profile else speed.PROFILES:
-        for size in chosen.segment_tokens:
-            for streams, rules in product(chosen.streams or [speed.streams_for(size)], chosen.rules):
-                found = []
-                for _ in range(chosen.repetitions):
-                    one = speed.measure_speed(
-                        profile,
-                        size,
-                        streams=streams,
-                        seconds=chosen.seconds,
-                        together=chosen.together,
-                        paced=not chosen.flood,
-                        source=chosen.source,
-                        rules=rules,
-                        progress=progress,
-                    )
-                    found.append(one)
-                    yield one, speed.line(one)
-                if len(found) > 1:
-                    print(speed.together(found), flush=True)
+    trees = {"source": chosen.source, **({"against": chosen.against} if chosen.against else {})}
+    found: list[speed.Speed] = []
+    forms = product(chosen.profile, chosen.segment_tokens, chosen.encoding, chosen.shape, chosen.streams or [None])
+    for profile, size, encoding, shape, streams in forms:
+        form = form_of(profile, size, encoding, shape, streams=streams, together=chosen.together)
+        progress(f"{form.name}, {form.streams} streams: encoding")
+        recording, sent = form.record(chosen.seconds)
+        for rules, repetition in product(chosen.rules, range(chosen.repetitions)):
+            for tree in reversed(trees) if repetition % 2 else trees:
+                one = speed.measure_speed(
+                    *(form, recording, sent),
+                    tree=tree,
+                    source=trees[tree],
+                    paced=not chosen.flood,
+                    rules=rules,
+                    progress=progress,
+                )
+                found.append(one)
+                yield one, speed.line(one)
+    print(f"\n{speed.table(found)}", flush=True)
 
 
 def latencies(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
@@ -82,7 +76,7 @@ def latencies(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
             writing=chosen.writing,
             silent=chosen.silent,
             seconds=chosen.seconds,
-            together=chosen.together,
+            together=chosen.together or APPLICATION_STREAMS,
             source=chosen.source,
             progress=progress,
             ramp_streams_s=chosen.ramp,
@@ -96,32 +90,45 @@ def memories(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
         yield held, memory.line(held)
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description="Measure a collector from outside.")
-    options.add_argument("--only", choices=PARTS)
-    options.add_argument("--streams", type=numbers, help="streams in flight, comma-separated")
-    options.add_argument("--seconds", type=float, default=20.0, help="speed, latency: how long is measured")
-    options.add_argument("--repetitions", type=int, default=1, help="speed: so often, and the median of all")
-    options.add_argument("--together", type=int, default=256, help="streams of one application: in one export, at most")
-    options.add_argument("--segment-tokens", type=numbers, default=[64, 16, 8], help="speed: comma-separated")
-    options.add_argument("--profile", choices=list(speed.PROFILES), help="speed: one of them")
-    options.add_argument(
-        "--rules", type=rule_sets, default=["five"], help="speed: none, five, shipped; comma-separated"
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=explained("--encoding", "--shape", "--profile"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("--flood", action="store_true", help="speed: send as fast as acknowledged, not at the pace")
-    options.add_argument("--writing", type=float, help="latency: share of the streams that get tokens")
-    options.add_argument("--silent", type=float, default=0.0, help="latency: share of the streams that went silent")
-    options.add_argument(
+    add_form_options(parser, encodings=["sdk"], shapes=["segments"])
+    add = parser.add_argument
+    add("--only", choices=PARTS, help="one part; all three otherwise")
+    add("--streams", type=numbers, metavar="N,..", help="streams in flight (default of speed: the load of the shape)")
+    add("--seconds", type=float, default=20.0, help="speed, latency: how long is measured (default: %(default)s)")
+    add("--repetitions", type=int, default=1, help="speed: so often; the last table has medians and ranges")
+    add("--together", type=int, help=f"streams of one application at most (default: {APPLICATION_STREAMS})")
+    profiles = ["healthy", "one-in-ten"]
+    text = f"speed: how readers fare, explained below (default: {','.join(profiles)})"
+    add("--profile", type=names(PROFILES), metavar="NAME,..", default=profiles, help=text)
+    add("--rules", type=names(RULE_SETS), metavar="NAME,..", default=["five"], help="speed: none, five, shipped")
+    add("--flood", action="store_true", help="speed: send as fast as acknowledged, not at the pace")
+    add("--writing", type=float, help="latency: share of the streams that get tokens")
+    add("--silent", type=float, default=0.0, help="latency: share of the streams that went silent")
+    add(
         "--ramp",
         type=int,
         default=latency.RAMP_STREAMS_S,
         help="latency: streams that begin a second until all are in flight (default: %(default)s)",
     )
-    options.add_argument(
-        "--source", type=Path, help="source tree whose collector is measured, if not the one installed"
+    add("--source", type=Path, metavar="TREE", help="source tree whose collector is measured, if not the one installed")
+    add(
+        "--against",
+        type=Path,
+        metavar="TREE",
+        help="speed: another, measured in turns with it; prints the quotient, too",
     )
-    options.add_argument("--json", type=Path, help="write all figures here too")
-    chosen = options.parse_args()
+    add("--json", type=Path, help="write all figures here too")
+    return parser
+
+
+def main() -> None:
+    chosen = options().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
     parts = {
         "speed": (speed.HEADING, speeds),

@@ -1,12 +1,19 @@
-"""What the relay costs: added time to the first token and a token, CPU a chunk, chunks a second on one core.
+"""What the relay costs beside its peers: added time to the first token and a token, CPU a chunk, chunks/s on one core.
 
-    python benchmarks/relay.py [--streams 200] [--pace 50] [--seconds 10] [--stack STACK] [--json OUT]
+    python benchmarks/relay.py                                # all peers that are installed: make relay-peers-env
+    python benchmarks/relay.py --peers litellm,bytes --streams 5 20 --tokens 100 --json relay.json
 
-The relay is pinned to one core, backend and clients to another. Everything is measured straight and through the relay
-in turn, in the same run; "added" is the difference of the same quantile. The relay asks for token ids, records every
-stream, exports to a socket that takes everything, and evaluates the shipped rules. CPU is
-the process's own time. `--stack` puts a proxy that only passes on in the relay's place (`relay_load/stacks.py`): what
-asyncio and HTTP cost without it. On a machine with one core the three share it, and the figures say little.
+Peers are LiteLLM's proxy, the routers of SGLang and of vLLM, and, where they are named, proxies that do nothing but
+pass on (`relay_load/stacks.py`: bytes, aiohttp, httptools, each also with +uvloop): what asyncio and HTTP cost without
+the relay. Each is one process pinned to one core; the backend and the clients, one program, have another. All stand in
+front of the same backend, and get the same load in turn, in the same run; what cannot be had or started is named.
+
+"Added" is the difference to the same quantile of clients that talk to the backend straight. Flat out, the backend
+writes as fast as is taken. A load at a pace is so many streams of 50 tokens a second; it is not put on a proxy that
+carried less flat out. A stream is whole when every token came, once and in order, and its end. CPU is that of the
+process and its children. The relay asks for token ids, records every stream, exports to a socket that takes everything,
+and evaluates the shipped rules; the peers do none of that.
+A machine with one core has all of them share it, and the figures say little.
 """
 
 from __future__ import annotations
@@ -15,121 +22,98 @@ import argparse
 import asyncio
 import json
 import os
-import re
-import subprocess
-import sys
-import time
+import tempfile
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from relay_load import engine
+from relay_load import engine, peers
+from relay_load.load import Figures, Load, measure, put, typical
+from relay_load.table import machine, table
 
-LISTENS = re.compile(r"http://127\.0\.0\.1:(\d+)")
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+STRAIGHT = "straight"
+WARM = Load(streams=8, tokens=50, pace=0.0)
 
 
-def relay(backend: int, core: int, stack: str | None) -> tuple[subprocess.Popen[str], int]:
-    """Start a relay, or a bare proxy on some stack, on one core; return it and its port."""
-    command = [sys.executable, "-m", "otel_llm.cli.main", "relay", "--backend", f"http://127.0.0.1:{backend}"]
-    command += ["--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"]
-    if stack is not None:
-        command = [sys.executable, "-m", "relay_load.stacks", stack, str(backend)]
-    process = subprocess.Popen(
-        command,
-        cwd=None if stack is None else Path(__file__).parent,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{backend}",
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        },
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  no threads yet
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if found := LISTENS.search(line):
-            return process, int(found[1])
-    raise SystemExit("the relay did not start")
+async def turns(load: Load, ports: dict[str, tuple[int, int | None]], repetitions: int) -> dict[str, Any]:
+    """Put a load on each port in turn, so many times over; return figures and troubles by name."""
+    many: dict[str, list[Figures]] = {name: [] for name in ports}
+    troubles: dict[str, Counter[str]] = {name: Counter() for name in ports}
+    for _ in range(repetitions):
+        for name, (port, session) in ports.items():
+            many[name].append(await measure(port, session, load, troubles[name]))
+    by_name = {name: typical(each) for name, each in many.items()}
+    return {
+        **asdict(load),
+        "by_name": by_name,
+        "troubles": {name: dict(each) for name, each in troubles.items() if each},
+    }
 
 
-def figures(seen: engine.Seen) -> dict[str, float]:
-    quantiles = {}
-    for name, values in (("first", seen.first_us), ("token", seen.later_us)):
-        for share in (50, 99):
-            quantiles[f"{name}_p{share}_us"] = float(np.percentile(values, share)) if values else float("nan")
-    return quantiles
-
-
-async def load(port: int, streams: int, tokens: int, pace: float) -> engine.Seen:
-    seen = engine.Seen()
-
-    async def one(number: int) -> None:
-        await asyncio.sleep(number / streams * 0.5 if pace else 0.0)
-        await engine.read(port, tokens, pace, seen, ids=False)
-
-    await asyncio.gather(*(one(number) for number in range(streams)))
-    assert seen.whole == streams, f"{seen.whole} of {streams} replies were whole"
-    return seen
-
-
-async def measure(chosen: argparse.Namespace) -> dict[str, Any]:
-    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
-    backend = server.sockets[0].getsockname()[1]
-    cores = sorted(os.sched_getaffinity(0))
+async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Start everybody, measure them, and end them."""
+    cores, on = sorted(os.sched_getaffinity(0)), machine()
     os.sched_setaffinity(0, {cores[0]})
-    process, port = await asyncio.to_thread(relay, backend, cores[-1], chosen.stack)
-    found: dict[str, Any] = {}
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, backlog=1024)
+    backend = server.sockets[0].getsockname()[1]
+    found: dict[str, Any] = {"machine": on, "versions": {}, "not_run": {}, "paced": [], "flat_out": {}}
+    started: list[peers.Proxy] = []
     try:
-        await load(port, 8, 50, 0)  # warm
-        tokens = int(chosen.pace * chosen.seconds)
-        paced: dict[str, list[dict[str, float]]] = {"straight": [], "relay": []}
-        for _ in range(chosen.repetitions):
-            for name, at in (("straight", backend), ("relay", port)):
-                before, begun = cpu_s(process.pid), time.monotonic()
-                seen = await load(at, chosen.streams, tokens, chosen.pace)
-                one = figures(seen)
-                if name == "relay":
-                    one["cpu_us_a_chunk"] = (cpu_s(process.pid) - before) / seen.chunks * 1e6
-                    one["busy"] = (cpu_s(process.pid) - before) / (time.monotonic() - begun)
-                paced[name].append(one)
-        found["paced"] = {
-            name: {key: float(np.median([one[key] for one in many])) for key in many[0]} for name, many in paced.items()
-        }
-        straight, through = found["paced"]["straight"], found["paced"]["relay"]
-        found["added_us"] = {key: through[key] - straight[key] for key in straight}
-        before, begun = cpu_s(process.pid), time.monotonic()
-        seen = await load(port, 16, 4000, 0)
-        cpu = cpu_s(process.pid) - before
-        found["flat_out"] = {
-            "chunks_a_second": seen.chunks / (time.monotonic() - begun),
-            "chunks_a_cpu_second": seen.chunks / cpu,
-            "cpu_us_a_chunk": cpu / seen.chunks * 1e6,
-        }
+        for name in (peers.RELAY, *chosen.peers):
+            try:
+                how = peers.launch(name, backend, folder)
+                started.append(await peers.start(name, how, cores[-1], folder))
+                found["versions"][name] = started[-1].version
+            except peers.NotRunError as reason:
+                found["not_run"][name] = str(reason)
+        proxies: dict[str, tuple[int, int | None]] = {one.name: (one.port, one.process.pid) for one in started}
+        everybody: dict[str, tuple[int, int | None]] = {STRAIGHT: (backend, None), **proxies}
+        for port, _ in everybody.values():
+            await put(port, WARM)
+        found["flat_out"] = await turns(Load(16, chosen.flat_tokens, 0.0), everybody, chosen.repetitions)
+        carried = {name: one["chunks_a_second"] for name, one in found["flat_out"]["by_name"].items()}
+        for streams in chosen.streams:
+            load = Load(streams, chosen.tokens, chosen.pace, chosen.replies)
+            able = {name: where for name, where in proxies.items() if carried[name] > streams * chosen.pace}
+            paced = await turns(load, {STRAIGHT: everybody[STRAIGHT], **able}, chosen.repetitions)
+            straight = paced["by_name"][STRAIGHT]
+            for name in able:
+                one = paced["by_name"][name]
+                one |= {f"added_{key}": one[key] - straight[key] for key in one if key.startswith(("first", "token"))}
+            paced["beyond"] = {name: carried[name] for name in proxies if name not in able}
+            found["paced"].append(paced)
     finally:
-        process.terminate()
-        process.wait(20)
+        for one in started:
+            one.stop()
         server.close()
     return found
 
 
+def _peers(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name == peers.RELAY or name not in peers.KNOWN:
+            known = ", ".join(name for name in peers.KNOWN if name != peers.RELAY)
+            raise argparse.ArgumentTypeError(f"{name!r} is no peer: known are {known}")
+    return list(dict.fromkeys(names))
+
+
 def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--peers", type=_peers, default=list(peers.PEERS), help="names, by commas; '' is none")
+    parser.add_argument("--streams", type=int, nargs="+", default=[5, 50, 150], help="loads: streams at once")
     parser.add_argument("--pace", type=float, default=50.0, help="tokens a second and stream")
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--tokens", type=int, default=150, help="of a stream")
+    parser.add_argument("--replies", type=int, default=2, help="streams of a client, one after another")
+    parser.add_argument("--flat-tokens", type=int, default=1500, help="tokens of each of 16 streams, flat out")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--stack", help="bytes, aiohttp or httptools, with or without +uvloop")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     chosen = parser.parse_args()
-    found = asyncio.run(measure(chosen))
-    for name, values in {**found["paced"], "added": found["added_us"], "flat out": found["flat_out"]}.items():
-        print(f"{name:>9}: " + ", ".join(f"{key} {value:,.2f}" for key, value in values.items()))
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(run(chosen, Path(folder)))
+    print(table(found))
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1))
 

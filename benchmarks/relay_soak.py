@@ -6,12 +6,14 @@ Black box: a real `otel-llm relay` in front of three backends whose replies are 
 the requests meet a fault: refused, 429, 500, 503, a page, a redirect, nothing, a `Content-Length` that lies, silence,
 slow prefill; in mid-stream a reset, an end without a finish, an abort, an error event, a stall, malformed and over-long
 lines, malformed framing. Now and then a backend restarts, is unhealthy, or all are dead. A rule moves streams that
-stall. A third of the clients vanish, some read slowly, a tenth of the requests are not owned.
+stall. A third of the clients vanish, some read slowly, a tenth of the requests are not owned. Signed actions come all
+the time: pauses, moves, aborts, drains; some are forged, repeated, or about streams that are gone.
 
 At the end, at rest: each owned request has one request span and one end of its stream, with an outcome that agrees with
 what its client got; `otel_llm_relay_requests_total` counts each request once; a reply that ended as whole is the
-undisturbed one, a cut one its beginning and an error event; no stream is in flight, and no more files are open than at
-the start but for a few kept connections. Exit status 1 when something is not so. The memory is printed.
+undisturbed one, a cut one its beginning and an error event; every action is counted once; every pause has ended, and is
+on its request span; no stream is in flight, and no more files are open than at the start but for a few kept
+connections. Exit status 1 when something is not so. The memory is printed.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import logging
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # engines, clients and checks are those of the tests
 from support.relay.soak import soak
@@ -45,7 +48,12 @@ def main() -> int:
             soak(Path(folder), given.seconds, given.clients, given.seed, lambda one: print(table(one), flush=True))
         )
     print(table(found.samples[-1]), "at rest")
-    for name, counts in (("replies", found.ends), ("faults", found.faults), ("moves", found.migrations)):
+    actions = {f"{verb} {result}": count for (verb, result), count in found.actions.items()}
+    told: dict[str, dict[str, Any]] = {
+        "replies": found.ends, "faults": found.faults, "moves": found.migrations, "pauses": found.pauses,
+        "actions": actions,
+    }  # fmt: skip
+    for name, counts in told.items():
         print(f"{name}: " + ", ".join(f"{key} {value:.0f}" for key, value in sorted(counts.items())))
     print(f"memory: {slope(found.samples):+.2f} MiB a minute behind the first quarter")
     for problem in found.problems[:SHOWN]:

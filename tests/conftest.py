@@ -17,6 +17,8 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).parent.parent
 UNANNOUNCED: list[str] = []
+PROGRAMS = re.compile(r"\bsubprocess\b|\bsupport\.(commands|hosts|interop_service|kernel_modes|relay\.process)\b")
+"""What a file imports whose tests start processes."""
 
 
 def announced_skips() -> tuple[str, ...]:
@@ -26,11 +28,19 @@ def announced_skips() -> tuple[str, ...]:
     return tuple(re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE))
 
 
+def waits_for_programs(path: Path) -> int:
+    """Return 0 where the tests of a file run programs of others, 1 where they run ours, 2 where they run none."""
+    if {"integration", "compat"} & set(path.parts):
+        return 0
+    return 1 if PROGRAMS.search(path.read_text(encoding="utf-8")) else 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Spread over cores, files that wait for other programs begin and small ones end: no core is left with a long one.
+    # Spread over processes, files that wait for programs begin and small ones end: no process is left with a long one.
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
-        items.sort(key=lambda item: ("integration" not in item.path.parts, -sizes[item.path]))
+        places = {path: (waits_for_programs(path), -size) for path, size in sizes.items()}
+        items.sort(key=lambda item: places[item.path])
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""A journal of as many tokens as wanted, written quickly: spans of one shape are patched many at a time.
+"""Recorded streams of as many tokens as wanted, written quickly: spans of one shape are patched many at a time.
 
 Each span is made once by protobuf, with numbers that occur nowhere else where ids and times go; numpy then writes a
 wave of requests' ids and times over copies of those bytes. What comes out is what the encoders of OTLP write.
@@ -35,10 +35,16 @@ _TRACE, _SPAN, _PARENT = b"\xa1" * 16, b"\xa2" * 8, b"\xa3" * 8
 
 @dataclass(frozen=True)
 class Shape:
-    """Replies of `tokens` tokens in segments of `segment` tokens."""
+    """Replies of `tokens` tokens in segments of `segment` tokens.
+
+    `sparse`: as an encoder that leaves defaults out, without status and flags; otherwise as OpenTelemetry's SDK does.
+    `sealed`: records of a journal; otherwise those of a Collector's file exporter (`format: proto`).
+    """
 
     tokens: int = 500
     segment: int = 64
+    sparse: bool = False
+    sealed: bool = True
 
 
 def write_journal(path: Path, requests: int, shape: Shape, seed: int = 1) -> int:
@@ -55,23 +61,29 @@ def write_journal(path: Path, requests: int, shape: Shape, seed: int = 1) -> int
             gaps[:, 0] += 300_000_000
             times = commit[:, None] + np.cumsum(gaps, axis=1)
             ids = np.frombuffer(random.bytes(WAVE * 24), np.uint8).reshape(WAVE, 24)
-            file.write(_record(_first(), ids, [commit, commit], 0, random))
+            file.write(_record(_first(), ids, [commit, commit], shape, random))
             start = commit
             for number, (low, high) in enumerate(pairwise(cuts), 1):
                 own = times[:, low:high]
                 end = own[:, -1]
                 span = _segment(number, low, high - low)
-                file.write(_record(span, ids, [start, end, *own.T], int(end.max()), random))
+                file.write(_record(span, ids, [start, end, *own.T], shape, random))
                 start = end
-            file.write(_record(_last(len(cuts), shape.tokens), ids, [start, start], int(start.max()), random))
-            file.write(_record(_request(shape.tokens, len(cuts) + 1), ids, [commit, start], int(start.max()), random))
+            file.write(_record(_last(len(cuts), shape.tokens), ids, [start, start], shape, random))
+            file.write(_record(_request(shape.tokens, len(cuts) + 1), ids, [commit, start], shape, random))
     return waves * WAVE * shape.tokens
 
 
 def _record(
-    span: Span, ids: npt.NDArray[np.uint8], times: list[Ints], at_ns: int, random: np.random.Generator
+    span: Span, ids: npt.NDArray[np.uint8], times: list[Ints], shape: Shape, random: np.random.Generator
 ) -> bytes:
-    """Return the record of one export request that holds such a span of each request."""
+    """Return the record of one export request that holds such a span of each request.
+
+    `times`: start, end and events of each; a journal says that it was received 5 ms after the last end.
+    """
+    if shape.sparse:
+        span.ClearField("flags")
+        span.ClearField("status")
     body = span.SerializeToString()
     spans = np.tile(np.frombuffer(_tagged(0x12, body), np.uint8), (len(ids), 1))
     raw = spans[0].tobytes()
@@ -87,7 +99,9 @@ def _record(
     scope = _tagged(0x12, _tagged(0x0A, b"\x0a\x08otel_llm") + spans.tobytes())
     resource = _tagged(0x0A, _attribute(semconv.SERVICE_INSTANCE_ID, "bench"))
     message = _tagged(0x0A, resource + scope)
-    return frame(message, (at_ns or int(times[0].max())) + 5_000_000)
+    if not shape.sealed:
+        return len(message).to_bytes(4, "big") + message
+    return frame(message, int(times[1].max()) + 5_000_000)
 
 
 def _put(spans: npt.NDArray[np.uint8], raw: bytes, mark: bytes, values: npt.NDArray[np.uint8]) -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    Export = tuple[int, int, bytes]  # due (unix ns), application, message
+
 APPLICATION_STREAMS = 256
 COMMIT_BEFORE_FLUSH_NS = 1_000_000
 FOREVER_NS = 2**63
@@ -188,21 +190,29 @@ class Application:
         return records
 
 
+def exports_of(
+    mix: Sequence[Slots], start_ns: int, seconds: float, sent: Sent, together: int = APPLICATION_STREAMS
+) -> Iterator[Export]:
+    """Yield all exports of a fleet in order of when they are due, the first at `start_ns`, and count them in `sent`."""
+    for due_ns, application in flushes(applications_of(mix, together), start_ns, seconds):
+        segments, tokens = sent.segments, sent.tokens
+        records = application.flush(due_ns, due_ns - start_ns, sent)
+        if records:
+            raw = export_request(records)
+            sent.log.append((due_ns, sent.segments - segments, sent.tokens - tokens))
+            sent.bytes += len(raw)
+            yield due_ns, application.number, raw
+
+
 def write_exports(
     path: Path, mix: Sequence[Slots], start_ns: int, seconds: float, together: int = APPLICATION_STREAMS
 ) -> Sent:
     """Write all exports of a fleet to a file, in order of when they are due, the first at `start_ns`."""
     sent = Sent()
     with path.open("wb") as file:
-        for due_ns, application in _flushes(_applications(mix, together), start_ns, seconds):
-            segments, tokens = sent.segments, sent.tokens
-            records = application.flush(due_ns, due_ns - start_ns, sent)
-            if records:
-                sent.log.append((due_ns, sent.segments - segments, sent.tokens - tokens))
-                raw = export_request(records)
-                file.write(HEAD.pack(due_ns, application.number, len(raw)))
-                file.write(raw)
-                sent.bytes += len(raw)
+        for due_ns, application, raw in exports_of(mix, start_ns, seconds, sent, together):
+            file.write(HEAD.pack(due_ns, application, len(raw)))
+            file.write(raw)
     return sent
 
 
@@ -224,7 +234,7 @@ def write_for_soon(
         lead_s = taken_s * 1.3 + 4.0
 
 
-def read_exports(path: Path) -> Iterator[tuple[int, int, bytes]]:
+def read_exports(path: Path) -> Iterator[Export]:
     """Return (due unix ns, application, bytes) of each export."""
     with path.open("rb") as file:
         while head := file.read(HEAD.size):
@@ -232,7 +242,8 @@ def read_exports(path: Path) -> Iterator[tuple[int, int, bytes]]:
             yield due_ns, application, file.read(length)
 
 
-def _applications(mix: Sequence[Slots], together: int) -> list[Application]:
+def applications_of(mix: Sequence[Slots], together: int) -> list[Application]:
+    """Return the applications that have these streams, at most `together` each."""
     count = max(1, -(-sum(slots.count for slots in mix) // together))
     rng = np.random.default_rng(7)
     shares: list[list[tuple[Slots, int]]] = [[] for _ in range(count)]
@@ -243,7 +254,8 @@ def _applications(mix: Sequence[Slots], together: int) -> list[Application]:
     return [Application(number, share, rng) for number, share in enumerate(shares)]
 
 
-def _flushes(applications: list[Application], start_ns: int, seconds: float) -> Iterator[tuple[int, Application]]:
+def flushes(applications: list[Application], start_ns: int, seconds: float) -> Iterator[tuple[int, Application]]:
+    """Yield each application at each of its flushes (unix ns), spread over the 250 ms."""
     for flush in range(int(seconds * 1e9) // FLUSH_NS):
         for application in applications:
             phase_ns = application.number * FLUSH_NS // len(applications)

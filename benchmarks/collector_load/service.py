@@ -117,7 +117,8 @@ def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rule
         *("--windows", folder / "windows.jsonl", "--verdicts", "none"),
         *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0", *options),
     ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    core = ("OTEL_LLM_CORE", "OTEL_LLM_CACHE_DIR")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name in core}
     environment["PYTHONUNBUFFERED"] = "1"
     if source is not None:
         environment["PYTHONPATH"] = str(source.resolve())

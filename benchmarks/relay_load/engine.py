@@ -1,6 +1,7 @@
 """A backend and its clients on bare asyncio: as little work a chunk as can be, so that what is measured is the relay.
 
-Every chunk has the shape of vLLM's and carries the instant of its writing (monotonic ns) as its text.
+Every chunk has the shape of vLLM's and carries the instant of its writing (monotonic ns) as its text. How fast a reply
+comes stands in the prompt's text: every proxy passes that on, and some no header of the client's.
 """
 
 from __future__ import annotations
@@ -9,127 +10,223 @@ import asyncio
 import json
 import re
 import time
+from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
-MODEL = "bench"
-SENT = re.compile(rb'"content":"(\d+)"')
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+import httptools
+
+MODEL: Final = "bench"
+KEY: Final = "sk-bench"
+"""The key that clients send: LiteLLM is to have one in production. The others pass it on."""
+SENT: Final = re.compile(rb'"content": ?"(\d+)"')
+PACE: Final = re.compile(rb"at ([\d.]+) tokens a second")
+HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+ABOUT: Final = {
+    "object": "list",
+    "data": [{"id": MODEL, "object": "model", "max_model_len": 100_000}],
+    "model_path": MODEL,  # from here on what routers ask for
+    "served_model_name": MODEL,
+    "is_generation": True,
+    "tp_size": 1,
+}
+CHUNK: Final = b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1795581346,'
+DONE: Final = b"data: [DONE]"
 
 
-def chunk(number: int) -> bytes:
-    text = time.monotonic_ns()
+def role_event(prompt_ids: bytes | None) -> bytes:
+    """Return the first event of a chat; `prompt_ids`: JSON, None where the request did not ask for ids."""
     return (
-        b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1795581346,'
-        b'"model":"bench","choices":[{"index":0,"delta":{"content":"%d"},"logprobs":null,"finish_reason":null,"token_ids":[%d]}]}\n\n'
-        % (text, number)
+        CHUNK + b'"model":"bench","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
+        b'"finish_reason":null}],"prompt_token_ids":%b,"prompt_text":null}\n\n' % (prompt_ids or b"null")
     )
 
 
-ROLE = (
-    b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1795581346,"model":"bench",'
-    b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],'
-    b'"prompt_token_ids":[1,2,3,4,5,6,7,8],"prompt_text":null}\n\n'
-)
-LAST = (
-    b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1795581346,"model":"bench",'
-    b'"choices":[{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"stop","stop_reason":null,'
-    b'"token_ids":[2]}]}\n\ndata: [DONE]\n\n'
-)
+def token_event(number: int, *, ids: bool) -> bytes:
+    """Return the event of one token, whose text is the instant of the call."""
+    return (
+        CHUNK + b'"model":"bench","choices":[{"index":0,"delta":{"content":"%d"},"logprobs":null,"finish_reason":null,'
+        b'"token_ids":%b}]}\n\n' % (time.monotonic_ns(), b"[%d]" % number if ids else b"null")
+    )
+
+
+def last_events(*, ids: bool, usage: tuple[int, int] | None = None) -> bytes:
+    """Return the event that finishes a reply, its usage where it was asked for, and the end of the stream.
+
+    `usage`: tokens of the prompt and of the reply.
+    """
+    used = b""
+    if usage is not None:
+        told = b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (usage[0], sum(usage), usage[1])
+        used = CHUNK + b'"model":"bench","choices":[],"usage":%b}\n\n' % told
+    return (
+        CHUNK + b'"model":"bench","choices":[{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"stop",'
+        b'"stop_reason":null,"token_ids":%b}]}\n\n%b%b\n\n' % (b"[2]" if ids else b"null", used, DONE)
+    )
 
 
 def framed(data: bytes) -> bytes:
+    """Return bytes as one chunk of HTTP's chunked coding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer chats with as many tokens as they ask for, `x-pace` a second; 0: as fast as they are taken."""
+    """Answer chats with as many tokens as they ask for, at the pace that the prompt names; 0: as they are taken."""
     try:
-        while (line := await reader.readline()) not in (b"", b"\r\n"):
-            headers: dict[str, str] = {}
-            while (header := await reader.readline()) not in (b"", b"\r\n"):
-                name, _, value = header.decode().partition(":")
-                headers[name.strip().lower()] = value.strip()
-            body = await reader.readexactly(int(headers.get("content-length", "0")))
-            if b"/v1/traces" in line:  # what the relay records is taken, and not looked at
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
-                continue
-            if not line.startswith(b"POST"):
-                found = json.dumps({"object": "list", "data": [{"id": MODEL, "max_model_len": 100_000}]}).encode()
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(found)
-                )
-                writer.write(found)
-                continue
-            await answer(writer, json.loads(body), float(headers.get("x-pace", "0")))
+        while (asked := await request(reader, writer)) is not None:
+            await answer(writer, json.loads(asked), float((PACE.search(asked) or (b"", b"0"))[1]))
     except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
         pass
     finally:
         writer.close()
 
 
+async def request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, served: dict[str, int] | None = None
+) -> bytes | None:
+    """Return the body of the next chat on a connection, None at its end; what is no chat is answered here.
+
+    `served`: what `GET` answers beside what the engine is. Raises ConnectionError and IncompleteReadError where the
+    other side is gone.
+    """
+    while (line := await reader.readline()) not in (b"", b"\r\n"):
+        length = 0
+        while (header := await reader.readline()) not in (b"", b"\r\n"):
+            name, _, value = header.partition(b":")
+            if name.strip().lower() == b"content-length":
+                length = int(value)
+        body = await reader.readexactly(length)
+        if b"/v1/traces" in line:  # what the relay records is taken, and not looked at
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
+        elif line.startswith(b"POST") and b"/completions " in line:
+            return body
+        elif line.startswith(b"POST"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        else:
+            about = json.dumps({**ABOUT, **(served or {})}).encode()
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(about)
+            writer.write(head + (b"" if line.startswith(b"HEAD") else about))
+    return None
+
+
 async def answer(writer: asyncio.StreamWriter, asked: dict[str, Any], pace: float) -> None:
     loop = asyncio.get_running_loop()
-    writer.write(HEAD + framed(ROLE))
-    due_s = loop.time()
-    for number in range(asked["max_tokens"]):
+    ids = asked.get("return_token_ids") is True
+    writer.write(HEAD + framed(role_event(b"[1,2,3,4,5,6,7,8]" if ids else None)))
+    tokens, due_s = asked.get("max_completion_tokens") or asked["max_tokens"], loop.time()
+    for number in range(tokens):
         if pace:
             due_s += 1 / pace
             await asyncio.sleep(max(0.0, due_s - loop.time()))
         elif number % 16 == 0:
             await writer.drain()
             await asyncio.sleep(0)
-        writer.write(framed(chunk(10 + number % 1000)))
-    writer.write(framed(LAST) + b"0\r\n\r\n")
+        writer.write(framed(token_event(10 + number % 1000, ids=ids)))
+    usage = (8, tokens) if (asked.get("stream_options") or {}).get("include_usage") else None
+    writer.write(framed(last_events(ids=ids, usage=usage)) + b"0\r\n\r\n")
     await writer.drain()
 
 
 @dataclass(slots=True)
-class Seen:
-    """What clients saw.
+class Reply:
+    """What a client saw of one reply; instants are monotonic ns."""
 
-    `first_us`: from a request's writing to the reading of its first token; `later_us`: from the backend's writing of a
-    token to the client's reading, of all but the first.
-    """
-
-    first_us: list[float] = field(default_factory=list)
-    later_us: list[float] = field(default_factory=list)
-    whole: int = 0
+    tokens: int
+    """How many were asked for."""
+    begun_ns: int = 0
+    """When the request was written."""
+    sent_ns: array[int] = field(default_factory=lambda: array("q"))
+    """When the backend wrote each token."""
+    read_ns: array[int] = field(default_factory=lambda: array("q"))
+    """When the client read it."""
+    ended_ns: int = 0
+    done: bool = False
+    """Whether the end of the stream, and of the HTTP message, came."""
+    trouble: str = ""
 
     @property
-    def chunks(self) -> int:
-        return len(self.first_us) + len(self.later_us)
+    def whole(self) -> bool:
+        """Tell whether every token came, once and in order, and the end."""
+        return self.done and len(self.sent_ns) == self.tokens and all(a < b for a, b in pairwise(self.sent_ns))
 
 
-async def read(port: int, tokens: int, pace: float, seen: Seen, *, ids: bool) -> None:
-    """Read one reply."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+class Client(asyncio.Protocol):
+    """One request and its reply on a connection of its own; `over` is done when the reply is, for better or worse."""
+
+    def __init__(self, request: bytes, tokens: int) -> None:
+        self.request = request
+        self.reply = Reply(tokens)
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.parser: Any = httptools.HttpResponseParser(self)
+        self.transport: Any = None
+        self.now_ns = 0
+        self.rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.reply.begun_ns = time.monotonic_ns()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.now_ns = time.monotonic_ns()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.end(f"no HTTP: {error}")
+
+    def on_body(self, body: bytes) -> None:
+        reply = self.reply
+        text = self.rest + body
+        cut = text.rfind(b"\n") + 1
+        self.rest = text[cut:]
+        for sent in SENT.findall(text, 0, cut):
+            reply.sent_ns.append(int(sent))
+            reply.read_ns.append(self.now_ns)
+        if text.find(DONE, 0, cut) >= 0:
+            reply.done = True
+
+    def on_message_complete(self) -> None:
+        status = self.parser.get_status_code()
+        self.end("" if status == 200 else f"{status} {self.rest[:200].decode(errors='replace')}")
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.end("the connection ended")
+
+    def end(self, trouble: str) -> None:
+        """End the reply; the first end counts."""
+        if not self.over.done():
+            self.reply.ended_ns = time.monotonic_ns()
+            self.reply.trouble = trouble
+            self.reply.done = self.reply.done and not trouble
+            self.over.set_result(None)
+            self.transport.close()
+
+
+def chat(tokens: int, prompt: str, headers: str = "") -> bytes:
+    """Return the bytes of a streamed chat request; `headers`: whole lines."""
     asked: dict[str, Any] = {
         "model": MODEL,
         "stream": True,
         "temperature": 0,
         "max_tokens": tokens,
-        "messages": [{"role": "user", "content": "a prompt of some words"}],
+        "messages": [{"role": "user", "content": prompt}],
     }
-    if ids:
-        asked["return_token_ids"] = True
     body = json.dumps(asked).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nx-pace: {pace}\r\n"
-    begun_ns = time.monotonic_ns()
-    writer.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
-    tail, first = b"", True
-    while data := await reader.read(2**16):
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n{headers}"
+    return f"{head}authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def read(port: int, request: bytes, tokens: int) -> Reply:
+    """Send a request and read its reply to the end; what goes wrong stands in the reply."""
+    try:
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(lambda: Client(request, tokens), "127.0.0.1", port)
+    except OSError as error:
         now_ns = time.monotonic_ns()
-        text = tail + data
-        cut = text.rfind(b"\n\n") + 2 if b"\n\n" in text else 0
-        text, tail = text[:cut], text[cut:]
-        for sent in SENT.findall(text):
-            if first:
-                seen.first_us.append((now_ns - begun_ns) / 1e3)
-            else:
-                seen.later_us.append((now_ns - int(sent)) / 1e3)
-            first = False
-        if b"data: [DONE]" in text:
-            seen.whole += 1
-            break
-    writer.close()
+        return Reply(tokens, begun_ns=now_ns, ended_ns=now_ns, trouble=str(error))
+    try:
+        await client.over
+    except asyncio.CancelledError:
+        client.end("it took too long")
+    return client.reply

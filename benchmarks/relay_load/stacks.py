@@ -1,8 +1,8 @@
 """Proxies that do nothing but pass streams on, on the HTTP stacks that the relay could stand on.
 
-`python -m relay_load.stacks STACK BACKEND_PORT` prints the port that it serves on. STACK: `bytes` (no HTTP at all, the
-floor of asyncio), `aiohttp` (both sides, as the relay), `httptools` (its parser under protocols of our own); with
-`+uvloop` behind it on that event loop.
+`python -m relay_load.stacks STACK BACKEND_PORT PORT`. STACK: `bytes` (no HTTP at all, the floor of asyncio), `aiohttp`
+(both sides, as the relay), `httptools` (its parser under protocols of our own); with `+uvloop` behind it on that event
+loop.
 """
 
 from __future__ import annotations
@@ -143,27 +143,26 @@ async def serve_aiohttp(port: int) -> Factory:
     return web.Server(handle)
 
 
-async def run(stack: str, port: int) -> None:
+async def run(stack: str, backend: int, port: int) -> None:
     factory: Factory
     if stack == "aiohttp":
-        factory = await serve_aiohttp(port)
+        factory = await serve_aiohttp(backend)
     else:
         kind = {"bytes": Bytes, "httptools": Request}[stack]
-        factory = lambda: kind(port)  # noqa: E731
-    server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0, backlog=1024)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+        factory = lambda: kind(backend)  # noqa: E731
+    server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", port, backlog=1024)
     await server.serve_forever()
 
 
 def main() -> None:
     stack, _, loop = sys.argv[1].partition("+")
-    running = run(stack, int(sys.argv[2]))
     if loop == "uvloop":
         import uvloop  # type: ignore[import-not-found, unused-ignore]
 
-        uvloop.run(running)
+        starting = uvloop.run
     else:
-        asyncio.run(running)
+        starting = asyncio.run
+    starting(run(stack, int(sys.argv[2]), int(sys.argv[3])))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def result_of(answer: Answer) -> Reply:
     except ValueError:
         return reply
     result = said.get("result") if isinstance(said, dict) else None
-    detail = _line(said.get("detail")) if isinstance(said, dict) else ""
+    detail = bounded_line(said.get("detail")) if isinstance(said, dict) else ""
     if result == "done":
         return Reply("done", detail)
     if result in ("refused", "unknown_request"):
@@ -93,7 +93,7 @@ def result_of(answer: Answer) -> Reply:
     return Reply("accepted", detail)
 
 
-def _line(value: object) -> str:
+def bounded_line(value: object) -> str:
     """Return a bounded line of what the other side wrote: it goes into a record and a log."""
     text = value if isinstance(value, str) else ""
     return "".join(char if char.isprintable() else " " for char in text[:200]).strip()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from otel_llm.actions.engines import SGLANG_ABORT, VLLM_ABORT, RouterDrain, SglangAbort, VllmAbort
 from otel_llm.actions.events import cloud_event
 from otel_llm.actions.executor import Reply
+from otel_llm.actions.settings import DOES, RELAY_PATH
 from otel_llm.actions.webhook import Webhook
 from otel_llm.rules.load import load_with_files
-from otel_llm.rules.rule_reader import RELAY_ONLY
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor
-    from otel_llm.actions.settings import Acting, Engine, EngineKind, Receiver
+    from otel_llm.actions.settings import Acting, Engine, Receiver
     from otel_llm.rules.load import RuleFile
     from otel_llm.rules.ruleset import RuleSet, Verb
 
@@ -31,21 +31,15 @@ Notify: TypeAlias = "Callable[[str, str, bytes, str], bool]"
 """Queue a notification that is tried until it arrives: receiver, id, body, what it is about."""
 ANY: Final = "*"
 """An instance's name in the settings: whichever has no entry of its own, and decisions that are about none."""
-DOES: Final[dict[EngineKind, Verb]] = {
-    "vllm": "abort",
-    "sglang": "abort",
-    "vllm_router": "drain",
-    "sglang_router": "drain",
-    "webhook": "scale",
-}
-"""What each kind of engine can be asked for. Nobody moves or puts back a running request for an outsider."""
-RELAY_DOES: Final[frozenset[Verb]] = RELAY_ONLY | {"abort", "drain"}
-"""What a relay does to its own streams and backends, without anybody being configured for it."""
+RELAY_DOES: Final = DOES["relay"]
+"""What a relay does to its own streams and backends, without an engine in its settings."""
+_ONE_OPEN: Final[frozenset[Verb]] = frozenset(("abort", "drain"))
+"""What a relay does one at a time for an instance; streams are moved and paused side by side."""
 
 
 def executors(settings: Acting) -> frozenset[Verb]:
     """Return the verbs, besides `alert`, for which the settings name somebody who does them."""
-    verbs: set[Verb] = {DOES[engine.kind] for engine in settings.actions.engines}
+    verbs: set[Verb] = {verb for engine in settings.actions.engines for verb in DOES[engine.kind]}
     if settings.receivers:
         verbs.add("webhook")
     return frozenset(verbs)
@@ -112,7 +106,8 @@ class Executors:
         self._engines: dict[tuple[str, str], Executor] = {}
         for engine in settings.actions.engines:
             for instance, url in engine.instances:
-                self._engines[DOES[engine.kind], instance] = self._engine(engine, url)
+                for verb in DOES[engine.kind]:
+                    self._engines[verb, instance] = self._engine(engine, url, verb)
 
     def find(self, order: Order) -> Executor | str:
         """Return who does it, or words on why nobody does."""
@@ -120,7 +115,11 @@ class Executors:
             name = str(order.decision.arguments.get("to"))
             return self._receivers.get(name) or f"no receiver is called {name!r}"
         found = self._engines.get((order.verb, order.instance)) or self._engines.get((order.verb, ANY))
-        return found or f"no engine is configured that does `{order.verb}` for instance {order.instance!r}"
+        if found is None:
+            return f"no engine is configured that does `{order.verb}` for instance {order.instance!r}"
+        if order.verb == "preempt" and not order.candidates:
+            return "nobody to take: no other stream is known on the instance"
+        return found
 
     def _receiver(self, receiver: Receiver, notify: Notify) -> Executor:
         if receiver.kind == "notification":
@@ -130,10 +129,12 @@ class Executors:
     def _webhook(self, url: str, secret_file: Path, timeout_s: float, *, exclusive: bool = False) -> Webhook:
         return Webhook(url, lambda: read_signing_secrets(secret_file), self._source, self._agent, timeout_s, exclusive)
 
-    def _engine(self, engine: Engine, url: str) -> Executor:
+    def _engine(self, engine: Engine, url: str, verb: Verb) -> Executor:
         token = _token(engine.token_file)
-        if engine.kind == "webhook":
+        if engine.kind in ("webhook", "relay"):
             assert engine.secret_file is not None  # noqa: S101  the settings file is refused without
+            if engine.kind == "relay":
+                return self._webhook(url + RELAY_PATH, engine.secret_file, 5.0, exclusive=verb in _ONE_OPEN)
             return self._webhook(url, engine.secret_file, 5.0, exclusive=True)
         if engine.kind == "vllm":
             return VllmAbort(url, token, self._agent, path=engine.abort_path or VLLM_ABORT)

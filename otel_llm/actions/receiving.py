@@ -1,7 +1,8 @@
 """The other end: take an action that the collector asks for, once, if it is signed and still worth something.
 
-This is what whoever owns streams (a relay, a gateway) needs to act on decisions: `take` believes a message or says with
-which HTTP status it is refused, hands each action over once, and gives the same answer to the same id again.
+The owner of the streams (a relay, a gateway) acts on decisions with it. `ActionDoor.take` checks a message, hands each
+action over once, and gives the same answer to the same id again. `Admission` is the same in two steps, for actions that
+take time: `admit` checks a message, `settle` keeps the answer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_llm.actions.events import TYPE_PREFIX
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MOST_BODY_BYTES: Final = 256 * 1024
 REMEMBERED: Final = 100_000
 """Ids of actions that were taken: more than come while a signature is believed."""
+LONGEST_ID: Final = 256
 Result = Literal["done", "accepted", "refused", "unknown_request"]
 
 
@@ -51,6 +53,8 @@ class Response:
     status: int
     result: Result | None = None
     detail: str = ""
+    repeated: bool = field(default=False, compare=False)
+    """Whether the same id was asked for before."""
 
     @property
     def body(self) -> bytes:
@@ -58,24 +62,31 @@ class Response:
         return json.dumps({"result": self.result, "detail": self.detail}, separators=(",", ":")).encode()
 
 
-_BUSY: Final = Response(409, "accepted", "this action is being done")
+_BUSY: Final = Response(409, "accepted", "this action is being done", repeated=True)
 
 
 @dataclass(slots=True)
-class ActionDoor:
-    """Take actions over HTTP, whatever the server; any thread may ask.
+class Admission:
+    """Check messages, and remember the answers to those that were admitted; any thread may ask.
 
-    `act` does one and says what became of it; it is called once for an id, however often that arrives.
+    Each message that `admit` returns an action for is answered by one `settle`, now or later.
     """
 
     secrets: Sequence[bytes]
-    act: Callable[[Asked], tuple[Result, str]]
     tolerance_s: float = TOLERANCE_S
-    _answers: OrderedDict[str, Response | None] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    remembered: int = REMEMBERED
+    """How many ids are known at most; the oldest are forgotten first."""
+    _answers: OrderedDict[str, Response | None] = field(default_factory=OrderedDict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def take(self, headers: Mapping[str, str], body: bytes, now_ns: int) -> Response:
-        """Return what to answer to a POST that came at `now_ns` (unix); names of headers in lower case."""
+    def admit(
+        self, headers: Mapping[str, str], body: bytes, now_ns: int, expiry_now_ns: int | None = None
+    ) -> Response | Asked:
+        """Return the action of a message that came at `now_ns` (unix), or what to answer to it at once.
+
+        It is an action once for an id, until `settle`. Names of headers are in lower case. `expiry_now_ns`: the same
+        instant by the clock that expiry is measured with (unix ns), where that is another one.
+        """
         if len(body) > MOST_BODY_BYTES:
             return Response(413, None, f"more than {MOST_BODY_BYTES // 1024} KiB")
         try:
@@ -90,19 +101,49 @@ class ActionDoor:
             return Response(400, None, "the event's id is not the message's")
         with self._lock:
             if message_id in self._answers:
-                return self._answers[message_id] or _BUSY
-            if now_ns >= asked.expires_unix_nano:
+                known = self._answers[message_id]
+                return _BUSY if known is None else replace(known, repeated=True)
+            if (now_ns if expiry_now_ns is None else expiry_now_ns) >= asked.expires_unix_nano:
                 return Response(200, "refused", "expired")
             self._answers[message_id] = None
-            while len(self._answers) > REMEMBERED:
+            while len(self._answers) > self.remembered:
                 self._answers.popitem(last=False)
+        return asked
+
+    def settle(self, action_id: str, answer: Response) -> None:
+        """Keep the answer to an action that was admitted; its id gets the same again. Unknown ids change nothing."""
+        with self._lock:
+            if action_id in self._answers:
+                self._answers[action_id] = answer
+
+
+class ActionDoor(Admission):
+    """Take actions over HTTP, whatever the server; any thread may ask.
+
+    `act` does one and says what became of it; it is called once for an id, however often that arrives.
+    """
+
+    __slots__ = ("act",)
+
+    def __init__(
+        self,
+        secrets: Sequence[bytes],
+        act: Callable[[Asked], tuple[Result, str]],
+        tolerance_s: float = TOLERANCE_S,
+    ) -> None:
+        super().__init__(secrets, tolerance_s)
+        self.act = act
+
+    def take(self, headers: Mapping[str, str], body: bytes, now_ns: int) -> Response:
+        """Return what to answer to a POST that came at `now_ns` (unix); names of headers in lower case."""
+        asked = self.admit(headers, body, now_ns)
+        if isinstance(asked, Response):
+            return asked
         answer = Response(500, None, "it failed here")
         try:
             answer = Response(200, *self.act(asked))
         finally:
-            with self._lock:
-                if message_id in self._answers:
-                    self._answers[message_id] = answer
+            self.settle(asked.id, answer)
         return answer
 
 
@@ -112,6 +153,8 @@ def read_action(body: bytes) -> Asked:
         event = json.loads(body)
         kind, data = event["type"], event["data"]
         request, action = data.get("request"), data["action"]
+        if len(str(event["id"])) > LONGEST_ID:
+            raise ValueError(f"an id of more than {LONGEST_ID} characters")
         if event["specversion"] != "1.0" or kind != f"{TYPE_PREFIX}{action}.v1":
             raise ValueError(f"an event of type {kind!r}, which is not known here")
         return Asked(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from otel_llm.rules.ruleset import Verb
     from otel_llm.shared.otlp_target import OtlpTarget
 
 
@@ -58,7 +59,18 @@ class AlertSettings:
     """Notifications that were given up, a JSON line each; None: `dead_letters.jsonl` beside the journal."""
 
 
-EngineKind = Literal["vllm", "sglang", "sglang_router", "vllm_router", "webhook"]
+EngineKind = Literal["vllm", "sglang", "sglang_router", "vllm_router", "webhook", "relay"]
+DOES: Final[dict[EngineKind, frozenset[Verb]]] = {
+    "vllm": frozenset(("abort",)),
+    "sglang": frozenset(("abort",)),
+    "vllm_router": frozenset(("drain",)),
+    "sglang_router": frozenset(("drain",)),
+    "webhook": frozenset(("scale",)),
+    "relay": frozenset(("migrate", "preempt", "abort", "drain")),
+}
+"""What each kind of engine can be asked for. Only a relay moves or pauses a running request."""
+RELAY_PATH: Final = "/v1/actions"
+"""Where a relay takes actions, on its web port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,7 @@ class Engine:
     """The router's own; None for the other kinds."""
     token_file: Path | None = None
     secret_file: Path | None = None
-    """Signing secrets of kind webhook, see `read_signing_secrets`."""
+    """Signing secrets of the kinds webhook and relay, see `read_signing_secrets`."""
     abort_path: str | None = None
     """None: the kind's own."""
 

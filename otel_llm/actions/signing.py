@@ -46,6 +46,8 @@ def verify(
     message_id, stamp, given = (headers.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     if not message_id or "." in message_id or not stamp or not given:
         raise SignatureError("not signed: webhook-id, webhook-timestamp and webhook-signature are needed")
+    if not (message_id + given).isprintable():  # bytes that are no UTF-8 come as lone surrogates
+        raise SignatureError("webhook-id and webhook-signature are no plain text")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) < 16):
         raise SignatureError("webhook-timestamp is no number of seconds")
     at_s = int(stamp)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit import parquet_streams
 from otel_llm.audit.streams import batches
-from otel_llm.readers import plain_segments
 from otel_llm.readers.assemble import Assembled
 from otel_llm.readers.files import read_raw
 from otel_llm.readers.input_paths import input_files, size
-from otel_llm.readers.otlp import decode, whole
+from otel_llm.readers.otlp import decode, read
 from otel_llm.readers.otlp_files import EXPECTED, is_journal
 from otel_llm.readers.parquet_files import unpacked
 from otel_llm.readers.records import Batch, DecodeError, InputError
@@ -151,8 +150,6 @@ class Inputs:
 
     def _decoded(self, group: Sequence[tuple[Batch, int | None] | RawRecord]) -> list[tuple[Batch, int | None]]:
         """Return what a group of export requests holds: plain segments as columns, the rest one by one."""
-        raws = [item.raw for item in group if isinstance(item, RawRecord)]
-        taken = iter(plain_segments.take(raws) if raws else ())
         found: list[tuple[Batch, int | None]] = []
         for item in group:
             if not isinstance(item, RawRecord):
@@ -160,7 +157,8 @@ class Inputs:
                 self._messages += 1
                 continue
             try:
-                batch = whole(next(taken), item.receipt_ns)
+                # A recording may be one message: its parts are bounded by its bytes.
+                batch = read(item.raw, receipt_ns=item.receipt_ns, max_parts=len(item.raw))
             except DecodeError as error:
                 self.skipped.add("bad_record", f"{item.place}: {error}")
                 continue

@@ -121,7 +121,7 @@ def audit(
         if html is not None:
             beside.write_html(found, html)
     except ModuleNotFoundError as missing:
-        from otel_llm.cli.main import MissingExtraError
+        from otel_llm.cli.lazy_group import MissingExtraError
 
         raise MissingExtraError("audit", missing.name or "a module") from missing
     except BrokenRecordError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import re
@@ -10,18 +11,22 @@ import subprocess
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Self
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
 
 class Child:
-    """A child process whose output is read as it comes; the last lines are kept for messages."""
+    """A child process whose output is read as it comes; the last lines are kept for messages.
+
+    It ends with this process at the latest, also where a signal comes before the caller holds what this returns.
+    """
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
@@ -29,18 +34,20 @@ class Child:
         self.command = list(command)
         self.tail: deque[str] = deque(maxlen=20)
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self.process = subprocess.Popen(  # noqa: S603  our own commands, no shell
-            list(command),
-            env=dict(env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        assert self.process.stdout is not None  # noqa: S101
-        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
-        self._reader.start()
+        with _signals_later():
+            self.process = subprocess.Popen(  # noqa: S603  our own commands, no shell
+                list(command),
+                env=dict(env),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            assert self.process.stdout is not None  # noqa: S101
+            self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+            self._reader.start()
+            atexit.register(self.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -88,4 +95,22 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
             status = self.process.wait()
         self._reader.join(timeout=5.0)
+        atexit.unregister(self.stop)
         return status
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Let SIGINT and SIGTERM take effect behind the block only. For the main thread."""
+    came: list[int] = []
+    handlers = {
+        signum: signal.signal(signum, lambda signum, _frame: came.append(signum))
+        for signum in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        for late in came:
+            signal.raise_signal(late)

@@ -22,6 +22,7 @@ from otel_llm.cli.signals import Signals, exit_now
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.journal_resume import RESUME_FILE
+from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.lint import never_true
@@ -146,7 +147,8 @@ def collect(  # one parameter an option
     click.echo(service.following())
     if service.resumed is not None:
         click.echo(service.resumed)
-    for warning in [*service.warnings, *([] if opened is None else [opened]), *map(str, dead)]:
+    said = [line for line in (notice(), opened) if line is not None]
+    for warning in [*service.warnings, *said, *map(str, dead)]:
         click.echo(f"warning: {warning}", err=True)
     lines.start()
     service.serve()

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from otel_llm.cli.children import Child
+from otel_llm.core.compiling import kernel_cache, mode
 
-START_S: Final = 30.0
+START_S: Final = 90.0
+"""A collector whose kernels can be kept nowhere compiles them at every start."""
 VLLM_START_S: Final = 240.0
 LISTENING: Final = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 PATIENT: Final = Path(__file__).parents[1] / "bench" / "patient_yield"
@@ -83,7 +85,11 @@ def telemetry(grpc: str, service: str) -> dict[str, str]:
 
 def quiet_environment() -> dict[str, str]:
     """Return the environment without the caller's own telemetry settings: the demo talks to itself alone."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OTEL_") or name in (mode.VARIABLE, kernel_cache.VARIABLE)
+    }
     return kept | {"PYTHONUNBUFFERED": "1"}
 
 

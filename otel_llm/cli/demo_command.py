@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -62,6 +63,7 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
     Example:
       otel-llm demo --out demo-out
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
     console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
     folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 import urllib.error
@@ -93,7 +92,6 @@ def show_relay(console: Console, folder: Path, vllm: Path | None, *, watched: bo
 
     `watched`: the output is a terminal, where the progress of a run replaces itself.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
     with ExitStack() as children:
         demo = _Demo(console, folder, PACED if vllm is None else VLLM, children, watched=watched)
         demo.start(vllm)

@@ -28,7 +28,7 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
             str(one["tokens"]),
             _seconds(one["ttft_s"]),
             Text(_seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
-            _bar(one["runway_s"]),
+            _bar(one["runway_s"]) + Text(" paused" if one.get("paused") else "", style="cyan"),
         )
     for _ in range(SHOWN_STREAMS - len(streams) if steady else 0):
         table.add_row("", "", "", "", "")

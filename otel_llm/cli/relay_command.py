@@ -63,7 +63,7 @@ def relay(
 
     A reverse proxy for the OpenAI HTTP API in front of the replicas of a model. It listens on this machine only,
     unless told otherwise. SIGTERM and Ctrl-C let streams end; a second one ends it at once. SIGHUP reads classes,
-    rules, tokens and certificates anew.
+    rules, tokens, secrets and certificates anew.
 
     \b
     Examples:
@@ -76,7 +76,10 @@ def relay(
       backends:
         a: {url: 'http://10.0.0.1:8000'}                  # kind: vllm (default), sglang, openai
         b: {url: 'http://10.0.0.2:8000', api_key_file: b.key}
+      placement: least_load     # spread, pack, safest, round_robin, random, power_of_two, lmetric
       failover: {connect_retries: 2, resume: true, first_byte: 60s}
+      preempt: {resume_runway: 2s, calm: 1s, max_paused: 64}
+      actions: {secret_file: relay.secret}      # takes signed commands of a collector
     """
     lines = BackgroundWriter(click.echo)
     try:

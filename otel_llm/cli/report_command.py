@@ -60,7 +60,7 @@ def report(
         page = build(material, title=title)
         write.write_text(html, page)
     except ModuleNotFoundError as missing:
-        from otel_llm.cli.main import MissingExtraError
+        from otel_llm.cli.lazy_group import MissingExtraError
 
         raise MissingExtraError("report", missing.name or "a module") from missing
     except (ConfigError, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`otel-llm top`: the live view of a running collector."""
+"""`otel-llm top`: the live view of a running collector or relay."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from otel_llm.shared.secret_files import exposed
     help="PEM file of the authority that signed the collector's certificate. [default: those this machine trusts]",
 )
 def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path | None) -> None:
-    """Watch the streams in flight of the collector at URL, those closest to starving first.
+    """Watch the streams in flight of the collector or relay at URL (its web port), those closest to starving first.
 
     docs/glossary.md explains the words.
 
     \b
     Examples:
       otel-llm top http://127.0.0.1:9464
+      otel-llm top http://127.0.0.1:9465             # the relay's
       otel-llm top https://collector.example:9464 --token-file token.txt --ca ca.pem
     """
     try:
         source = Source(url, token_file=token_file, ca=ca)
         first = source.streams()
     except UnreachableError as nobody:
-        raise click.UsageError(f"{nobody}; start one: otel-llm collect") from nobody
+        raise click.UsageError(f"{nobody}; start one: otel-llm collect, or otel-llm relay") from nobody
     except (AskError, ConfigError, ValueError) as problem:
         raise click.UsageError(str(problem)) from problem
     warning = None if token_file is None else exposed(token_file)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.pipeline import TOGETHER_BYTES
-from otel_llm.evaluate.batch_coalescing import MAX_COALESCED
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
@@ -22,10 +20,9 @@ from otel_llm.readers.records import DecodeError
 from otel_llm.rules.engine import RuleEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from otel_llm.collector.config import Limits
-    from otel_llm.evaluate.batch_coalescing import Received
     from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.journal_format import Record
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 log = logging.getLogger(__name__)
+_PROGRESS_RECORDS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Run:
     headless: int = 0
     """Those of them whose first segment is not in the journal: they began before it, or it was lost."""
     counts: Counter[str] = field(default_factory=Counter)
-    """`undecodable` records, and `internal_errors`: those taken together with one that a bug of ours hit."""
+    """`undecodable` records, and `internal_errors`: those that a bug of ours hit."""
     evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,15 +75,23 @@ class Run:
             timeouts=terms.timeouts,
         )
 
-    def take(self, records: Sequence[Record]) -> None:
-        """Evaluate consecutive records, each with a time of receipt."""
-        received = self._read(records)
+    def take(self, record: Record) -> None:
+        """Evaluate the next record, which has a time of receipt."""
+        assert record.receipt_ns is not None  # noqa: S101
+        limits = self.terms.limits
+        attributes = AttributeLimits(limits.attributes_per_span, limits.attribute_chars)
         try:
-            self.evaluator.apply_all(received)
+            batch = otlp.read(record.raw, receipt_ns=record.receipt_ns, limits=attributes)
+        except DecodeError:
+            self.counts["undecodable"] += 1
+            return
+        batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
+        try:
+            self.evaluator.apply(batch, record.receipt_ns)
         except Exception:  # the live collector goes on as well; said once with its traceback, counted always
             if not self.counts["internal_errors"]:
-                log.exception("otel-llm: records could not be evaluated")
-            self.counts["internal_errors"] += len(received)
+                log.exception("otel-llm: a record could not be evaluated")
+            self.counts["internal_errors"] += 1
 
     def until(self, instant_ns: int) -> None:
         """Let time pass up to this instant (unix ns), after the last record, as a collector does that is stopped."""
@@ -95,20 +101,6 @@ class Run:
     def in_flight(self) -> int:
         """Return how many streams are not over."""
         return len(self.evaluator.live)
-
-    def _read(self, records: Sequence[Record]) -> list[Received]:
-        limits = self.terms.limits
-        attributes = AttributeLimits(limits.attributes_per_span, limits.attribute_chars)
-        received: list[Received] = []
-        for record, batch in zip(records, otlp.read_all([one.raw for one in records], limits=attributes), strict=True):
-            if isinstance(batch, DecodeError):
-                self.counts["undecodable"] += 1
-                continue
-            assert record.receipt_ns is not None  # noqa: S101
-            batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
-            batch.received(record.receipt_ns)
-            received.append((batch, record.receipt_ns))
-        return received
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +127,10 @@ class _Found:
 
 def replay(records: Iterable[Record], runs: Sequence[Run], progress: Callable[[], None] | None = None) -> None:
     """Have every run take all records; `progress` is called now and then."""
-    for together in _bunches(records):
+    for number, record in enumerate(records, 1):
         for run in runs:
-            run.take(together)
-        if progress is not None:
+            run.take(record)
+        if progress is not None and number % _PROGRESS_RECORDS == 0:
             progress()
-
-
-def _bunches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Cut records into bunches as the service takes them in together: the same is found, only sooner."""
-    bunch: list[Record] = []
-    size = 0
-    for record in records:
-        bunch.append(record)
-        size += len(record.raw)
-        if len(bunch) == MAX_COALESCED or size >= TOGETHER_BYTES:
-            yield bunch
-            bunch, size = [], 0
-    if bunch:
-        yield bunch
+    if progress is not None:
+        progress()

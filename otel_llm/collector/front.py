@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import InternalError, as_refusal
-from otel_llm.collector.front_ring import Ring
 from otel_llm.collector.front_wire import (
-    HERE,
     NUMBERS,
     OLDEST,
     UP,
@@ -115,7 +113,6 @@ class GrpcFront:
         self._up = self._down = -1
         self._cells = memoryview(bytes(8 * NUMBERS)).cast("q")
         self._refused = Refused(self._cells[:WAITING])
-        self._ring = Ring(memoryview(b""), memoryview(bytearray(8)).cast("q"))
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
         self._stopping = False
@@ -192,8 +189,6 @@ class GrpcFront:
         found: list[SentExport] = []
         size = 0
         with self._reading:
-            # What the read before took out: where a processor reorders, the lock is between its copying and this.
-            self._ring.let_go()
             while size < _READ_BYTES and not self.gone:
                 try:
                     count = os.readv(self._up, [memoryview(self._buffer)[self._filled :]])
@@ -224,14 +219,14 @@ class GrpcFront:
 
     def _cut(self) -> Iterator[SentExport]:
         """Take the whole frames out of the buffer, and make room for the rest of the last."""
-        view, ring = memoryview(self._buffer), self._ring
+        view = memoryview(self._buffer)
         start, size = 0, UP.size
         while self._filled - start >= UP.size:
-            length, number, received_ns, place = UP.unpack_from(view, start)
-            size = UP.size + (length if place == HERE else 0)
+            length, number, received_ns = UP.unpack_from(view, start)
+            size = UP.size + length
             if self._filled - start < size:
                 break
-            raw = bytes(view[start + UP.size : start + size]) if place == HERE else ring.take(place, length)
+            raw = bytes(view[start + UP.size : start + size])
             yield SentExport(raw, self._clock.unix_ns(received_ns), self, number)
             start += size
             size = UP.size
@@ -249,7 +244,7 @@ class GrpcFront:
         up, their_up = os.pipe()
         their_down, down = os.pipe()
         shared, fd = Shared.made()
-        self._cells, self._ring = shared.cells, shared.ring
+        self._cells = shared.cells
         self._refused = Refused(self._cells[:WAITING])
         os.set_blocking(up, False)
         _widen(up)

@@ -20,7 +20,6 @@ from otel_llm.collector.doors_refused import Refused
 from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.front_wire import (
     DOWN,
-    HERE,
     OLDEST,
     UP,
     WAITING,
@@ -29,7 +28,6 @@ from otel_llm.collector.front_wire import (
     write_all,
 )
 from otel_llm.collector.grpc_server import GrpcCertificates, GrpcReceiver
-from otel_llm.collector.one_core import MOVE_S, OneCore
 from otel_llm.shared.errors import RefusalError, StartError
 from otel_llm.shared.web.tokens import KnownTokens
 
@@ -61,7 +59,6 @@ class _Way:
         self._most = opening.limits.queued_exports
         self._most_bytes = opening.queued_bytes
         self._cells = shared.cells
-        self._ring = shared.ring
         self._refused = refused
         self._numbers = count(1)
         self._calls: dict[int, _Call] = {}
@@ -86,9 +83,7 @@ class _Way:
             self._tell()
         try:
             with self._writing:
-                place = self._ring.put(raw)
-                head = UP.pack(len(raw), number, call.received_ns, HERE if place is None else place)
-                write_all(self._up, (head, raw) if place is None else (head,))
+                write_all(self._up, (UP.pack(len(raw), number, call.received_ns), raw))
         except OSError:
             self._close()
         call.answered.acquire()
@@ -189,14 +184,9 @@ def main(up: int, down: int, told: int, fd: int) -> None:
     """Do what is told over `told`; `up`, `down`: the pipes of the exports; `fd`: the shared memory."""
     for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # it ends with the process that answers for it
         signal.signal(ignored, signal.SIG_IGN)
-    core = OneCore()
-    core.move()
     door, orders = _Door(up, down, fd), Connection(told)
     try:
         while True:
-            if not orders.poll(MOVE_S):
-                core.move()
-                continue
             name, arguments = orders.recv()
             try:
                 orders.send((getattr(door, name)(*arguments), None))

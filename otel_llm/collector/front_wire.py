@@ -1,4 +1,4 @@
-"""What the gRPC door's process and the evaluator's say to each other: frames on pipes, numbers and bytes in memory.
+"""What the gRPC door's process and the evaluator's say to each other: frames on pipes, and numbers in shared memory.
 
 Up goes each export as it came, with the instant of its receipt; down goes the answer, or which refusal it is. Both ends
 are this program: nothing here is a format for others.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.doors_refused import REASONS
 from otel_llm.collector.errors import ANSWERS
-from otel_llm.collector.front_ring import RING_BYTES, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +28,8 @@ if TYPE_CHECKING:
     Known: TypeAlias = tuple[bytes, tuple[bytes, ...]]
     """A key, and the digests of tokens under it."""
 
-UP: Final = struct.Struct("<IQqq")
-"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike), its
-place in the ring, or `HERE`."""
-HERE: Final = -1
-"""Its bytes follow."""
+UP: Final = struct.Struct("<IQq")
+"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike)."""
 DOWN: Final = struct.Struct("<IQB")
 """Before an answer: its length, the number of its export, 0 or the refusal's place in `ANSWERS` counted from 1."""
 WAITING: Final = len(REASONS)
@@ -41,9 +37,7 @@ WAITING: Final = len(REASONS)
 first."""
 OLDEST: Final = WAITING + 1
 """Where it stands when the first of them was received (monotonic ns); 0: there is none."""
-TAKEN: Final = OLDEST + 1
-"""Where it stands how far the ring was taken out: the one number that the evaluator's process writes."""
-NUMBERS: Final = TAKEN + 1
+NUMBERS: Final = OLDEST + 1
 _NUMBER_BYTES: Final = 8
 
 
@@ -80,13 +74,10 @@ def refusal_of(place: int, words: bytes) -> RefusalError:
 
 
 class Shared:
-    """Memory that both processes see: 64-bit integers, each written by one of them only, and a ring."""
+    """Memory that both processes see: 64-bit integers, which the door's process writes."""
 
     def __init__(self, fd: int) -> None:
-        numbers = NUMBERS * _NUMBER_BYTES
-        self._memory = memoryview(mmap.mmap(fd, numbers + RING_BYTES))
-        self.cells = self._memory[:numbers].cast("q")
-        self.ring = Ring(self._memory[numbers:], self.cells[TAKEN:])
+        self.cells = memoryview(mmap.mmap(fd, NUMBERS * _NUMBER_BYTES)).cast("q")
 
     @classmethod
     def made(cls) -> tuple[Shared, int]:
@@ -96,7 +87,7 @@ class Shared:
         else:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, NUMBERS * _NUMBER_BYTES + RING_BYTES)
+        os.ftruncate(fd, NUMBERS * _NUMBER_BYTES)
         return cls(fd), fd
 
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from otel_llm.collector import plain_mode
 from otel_llm.collector.errors import BusyError, UnavailableError
 from otel_llm.collector.front import SentExport
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
 from otel_llm.collector.replay import note_stop
-from otel_llm.evaluate.batch_coalescing import MAX_COALESCED
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from otel_llm.collector.inbox import Item
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
-    from otel_llm.evaluate.batch_coalescing import Received
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine import RuleEngine
     from otel_llm.rules.ruleset import RuleSet
@@ -54,8 +53,9 @@ REST_S = 0.005
 """Timers closer together than this are looked at together: at their own instants, only later."""
 READ_APART_BYTES = 2**20
 """Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
+MOST_TOGETHER = 64
 TOGETHER_BYTES = 2**22
-"""Requests that wait are decoded and evaluated together, up to so many bytes."""
+"""So many requests that wait are written to the journal together, and up to so many bytes."""
 
 
 @dataclass(slots=True)
@@ -85,6 +85,8 @@ class Pipeline:
     _last_ns: int = 0
     """The latest instant up to which something was taken or time passed: receipts do not go back behind it."""
     _stopping: bool = False
+    _too_slow: str | None = field(default_factory=plain_mode.too_slow)
+    """What is said once, where this is plain mode, when exports wait too long."""
     stopped_ns: int | None = None
     """Up to when time has passed, once everything that was accepted is evaluated."""
 
@@ -224,9 +226,12 @@ class Pipeline:
                 item()
 
     def _evaluate(self, first: Export) -> None:
-        """Take in an export and those that wait behind it, and evaluate them together."""
+        """Take in an export and those that wait behind it, then evaluate one after another."""
+        if self._too_slow is not None and self.clock.now_ns() - first.receipt_ns > plain_mode.BEHIND_NS:
+            log.warning("otel-llm: %s", self._too_slow)
+            self._too_slow = None
         exports, size = [first], len(first.raw)
-        while len(exports) < MAX_COALESCED and size < TOGETHER_BYTES and self._following is None:
+        while len(exports) < MOST_TOGETHER and size < TOGETHER_BYTES and self._following is None:
             try:
                 item = self._inbox.get_nowait()
             except queue.Empty:
@@ -246,7 +251,8 @@ class Pipeline:
             self._aside.submit(self._answer_all, sent)
         else:
             self._answer_all(sent)
-        self._guard(lambda: self.evaluator.apply_all(received))
+        for batch, receipt_ns in received:
+            self._guard(partial(self.evaluator.apply, batch, receipt_ns))
         self._let_go(exports)
 
     def _is_apart(self, export: Export) -> bool:
@@ -298,7 +304,7 @@ class Pipeline:
             else:
                 export.batch = batch
 
-    def _take_in(self, export: Export) -> Received | None:
+    def _take_in(self, export: Export) -> tuple[Batch, int] | None:
         """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated."""
         batch = export.batch
         if batch is None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.evaluate.batch_coalescing import apply_ahead, coalesce
 from otel_llm.evaluate.batch_update import Applied, apply_plain
 from otel_llm.evaluate.group_facts import Groups, groups_for
 from otel_llm.evaluate.identity_cache import IdentityCache
@@ -27,8 +26,8 @@ from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments, shift_ns
 from otel_llm.readers.foreign import foreign_tokens
-from otel_llm.readers.plain_segments import TRACE_BYTES, joined, keys_of
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
+from otel_llm.readers.segment_columns import TRACE_BYTES, keys_of
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.stream import sort_gaps
 from otel_llm.slo.windows import Ledger
@@ -37,12 +36,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from otel_llm.evaluate.batch_coalescing import Ahead, Received
     from otel_llm.evaluate.sink import Sink
     from otel_llm.evaluate.windowing import Windowing
-    from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch, RequestSpan, Segment
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.ruleset import RuleSet
@@ -120,109 +117,9 @@ class Evaluator:
 
     def apply(self, batch: Batch, now_ns: int) -> None:
         """Take what one export request held, received at `now_ns`; then look at the rules of what it touched."""
-        self.apply_all(((batch, now_ns),))
-
-    def apply_all(self, received: Sequence[Received]) -> None:
-        """Take several export requests, in order of receipt: what `apply` on each would find, only sooner."""
-        shortest_ns = min(self.windowing.window_ns, self.timeouts.lateness_ns)
-        for group in coalesce(received, shortest_ns):
-            start = 0
-            while start < len(group):
-                first, now_ns = group[start]
-                slots = self._arrive(first, first.plain, now_ns)
-                quiet_ns = self._quiet_until(now_ns)
-                stop = start + 1
-                while stop < len(group) and group[stop][1] < quiet_ns:
-                    stop += 1
-                self._apply_some(group[start:stop], slots)
-                start = stop
-            # Not before: of streams that were moved ahead nobody may look at what they were when it was another's turn.
-            self.scheduler.reclaim(group[-1][1], self.live)
-
-    def _quiet_until(self, now_ns: int) -> int:
-        """Return the next instant at which somebody looks at all streams, whatever is received before."""
-        ticks_ns = None if self.groups is None else self.groups.next_look_after(now_ns)
-        found = _earliest(self.windowing.next_close(), ticks_ns)
-        assert found is not None  # noqa: S101  a window is open since the first export
-        return found
-
-    def _apply_some(self, part: Sequence[Received], slots: Ints | None) -> None:
-        """Take export requests between which nobody looks at all streams; the first has arrived, `slots` are its."""
-        ahead: Sequence[Ahead | None] = [None] * len(part)
-        if sum(batch.plain is not None for batch, _ in part) > 1:
-            ahead = self._ahead(part)
-        for place, ((batch, now_ns), moved) in enumerate(zip(part, ahead, strict=True)):
-            segments = batch.plain if moved is None else moved.rest
-            if place:
-                if now_ns == part[place - 1][1]:  # what the one before began is looked at before anything else happens
-                    self._look_up_to(now_ns)
-                slots = self._arrive(batch, segments, now_ns)
-            elif moved is not None:
-                slots = self._find(segments)
-            self._apply(batch, segments, slots, moved, now_ns, alone=len(part) == 1)
-        last_ns = part[-1][1]
-        due_ns = self.scheduler.next_due()
-        if due_ns is not None and due_ns <= last_ns - (LONGEST_LOOK_NS if len(part) == 1 else 0):
-            self._look_up_to(last_ns)
-
-    def _look_up_to(self, now_ns: int) -> None:
-        """Look at all that is due by now."""
-        self.scheduler.evaluate_due(now_ns)
-        self._decide(self.scheduler.advance(now_ns, self.live))
-
-    def _ahead(self, part: Sequence[Received]) -> Sequence[Ahead]:
-        """Apply what may go first of exports of which no two have a plain segment of one stream."""
-        others = np.concatenate([self._slots_of(batch, None, None) for batch, _ in part])
-        plain = joined([batch.plain for batch, _ in part if batch.plain is not None])
-        slots = self.table.find(plain.ids)
-        self.scheduler.evaluate_due_except(np.concatenate((others, slots[slots >= 0])), part[-1][1] - 1)
-        engine_ns = self.scheduler.engine.next_timer()
-        found, block = apply_ahead(
-            self.table,
-            part,
-            plain,
-            slots,
-            others,
-            self.scheduler.evaluate_before,
-            lateness_ns=self.timeouts.lateness_ns,
-            lost_after_ns=self.timeouts.lost_after_ns,
-            engine_rests=engine_ns is None or engine_ns > part[-1][1],
-        )
-        slots = np.concatenate([one.slots for one in found])
-        now_ns = np.repeat(np.array([now_ns for _, now_ns in part]), [one.segments for one in found])
-        self.scheduler.evaluate_moved_early(slots, now_ns, block)
-        return found
-
-    def _find(self, segments: PlainSegments | None) -> Ints | None:
-        return None if segments is None else self.table.find(segments.ids)
-
-    def _arrive(self, batch: Batch, segments: PlainSegments | None, now_ns: int) -> Ints | None:
-        """Let time pass until an export request is received; return the slots of its plain `segments`, -1 for none."""
-        slots = self._find(segments)
-        self.windowing.begin(now_ns)
-        if self.scheduler.is_due(now_ns - 1):
-            self.scheduler.evaluate_due_of(self._slots_of(batch, segments, slots), now_ns - 1)
-        self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
-        if self.groups is not None:
-            self.groups.wake(now_ns)
-        self._now_ns = max(self._now_ns, now_ns)
-        return slots
-
-    def _apply(
-        self,
-        batch: Batch,
-        segments: PlainSegments | None,
-        slots: Ints | None,
-        ahead: Ahead | None,
-        now_ns: int,
-        *,
-        alone: bool,
-    ) -> None:
-        """Take one export request that has arrived; look at the rules of what it touched.
-
-        `segments`: its plain ones but for those in `ahead`, which were applied before; `slots`: theirs, -1 for none;
-        `alone`: no other is taken together with it.
-        """
+        segments = batch.plain
+        slots = None if segments is None else self.table.find(segments.ids)
+        self._arrive(batch, slots, now_ns)
         begun: dict[StreamKey, bool | None] = {}
         touched: dict[StreamKey, bool | None] = {}
         opened: list[LiveStream] = []
@@ -264,12 +161,23 @@ class Evaluator:
         self._settle_all(touched, now_ns)
         for key, acts in touched.items():  # each stream once, whatever of it came
             begun[key] = begun.get(key) if acts is None else acts or bool(begun.get(key))
-        self._look_at(moved, begun, now_ns, alone=alone)
-        if ahead is not None:
-            self.counts["segments"] += ahead.segments
-            self.counts["tokens"] += ahead.tokens
-            self.scheduler.hand_over_unsettled(ahead.slots, now_ns)
+        self._look_at(moved, begun, now_ns)
         self._decide(self.scheduler.advance(now_ns, self.live))
+        due_ns = self.scheduler.next_due()
+        if due_ns is not None and due_ns <= now_ns - LONGEST_LOOK_NS:
+            self.scheduler.evaluate_due(now_ns)
+            self._decide(self.scheduler.advance(now_ns, self.live))
+        self.scheduler.reclaim(now_ns, self.live)
+
+    def _arrive(self, batch: Batch, slots: Ints | None, now_ns: int) -> None:
+        """Let time pass until an export request is received; `slots`: of its plain segments, -1 for none."""
+        self.windowing.begin(now_ns)
+        if self.scheduler.is_due(now_ns - 1):
+            self.scheduler.evaluate_due_of(self._slots_of(batch, slots), now_ns - 1)
+        self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
+        if self.groups is not None:
+            self.groups.wake(now_ns)
+        self._now_ns = max(self._now_ns, now_ns)
 
     def _ingest_segment(self, segment: Segment, now_ns: int, touched: dict[StreamKey, bool | None]) -> None:
         stream = self._take_segment(segment, now_ns)
@@ -280,22 +188,18 @@ class Evaluator:
             self.counts["late_segments"] += 1
         touched[stream.key] = bool(touched.get(stream.key)) or not late
 
-    def _look_at(
-        self, moved: Applied | None, touched: dict[StreamKey, bool | None], now_ns: int, *, alone: bool
-    ) -> None:
+    def _look_at(self, moved: Applied | None, touched: dict[StreamKey, bool | None], now_ns: int) -> None:
         """Have the rules look at everything that the batch moved, each stream once.
 
         `touched`: whether one of its segments was in time; None where only its request span came, which moves no fact.
         """
         others: dict[int, bool] = {}
-        later = False
         for key, acts in touched.items():
             stream = self.live.get(key)
             if acts is not None and stream is not None and stream.ended_ns is None and stream.begun:
                 others[stream.slot] = acts
         if moved is None or not moved.slots.size:
             slots, heard = list(others), list(others.values())
-            later = not alone
         elif not others:
             self.scheduler.evaluate_moved(moved.slots, moved.heard, now_ns)
             return
@@ -304,17 +208,17 @@ class Evaluator:
                 others[slot] = others.get(slot, False) or acts
             slots, heard = list(others), list(others.values())
         if slots:
-            self.scheduler.evaluate_moved(np.array(slots), np.array(heard), now_ns, later=later)
+            self.scheduler.evaluate_moved(np.array(slots), np.array(heard), now_ns)
 
-    def _slots_of(self, batch: Batch, segments: PlainSegments | None, slots: Ints | None) -> Ints:
+    def _slots_of(self, batch: Batch, slots: Ints | None) -> Ints:
         """Return the slots of the streams of requests that a batch is about.
 
-        `slots`: of its plain `segments`, -1 for none: those begin a stream, and perhaps beside others of their request.
+        `slots`: of its plain segments, -1 for none: those begin a stream, and perhaps beside others of their request.
         """
         requests = {(one.trace_id, one.span_id) for one in batch.segments}
         requests.update(span.key for span in batch.requests)
-        if segments is not None and slots is not None:
-            requests.update((key[:TRACE_BYTES], key[TRACE_BYTES:]) for key in keys_of(segments.ids[slots < 0]))
+        if batch.plain is not None and slots is not None:
+            requests.update((key[:TRACE_BYTES], key[TRACE_BYTES:]) for key in keys_of(batch.plain.ids[slots < 0]))
         found = [
             stream.slot
             for key in requests

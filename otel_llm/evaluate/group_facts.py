@@ -87,10 +87,6 @@ class Groups:
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
-    def next_look_after(self, now_ns: int) -> int:
-        """Return the instant before which no second is looked at, whatever is received from now on."""
-        return _second(now_ns) if self.next_tick_ns is None else min(_second(now_ns), self.next_tick_ns)
-
     def ended(self, stream: StreamInFlight, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
         """Count a request that ended, and the rest of its benefit."""
         group = stream.group

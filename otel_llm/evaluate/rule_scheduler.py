@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.evaluate.stream_table import Block
-from otel_llm.rules.condition import LOOK_EVERY_NS
-from otel_llm.rules.sieve import AT_WORK, CALM, Sieve, state_of
-from otel_llm.rules.sieve_facts import NEVER, Columns, Given
+from otel_llm.core.rule_tables import AT_WORK, INACTIVE, LOOK_EVERY_NS
+from otel_llm.core.stream_columns import NEVER
+from otel_llm.rules.sieve import Sieve, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble import StreamKey
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.engine import RuleEngine
+    from otel_llm.rules.sieve import Looks
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
@@ -69,7 +69,7 @@ class RuleScheduler:
         slot = stream.slot
         self._table.identity[slot] = self._sieve.bits((*stream.group, stream.exact_resume))
         self._table.sieved[slot] = self._can_sieve(stream)
-        self._room()[slot] = CALM
+        self._room()[slot] = INACTIVE
 
     def begin_all(self, streams: Sequence[LiveStream]) -> None:
         """Take up streams of which nothing but the commit has come."""
@@ -80,40 +80,17 @@ class RuleScheduler:
         self._table.identity[slots] = [bits((*stream.group, stream.exact_resume)) for stream in streams]
         # As `_can_sieve` has it: nothing of them waits, and there are no tokens yet.
         self._table.sieved[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
-        self._room()[slots] = CALM
+        self._room()[slots] = INACTIVE
 
-    def evaluate_moved(self, slots: Ints, heard: Bools, now_ns: int, *, later: bool = False) -> None:
-        """Evaluate streams whose segments were applied; `heard`: those of which a segment was not late.
-
-        `later`: columns are looked at with others' in one pass; it is due now, so that nothing goes before it.
-        """
+    def evaluate_moved(self, slots: Ints, heard: Bools, now_ns: int) -> None:
+        """Evaluate streams whose segments were applied; `heard`: whether a segment of each was in time, (S,)."""
         table = self._table
         sieved = (table.sieved[slots] & table.ready[slots] & heard) != 0
         chosen = slots[sieved]
-        if later:
-            table.due_ns[chosen] = now_ns
-            self._due_ns = min(self._due_ns, now_ns)
-        elif chosen.size:
-            sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns))[0]
+        if chosen.size:
+            sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns)).calm
         for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
-
-    def evaluate_moved_early(self, slots: Ints, now_ns: Ints, block: Block) -> None:
-        """Evaluate streams whose next segment came before its turn, each at its own instant; `block`: their rows.
-
-        Those that are not calm are not evaluated again before `hand_over_unsettled`.
-        """
-        sieved = block.sieved != 0
-        if not sieved.all():
-            slots, now_ns, block = slots[sieved], now_ns[sieved], Block(block.rows[sieved])
-        if slots.size:
-            calm = self._sift(slots, now_ns, block)[0]
-            self._table.sieved[slots[~calm]] = 0
-
-    def hand_over_unsettled(self, slots: Ints, now_ns: int) -> None:
-        """Hand the engine what was not calm when it moved early, or was the engine's before."""
-        for slot in slots[self._table.sieved[slots] == 0].tolist():
-            self._hand_over(slot, now_ns, late=False)
 
     def leave_to_engine(self, stream: LiveStream, now_ns: int) -> None:
         """Leave a stream to the engine: its request has another stream, and they share budgets."""
@@ -150,34 +127,11 @@ class RuleScheduler:
         while (slots := slots[due[slots] <= now_ns]).size:
             self._rouse(np.unique(slots))
 
-    def evaluate_due_except(self, slots: Ints, now_ns: int) -> None:
-        """Evaluate what falls due up to now except these streams, which may move before; nothing moves the others."""
-        due = self._table.due_ns
-        while self._due_ns <= now_ns:
-            found = due <= now_ns
-            found[slots] = False
-            if not found.any():
-                return
-            self._rouse(np.flatnonzero(found))
-
-    def evaluate_before(self, slots: Ints, until_ns: Ints) -> None:
-        """Look at what is due of each of these streams before an instant; what is found not calm stays due.
-
-        So what nothing happens to may be moved ahead of its turn, and the rest is looked at in its turn.
-        """
-        due = self._table.due_ns
-        while (early := due[slots] < until_ns).any():
-            slots, until_ns = slots[early], until_ns[early]
-            at_ns = due[slots]
-            calm = self._sift(slots, at_ns)[0]
-            due[slots[~calm]] = at_ns[~calm]
-            slots, until_ns = slots[calm], until_ns[calm]
-
     def _rouse(self, slots: Ints) -> None:
         if not slots.size:
             return
         table, at_ns = self._table, self._table.due_ns[slots]
-        calm, stirred, opens_ns = self._sift(slots, at_ns)
+        calm, stirred, opens_ns, _ = self._sift(slots, at_ns)
         steps = self._sieve.stepping
         for place in np.flatnonzero(~calm).tolist():
             slot, due_ns = int(slots[place]), int(at_ns[place])
@@ -190,7 +144,7 @@ class RuleScheduler:
                 continue
             x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
             looks = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
-            rules = zip(self._places, stirred[:, place].tolist(), opens_ns[:, place].tolist(), steps, strict=True)
+            rules = zip(self._places, stirred[place].tolist(), opens_ns[place].tolist(), steps, strict=True)
             # What the columns cannot tell, which is deadlines between two looks at them, the engine finds out.
             dues = {
                 name: x_ns if may else None if next_ns == NEVER else next_ns
@@ -239,7 +193,7 @@ class RuleScheduler:
             if any(state == AT_WORK for _, state in found):
                 continue
             row = states[stream.slot]
-            row[:] = CALM
+            row[:] = INACTIVE
             for place, state in found:
                 row[place] = state
             resting.append((stream, fired))
@@ -247,7 +201,7 @@ class RuleScheduler:
             return
         slots = np.array([stream.slot for stream, _ in resting], dtype=np.int64)
         self._table.known_tokens[slots] = self._table.tokens[slots]
-        calm = self._sift(slots, np.full(len(slots), now_ns))[0]
+        calm = self._sift(slots, np.full(len(slots), now_ns)).calm
         for (stream, fired), rests in zip(resting, calm.tolist(), strict=True):
             if not rests:
                 self._leave(stream.slot)  # the sieve is the more careful of the two: it stays with the engine
@@ -258,20 +212,12 @@ class RuleScheduler:
             else:
                 self.engine.drop(stream.key)
 
-    def _sift(self, slots: Ints, at_ns: Ints, block: Block | None = None) -> tuple[Bools, Bools, Ints]:
-        """Look at streams by columns at these instants, and note when to look again; `block`: their rows, if at hand.
-
-        Return which are calm, (S,), which rules may have something to do, and when the others may next, (rules, S).
-        """
+    def _sift(self, slots: Ints, at_ns: Ints) -> Looks:
+        """Look at streams by columns at these instants, and note when to look again."""
         table = self._table
-        columns = _columns(table.gather(slots) if block is None else block, at_ns)
-        stirred, opens_ns = self._sieve.look(columns, self._room()[slots])
-        due_ns = np.minimum.reduce(opens_ns, axis=0, initial=NEVER)
-        calm: Bools = ~np.logical_or.reduce(stirred, axis=0)
-        due_ns = np.where(calm & (due_ns != NEVER), due_ns - columns.offset_ns, NEVER)
-        table.due_ns[slots] = due_ns
-        self._due_ns = min(self._due_ns, int(due_ns.min()))
-        return calm, stirred, opens_ns
+        found = self._sieve.look(table.rows, self._room(), table.due_ns, slots, at_ns)
+        self._due_ns = min(self._due_ns, found.earliest_ns)
+        return found
 
     def _room(self) -> npt.NDArray[np.int8]:
         if len(self._states) < self._table.size:
@@ -279,31 +225,3 @@ class RuleScheduler:
             states[: len(self._states)] = self._states
             self._states = states
         return self._states
-
-
-def _columns(block: Block, at_ns: Ints) -> Columns:
-    running = block.running
-    return Columns(
-        Given(
-            x_ns=np.maximum(at_ns + block.offset_ns, block.last_ns),
-            offset_ns=block.offset_ns,
-            watermark_ns=block.watermark_ns,
-            commit_ns=running.commit_ns,
-            tokens=block.tokens,
-            first_token_ns=block.first_ns,
-            last_token_ns=block.last_ns,
-            tokens_read=running.count,
-            first_read_ns=running.first_ns,
-            last_read_ns=running.last_ns,
-            allowance_ns=running.allowance_ns,
-            dry_ns=running.dry_ns,
-            pace_ns=running.pace_ns,
-            due_ns=running.due_ns,
-            tbt_ns=running.tbt_ns,
-            late=running.late,
-            missed=running.missed,
-            one_a_token=running.one_a_token,
-            identity=block.identity,
-            known_tokens=block.known_tokens,
-        )
-    )

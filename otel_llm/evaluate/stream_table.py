@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+import secrets
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
-from otel_llm.readers.plain_segments import keys_of
-from otel_llm.slo.column_views import ColumnViews
-from otel_llm.slo.running_many import NEVER, WIDTH, RunningMany
+from otel_llm.core import stream_columns
+from otel_llm.core.stream_columns import INDEX_WIDTH, NEVER, WIDTH
+from otel_llm.evaluate.column_views import ColumnViews
+from otel_llm.evaluate.running_many import RunningMany
 
 if TYPE_CHECKING:
     from array import array
@@ -61,11 +62,6 @@ PARTS: Final = 32
 """Into how many parts the streams are divided that are charged before a window closes."""
 _TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
-_FEW: Final = 32
-"""Fewer keys than this are found quicker one by one."""
-_PLACES: Final = 12
-"""Places a slot where a key may be remembered: of the keys found together few have one in common."""
-_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
@@ -75,10 +71,10 @@ _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "be
 
 
 class Block(ColumnViews):
-    """Some rows of the table: views of a matrix, the table's own columns first, those of the judgement behind."""
+    """Some rows of the table: views of a matrix, (R, WIDTH), whose columns `stream_columns` describes."""
 
     __slots__ = (*_COLUMNS, "running")
-    PLACES: ClassVar = {name: at for at, name in enumerate(_COLUMNS)}
+    PLACES: ClassVar = {name: getattr(stream_columns, name.upper()) for name in _COLUMNS}
     offset_ns: Ints
     watermark_ns: Ints
     receipt_ns: Ints
@@ -100,7 +96,7 @@ class Block(ColumnViews):
 
     def __init__(self, rows: Ints) -> None:
         super().__init__(rows)
-        self.running = RunningMany(rows[:, len(_COLUMNS) :])
+        self.running = RunningMany(rows)
 
 
 class StreamTable(Block):
@@ -121,8 +117,8 @@ class StreamTable(Block):
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_free", "_group_at", "_ids", "_near", "_shift", "by_key", "classes", "fresh_ns",
-        "groups", "size", "streams", "times",
+        *_SEARCHED, "_class_at", "_free", "_group_at", "_index", "_seed", "classes", "fresh_ns", "groups", "size",
+        "streams", "times",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
@@ -130,23 +126,20 @@ class StreamTable(Block):
     begun: Bools
     part: Ints
     fresh_ns: Ints
-    _ids: Ints
-    _near: npt.NDArray[np.int32]
-    _shift: np.uint64
 
     def __init__(self) -> None:
-        super().__init__(np.zeros((0, len(_COLUMNS) + WIDTH), dtype=np.int64))
+        super().__init__(np.zeros((0, WIDTH), dtype=np.int64))
         self.size = 0
         self.streams: list[StreamInFlight | None] = []
         self.times: list[array[int] | None] = []
-        self.by_key: dict[bytes, int] = {}
         self.groups: list[Group] = []
         self.classes: list[SloClass] = []
         self._group_at: dict[Group, int] = {}
         self._class_at: dict[int, int] = {}
         self._free: list[int] = []
         self.fresh_ns = np.empty((0, FRESH), dtype=np.int64)
-        self._remember()
+        self._index = np.zeros((1, INDEX_WIDTH), dtype=np.int64)
+        self._seed = secrets.randbits(62)  # so that a sender cannot choose keys that are all looked for in one place
         for name, empty in _SEARCHED.items():
             setattr(self, name, np.full(0, empty))
 
@@ -162,9 +155,9 @@ class StreamTable(Block):
         self.charged_ns[slot] = 0
         self.streams[slot] = stream
         if key is not None:
-            if (before := self.by_key.get(key)) is not None:
-                self._ids[before] = 0
-            self.by_key[key] = slot
+            from otel_llm.core.slot_index import put  # who knows streams first hand loads no kernels
+
+            put(self._index, self._seed, np.frombuffer(key, np.int64), slot)
         return slot
 
     def release(self, slot: int, key: bytes | None) -> None:
@@ -173,10 +166,11 @@ class StreamTable(Block):
         self.begun[slot] = False
         self.ready[slot] = self.sieved[slot] = 0
         self.due_ns[slot] = self.found_ns[slot] = self.charged_ns[slot] = NEVER
-        self._ids[slot] = 0  # no key is that
         self._free.append(slot)
-        if key is not None and self.by_key.get(key) == slot:
-            del self.by_key[key]
+        if key is not None:
+            from otel_llm.core.slot_index import drop
+
+            drop(self._index, self._seed, np.frombuffer(key, np.int64), slot)
 
     def name(self, slot: int, group: Group, slo: SloClass) -> None:
         """Note what a stream is added up under, and its class."""
@@ -201,28 +195,12 @@ class StreamTable(Block):
         self.group[:] = member
 
     def find(self, ids: Ints) -> Ints:
-        """Return the slot of each key, -1 for none; `ids`: (S, 3) as `PlainSegments` has them.
+        """Return the slot of each key, -1 for none; `ids`: (S, 3) as `SegmentColumns` has them."""
+        from otel_llm.core.slot_index import find
 
-        Where a key was found last is remembered, so that of many nearly all are found at once.
-        """
-        if len(ids) < _FEW or not self.size:
-            return self._find(keys_of(ids))
-        places = scattered(ids) >> self._shift
-        found: Ints = self._near[places].astype(np.int64)
-        there = self._ids[found]
-        hit = (there[:, 0] == ids[:, 0]) & (there[:, 1] == ids[:, 1]) & (there[:, 2] == ids[:, 2])
-        others = np.flatnonzero(~hit)
-        if others.size:
-            own = ids[others]
-            slots = found[others] = self._find(keys_of(own))
-            taken = slots >= 0
-            slots = slots[taken]
-            self._ids[slots] = own[taken]
-            self._near[places[others[taken]]] = slots
+        found = np.empty(len(ids), dtype=np.int64)
+        find(self._index, self._seed, ids, found)
         return found
-
-    def _find(self, keys: list[bytes]) -> Ints:
-        return np.fromiter(map(self.by_key.get, keys, repeat(-1)), dtype=np.int64, count=len(keys))
 
     def keep(self, slot: int, times: array[int] | None) -> None:
         """Append the tokens of a stream to this array from now on; None: they are kept elsewhere."""
@@ -238,23 +216,15 @@ class StreamTable(Block):
         self.fresh[slot] = 0
 
     def hand_over_all(self, slots: Ints) -> None:
-        """Do so for many streams."""
-        if slots.size:
-            data = self.fresh_ns[slots].tobytes()
-            at = range(0, len(data), FRESH * _TIME_BYTES)
-            for slot, start, fresh in zip(slots.tolist(), at, self.fresh[slots].tolist(), strict=True):
+        """Give the arrays of many streams their tokens; `fresh` of each is ~n here, where n tokens are held."""
+        data = self.fresh_ns[slots].tobytes()
+        at = range(0, len(data), FRESH * _TIME_BYTES)
+        for slot, start, fresh in zip(slots.tolist(), at, (~self.fresh[slots]).tolist(), strict=True):
+            if fresh:
                 times = self.times[slot]
                 assert times is not None  # noqa: S101  as above
                 times.frombytes(data[start : start + fresh * _TIME_BYTES])
-            self.fresh[slots] = 0
-
-    def gather(self, slots: Ints) -> Block:
-        """Return a copy of these rows; `put` writes it back."""
-        return Block(self.rows[slots])
-
-    def put(self, slots: Ints, block: Block) -> None:
-        """Write rows back."""
-        self.rows[slots] = block.rows
+        self.fresh[slots] = 0
 
     def flying(self) -> Ints:
         """Return the slots of the streams between commit and end."""
@@ -288,18 +258,12 @@ class StreamTable(Block):
         self.times += [None] * more
         self._free += range(size - 1, self.size - 1, -1)
         self.size = size
-        self._remember()
+        self._grow_index()
 
-    def _remember(self) -> None:
-        """Begin anew to remember where keys are: `_near` has the slot by what a key is scattered to, `_ids` the key."""
-        self._ids = np.zeros((self.size, 3), dtype=np.int64)
-        bits = (_PLACES * self.size).bit_length()
-        self._near = np.zeros(1 << bits, dtype=np.int32)
-        self._shift = np.uint64(64 - bits)
+    def _grow_index(self) -> None:
+        """Make room for a key a slot; half of the index is free."""
+        before, self._index = self._index, np.zeros((1 << (2 * self.size - 1).bit_length(), INDEX_WIDTH), np.int64)
+        if len(before) > 1 and before.any():
+            from otel_llm.core.slot_index import move
 
-
-def scattered(ids: Ints) -> npt.NDArray[np.uint64]:
-    """Return a number for each key, (S, 3); two keys that differ have the same one very rarely."""
-    words = ids.view(np.uint64)
-    found: npt.NDArray[np.uint64] = ((words[:, 0] * _ODD + words[:, 1]) * _ODD + words[:, 2]) * _ODD
-    return found
+            move(before, self._seed, self._index)

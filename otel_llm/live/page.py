@@ -25,6 +25,7 @@ _STREAM_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("age s", "age_s", lambda value: f"{value:.1f}"),
     ("idle s", "idle_s", lambda value: f"{value:.2f}"),
     ("runway s", "runway_s", lambda value: f"{value:.1f}"),
+    ("state", "state", str),
     ("trace", "trace_id", str),
 )
 _ROW_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -49,15 +50,21 @@ _STYLE = (
 def page(snapshot: dict[str, Any], links: Mapping[str, str]) -> str:
     """Return the page for a snapshot of `/v1/streams`; everything from telemetry is escaped. `links`: paths by text."""
     rows = list(reversed(snapshot["recent"]))
+    streams = [{**row, "state": _state(row)} for row in snapshot["streams"]]
     linked = " · ".join(f"<a href={path}>{text}</a>" for text, path in links.items())
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         f"<meta http-equiv=refresh content={PAGE_REFRESH_S}><title>otel-llm</title><style>{_STYLE}</style></head><body>"
         f"<h1>{snapshot['in_flight']} streams in flight, {snapshot['starving']} readers waiting</h1>"
         f"<p>{snapshot['judged']} judged. {linked}</p>"
-        f"<h2>In flight, closest to starving first</h2>{_table(_STREAM_COLUMNS, snapshot['streams'], _starving)}"
+        f"<h2>In flight, closest to starving first</h2>{_table(_STREAM_COLUMNS, streams, _starving)}"
         f"<h2>Last verdicts</h2>{_table(_ROW_COLUMNS, rows, lambda row: row['met'] is False)}</body></html>"
     )
+
+
+def _state(row: dict[str, Any]) -> str:
+    """Say of a stream that a relay has paused it, and of its reader that there is nothing left to read."""
+    return ", ".join(word for word, holds in (("paused", row.get("paused")), ("waiting", _starving(row))) if holds)
 
 
 def _starving(row: dict[str, Any]) -> bool:

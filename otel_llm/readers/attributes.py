@@ -11,6 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_COUNT
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -25,7 +26,6 @@ MAX_ATTRIBUTES: Final = 128
 MAX_KEY_CHARS: Final = 256
 MAX_VALUE_CHARS: Final = 1024
 """A longer string is content (prompts travel as attributes too), not identity: left out, never cut."""
-MAX_COUNT: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm import semconv
-from otel_llm.readers.token_events import MAX_TIME_NS, MAX_TOKENS, TokenEventError, read_tokens
+from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
+from otel_llm.readers.token_events import TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -16,10 +16,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers.assemble import Assembled, Resolved, in_time_order
 from otel_llm.readers.records import DecodeError, InputError
 from otel_llm.readers.span_parts import seconds_ns, whole_number
-from otel_llm.readers.token_events import MAX_TOKENS
 from otel_llm.slo.classes import KINDS
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.sse import SseParser
 from otel_llm.readers.json_walk import items
 from otel_llm.readers.measured import EntryError, count, member, nanoseconds, odd, stated, stream, text
 from otel_llm.readers.replies import read_events
-from otel_llm.readers.token_events import MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.attributes import ARRAYS, typed
 from otel_llm.readers.json_walk import END, items
 from otel_llm.readers.records import DecodeError, InputError
@@ -28,7 +29,6 @@ from otel_llm.readers.span_parts import (
     text,
     whole_number,
 )
-from otel_llm.readers.token_events import MAX_TIME_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.readers.bytestream import ZSTD_MAGIC, Line, split_lines, unzstd_bytes
 from otel_llm.readers.journal_format import MAX_RECORD_BYTES, split_stream
 from otel_llm.readers.json_walk import load
-from otel_llm.readers.otlp import parse_cut
+from otel_llm.readers.otlp import parse_cut, whole_resources
 from otel_llm.readers.otlp_json import from_object
 from otel_llm.readers.records import DecodeError, InputError
 from otel_llm.readers.skipped import MAX_DOCUMENT_BYTES, RawRecord
@@ -169,8 +169,12 @@ def read_message(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Itera
         if size > MAX_DOCUMENT_BYTES:
             raise InputError(f"{path}: one message of more than {MAX_DOCUMENT_BYTES} bytes: write it as records")
     data = b"".join(pieces)
+    raw = unwrapped(data)
+    if whole_resources(raw) == len(raw):
+        yield RawRecord(raw, None, str(path))
+        return
     try:
-        message, whole = parse_cut(unwrapped(data))
+        message, whole = parse_cut(raw)
     except DecodeError:
         if not is_journal(path):
             raise InputError(f"{path}: not a recording: {EXPECTED}") from None

@@ -12,8 +12,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
 from otel_llm.readers.chunk_events import SLACK_NS
-from otel_llm.readers.token_events import MAX_TIME_NS, MAX_TOKENS, TokenEventError
+from otel_llm.readers.token_events import TokenEventError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

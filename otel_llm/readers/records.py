@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from otel_llm.readers.plain_segments import PlainSegments
+    from otel_llm.readers.segment_columns import SegmentColumns
 
 Scalar: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = dict[str, Scalar]
@@ -97,7 +97,7 @@ class Batch:
     """
 
     segments: list[Segment] = field(default_factory=list)
-    plain: PlainSegments | None = None
+    plain: SegmentColumns | None = None
     """Further segments, as columns: those of the plain form, where the reader took them apart."""
     requests: list[RequestSpan] = field(default_factory=list)
     ignored: int = 0

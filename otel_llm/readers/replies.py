@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.messages import MessagesReader
 from otel_llm.instrumentation.responses import ResponsesReader
 from otel_llm.instrumentation.sse_chunks import DONE, TextReader, View
 from otel_llm.readers.measured import EntryError, count, member
-from otel_llm.readers.token_events import MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

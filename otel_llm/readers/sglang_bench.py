@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers.measured import (
     EntryError,
     arrivals,
@@ -22,7 +23,6 @@ from otel_llm.readers.measured import (
     stream,
     text,
 )
-from otel_llm.readers.token_events import MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.attributes import typed
 from otel_llm.readers.records import DecodeError
-from otel_llm.readers.token_events import MAX_TIME_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from otel_llm.readers.assemble import Assembled
-    from otel_llm.readers.plain_segments import PlainSegments
     from otel_llm.readers.records import Batch, RequestSpan, Segment
+    from otel_llm.readers.segment_columns import SegmentColumns
     from otel_llm.readers.stream_rows import Bools, Ints, Tiled
 
 HELD_BYTES: Final = 192 * 2**20
@@ -87,7 +87,7 @@ class StreamAssembler:
     def take(self, received: Iterable[tuple[Batch, int | None]]) -> Streams:
         """Take what export requests held, each with its time of receipt, and return the streams that are whole now."""
         touched: set[int] = set()
-        plains: list[tuple[PlainSegments, int, int]] = []
+        plains: list[tuple[SegmentColumns, int, int]] = []
         for batch, receipt_ns in received:
             self._order += 1
             for segment in batch.segments:
@@ -174,7 +174,7 @@ class StreamAssembler:
         touched.add(one.slot)
         self._see(one)
 
-    def _add_plain(self, plains: Sequence[tuple[PlainSegments, int, int]]) -> Ints:
+    def _add_plain(self, plains: Sequence[tuple[SegmentColumns, int, int]]) -> Ints:
         """Take segments that are columns already; return the slots of their streams."""
         slots = self._slots
         blocks: list[Rows] = []

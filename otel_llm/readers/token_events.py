@@ -17,18 +17,12 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
 from otel_llm.slo.classes import CONTENT, KINDS
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Collection
-
-MAX_TOKENS: Final = 1_000_000
-"""Tokens on one span at most: ten times the longest context of today."""
-MAX_MESSAGE_TOKENS: Final = 4_000_000
-"""Tokens that one message may expand to: an event of 40 bytes can claim a million."""
-MAX_TIME_NS: Final = 2**62 - 1
-"""In the year 2116. A bit is left, so that lengths can be added to times in 64 bits."""
 
 _KIND_CODES: Final = {name: code for code, name in enumerate(KINDS)}
 _EVENTS_TAG: Final = 0x5A  # field 11 of Span, with a length

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 from aiohttp import web
 
+from otel_llm.relay.backends.upstream import read_some
 from otel_llm.relay.headers import end_to_end
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S: Final = 1
 NO_BACKEND: Final = "unavailable"
+NONE_OPEN: Final = "no backend takes requests: each is unhealthy, ejected or drained"
 CLIENT_LEFT: Final = 499
 """What proxies count a request as whose client has left before it was answered."""
 
@@ -31,7 +33,7 @@ def error_response(
 def unserved(reason: str) -> web.Response:
     """Return that no backend serves a request, and why the last one did not."""
     if reason == NO_BACKEND:
-        return error_response(503, "no backend is healthy", "unavailable", retry=True)
+        return error_response(503, NONE_OPEN, "unavailable", retry=True)
     return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
 
 
@@ -53,7 +55,7 @@ async def pass_response(request: web.BaseRequest, response: aiohttp.ClientRespon
     if transport is not None:
         transport.set_write_buffer_limits(high=0)
     try:
-        while data := await response.content.readany():
+        while data := await read_some(response):
             await answer.write(data)
             await request.writer.drain()
         await answer.write_eof()

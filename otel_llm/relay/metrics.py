@@ -43,6 +43,12 @@ class RelayMetrics:
             ["reason"],
             registry=registry,
         )
+        self._preempted = Counter("otel_llm_relay_preempted", "Streams that were paused.", registry=registry)
+        self._received = Counter(
+            "otel_llm_relay_received_actions",
+            "Messages to /v1/actions, by verb and answer; rejected: not signed, not readable, or too many.",
+            ["action", "result"], registry=registry,
+        )  # fmt: skip
         self._added = Histogram(
             "otel_llm_relay_added_seconds", "From the reading of a backend to the writing to the client.",
             registry=registry, buckets=_ADDED_BUCKETS_S,
@@ -63,13 +69,24 @@ class RelayMetrics:
         """Count a backend that did not serve."""
         self._failovers.labels(reason).inc()
 
+    def received(self, action: str, result: str) -> None:
+        """Count a message that asks for an action; both are of a known set."""
+        self._received.labels(action, result).inc()
+
     def added(self, seconds: float) -> None:
         """Observe how long something was in the relay."""
         self._added.observe(seconds)
 
-    def families(self, backends: Backends) -> Iterable[Metric]:
-        """Yield all families as they are now."""
+    def preempted(self) -> None:
+        """Count a stream that was paused."""
+        self._preempted.inc()
+
+    def families(self, backends: Backends, paused: int) -> Iterable[Metric]:
+        """Yield all families as they are now; `paused`: how many streams are paused."""
         yield from self._registry.collect()
+        resting = GaugeMetricFamily("otel_llm_relay_paused", "Streams that are paused now.")
+        resting.add_metric((), paused)
+        yield resting
         flying = GaugeMetricFamily(
             "otel_llm_relay_streams_in_flight", "Streams that backends serve now.", labels=["instance"]
         )

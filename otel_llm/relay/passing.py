@@ -8,6 +8,7 @@ from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unser
 from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
 from otel_llm.relay.seam.request import CHARACTERS_PER_TOKEN
 from otel_llm.relay.streams.opening import TRY_ELSEWHERE
+from otel_llm.scheduling.placement import Demand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,7 +42,7 @@ class Passing:
         again = request.method in SAFE and (body is not None or not request.body_exists)
         try:
             while len(tried) <= pool.settings.failover.connect_retries:
-                backend = pool.backends.choose(pool.settings.placement, tried)
+                backend = pool.backends.choose(pool.settings.placement, tried, Demand(tokens))
                 if backend is None:
                     break
                 tried.add(backend.name)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
 
 from otel_llm.relay.answers import CLIENT_LEFT, error_response
+from otel_llm.relay.connection import Connection
 from otel_llm.relay.headers import path_of, to_backend
 from otel_llm.relay.seam.request import endpoint_of
 from otel_llm.shared.errors import UnauthenticatedError
@@ -28,60 +27,20 @@ MAX_HEADERS: Final = 256
 SWITCHES: Final = frozenset({"websocket", "tcp"})
 """Protocols that cannot do without a switch; a client that offers another one, as h2c, is served without it."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-log = logging.getLogger(__name__)
 
 
-class Connection(web.RequestHandler):
-    """A client's connection: closed where its first request does not come in time, or there are too many."""
+class ClientConnection(Connection):
+    """A client's connection."""
 
-    __slots__ = ("_late", "_server")
+    __slots__ = ("_clients",)
 
-    def __init__(self, server: ClientServer, **more: Any) -> None:
-        super().__init__(server, **more)
-        self._server = server
-        self._late: asyncio.TimerHandle | None = None
+    def __init__(self, clients: ClientServer, **more: Any) -> None:
+        super().__init__(clients, clients.limits, **more)
+        self._clients = clients
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection, unless there are too many."""
-        super().connection_made(transport)
-        server = self._server
-        if len(server.connections) > server.limits.connections:
-            server.refused += 1
-            transport.close()
-            return
-        self._late = asyncio.get_running_loop().call_later(server.limits.header_s, transport.close)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget a connection."""
-        self.begun()
-        super().connection_lost(exc)
-
-    def begun(self) -> None:
-        """Note that the headers of a request have come."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer what is no request, or what a bug of ours left unanswered; nothing of ours is in it."""
-        if isinstance(exc, LineTooLong):
-            status, message = 431, "the headers are too large"
-        elif status < 500:
-            message = "this is no HTTP request"
-        else:
-            log.error("otel-llm: a request could not be served", exc_info=exc)
-            message = "internal error"
-        if request.writer.output_size > 0:  # the answer has begun: all that can be said is that it is cut
-            raise ConnectionError(message)
-        response = error_response(status, message, "invalid_request_error" if status < 500 else "internal_error")
-        response.force_close()
-        return self._server.refuse(response) if status < 500 else response
+    def answer(self, error: web.Response) -> web.Response:
+        """Return the answer; those that blame the client are counted."""
+        return self._clients.refuse(error) if error.status < 500 else error
 
 
 class ClientServer(web.Server):
@@ -101,7 +60,6 @@ class ClientServer(web.Server):
     ) -> None:
         super().__init__(self._serve, handler_cancellation=True)
         self.limits = limits
-        self.refused = 0
         self.serving = 0
         self._passing = passing
         self._owned = owned
@@ -109,19 +67,14 @@ class ClientServer(web.Server):
         self._counted = counted
         self._listeners: list[asyncio.Server] = []
 
-    def __call__(self) -> Connection:
+    def __call__(self) -> ClientConnection:
         """Return the protocol of a new connection."""
-        return Connection(
+        return ClientConnection(
             self,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=self.limits.idle_connection_s,
-            access_log=None,
             max_line_size=self.limits.header_bytes,
             max_field_size=self.limits.header_bytes,
             max_headers=MAX_HEADERS,
-            lingering_time=1.0,
             read_bufsize=READ_BYTES,
-            auto_decompress=False,
         )
 
     # The handler.

@@ -11,27 +11,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
-
+from otel_llm.actions.receiving import Admission
 from otel_llm.actions.settings import secret_files
 from otel_llm.live.user_metrics import UserMetrics
+from otel_llm.relay.answers import NONE_OPEN
 from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.backends.health import Probes
 from otel_llm.relay.backends.pool import Pool
 from otel_llm.relay.backends.upstream import Upstream
+from otel_llm.relay.command_receiver import CommandReceiver
+from otel_llm.relay.deciding.command_reader import CommandReader
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.passing import Passing
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.server import ClientServer
 from otel_llm.relay.streams.owned import Owned
-from otel_llm.relay.web_port import WebPort
+from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decision_files import DecisionFiles
 from otel_llm.rules.decisions import FIRST_KEY
 from otel_llm.rules.line_files import refuse_other_lines
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloading
+from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.exposure import exposure
 from otel_llm.shared.web.guard import Guard, is_loopback, names_of
@@ -81,6 +84,7 @@ class Service:
     _web_listener: socket.socket | None = None
     _certificates: Certificates | None = None
     _tokens: Tokens | None = None
+    _admission: Admission | None = None
     _decisions: DecisionFiles | None = None
     _stopping: bool = False
     _decide: DecisionLoop | None = None
@@ -93,6 +97,8 @@ class Service:
         settings = self.settings
         self._certificates = None if settings.tls is None else Certificates(settings.tls)
         self._tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
+        if settings.action_secret_file is not None:
+            self._admission = Admission(read_signing_secrets(settings.action_secret_file))
         if self.decisions_path is not None:
             try:
                 refuse_other_lines(self.decisions_path, FIRST_KEY, "decisions")
@@ -126,7 +132,7 @@ class Service:
         """Return warnings on ports that others can reach, and on secret files that others can read."""
         settings = self.settings
         ports = (("--listen", self.at), ("--web", self.web_at))
-        keys = [one.api_key_file for one in settings.backends]
+        keys = [settings.action_secret_file, *(one.api_key_file for one in settings.backends)]
         return exposure(ports, settings.tls, settings.auth, [*secret_files(settings), *keys], "docs/relay.md")
 
     async def run(self) -> None:
@@ -160,18 +166,19 @@ class Service:
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
         owned = self._owned = Owned(pool, recorder, without)
-        backends.changed = owned.refresh
+        owned.victims = decide.victims
+        backends.changed, backends.starving = owned.refresh, owned.starving
         probes = Probes(pool)
         server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens, pool.metrics.request)
-        page = web.AppRunner(self._web_port(pool).application(), access_log=None, handle_signals=False)
-        await page.setup()
+        receiver = self._receiver(pool, recorder, decide)
+        page = WebServer(self._web_port(pool, receiver), settings.limits)
         try:
             decide.start(owned)
             await probes.start()
             gc.freeze()
             assert self._listener is not None  # noqa: S101
             assert self._web_listener is not None  # noqa: S101
-            await web.SockSite(page, self._web_listener, ssl_context=self._web_context()).start()
+            await page.start(self._web_listener, self._web_context())
             await server.listen(self._listener, self._certificates)
             self.started.set()
             await self.stop.wait()
@@ -185,15 +192,17 @@ class Service:
             await server.shutdown(CUT_S)
             await probes.stop()
             await decide.stop(CUT_S)
-            await page.cleanup()
+            await page.stop()
             await pool.upstream.close()
             await asyncio.to_thread(running.stop, CUT_S)
 
     def reload(self) -> tuple[str | None, list[str]]:
-        """Read classes, rules, tokens and certificates anew; return a line on what was, and on each that was not."""
+        """Read classes, rules, tokens, secrets, certificates anew; return a line on them, and on each that was not."""
         kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", self._reload_rules)]
         if (tokens := self._tokens) is not None:
             kinds.append(("tokens", lambda: str(tokens.reload())))
+        if (admission := self._admission) is not None:
+            kinds.append(("secrets of actions", lambda: self._reload_secrets(admission)))
         if (certificates := self._certificates) is not None:
             kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
         return Reloading(kinds).run()
@@ -204,6 +213,11 @@ class Service:
         self._decide.reload(classes, rules)
         self.classes, self.rules = classes, rules
         return self.judging()
+
+    def _reload_secrets(self, admission: Admission) -> str:
+        assert self.settings.action_secret_file is not None  # noqa: S101
+        admission.secrets = read_signing_secrets(self.settings.action_secret_file)
+        return str(len(admission.secrets))
 
     # What the web port shows.
 
@@ -217,26 +231,38 @@ class Service:
         """Return all metrics."""
         assert self._decide is not None  # noqa: S101
         assert self._pool is not None  # noqa: S101
+        assert self._owned is not None  # noqa: S101
         families = self._decide.families(self._decide.clock.now_ns())
-        return [*families, *self._pool.metrics.families(self._pool.backends)]
+        return [*families, *self._pool.metrics.families(self._pool.backends, len(self._owned.pauses))]
 
     def unready(self) -> str | None:
         """Say why no request should be sent here now."""
         assert self._pool is not None  # noqa: S101
         if self._stopping:
             return "stopping"
-        return None if self._pool.backends.open_to() else "no backend is healthy"
+        return None if self._pool.backends.open_to() else NONE_OPEN
 
     def drained(self, name: str) -> None:
         """Move what can be moved off a backend that is drained."""
         assert self._owned is not None  # noqa: S101
         self._owned.drained(name)
 
-    def _web_port(self, pool: Pool) -> WebPort:
+    def _receiver(self, pool: Pool, recorder: Recorder, decide: DecisionLoop) -> CommandReceiver | None:
+        """Return who receives signed actions, None where nobody may ask for one."""
+        if self._admission is None:
+            return None
+        reader = CommandReader(recorder.find, lambda name: name in pool.backends)
+        return CommandReceiver(
+            self._admission, decide.clock, reader, decide.do, lambda: self._stopping, pool.metrics.received
+        )
+
+    def _web_port(self, pool: Pool, receiver: CommandReceiver | None) -> WebPort:
         auth = self.settings.auth
         asks = self._tokens if auth is not None and auth.web == "token" else None
         guard = Guard(names_of(self.web_at, self.settings.web_hosts), asks)
-        return WebPort(self, pool.backends, guard, self._tokens, alone=is_loopback(self.web_at.host))
+        actions = None if receiver is None else receiver.post
+        alone = is_loopback(self.web_at.host)
+        return WebPort(self, pool.backends, guard, self._tokens, alone=alone, actions=actions)
 
     def _web_context(self) -> NewestContext | None:
         tls = self.settings.tls

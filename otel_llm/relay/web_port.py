@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
 
+from otel_llm.actions.settings import RELAY_PATH
 from otel_llm.live.exposition import text_of
 from otel_llm.live.page import PAGE_HEADERS, page
+from otel_llm.relay.connection import Connection
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
 
 if TYPE_CHECKING:
+    import socket
+    import ssl
     from collections.abc import Awaitable, Callable, Iterable
 
     from prometheus_client.core import Metric
 
     from otel_llm.relay.backends.backends import Backends
+    from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.guard import Guard
     from otel_llm.shared.web.tokens import Tokens
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", RELAY_PATH})
+STOP_S: Final = 1.0
+"""How long an answer may take that is under way when the port is closed."""
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "backends (JSON)": "/v1/backends"}
 
 
@@ -43,14 +51,25 @@ class WebPort:
     """Answer on the web port.
 
     Who changes something brings one of `tokens`; where there are none, the port must be this machine's `alone`.
+    `actions` answers signed messages, which bring their own proof; without it their path is not there.
     """
 
-    def __init__(self, shown: Shown, backends: Backends, guard: Guard, tokens: Tokens | None, *, alone: bool) -> None:
+    def __init__(
+        self,
+        shown: Shown,
+        backends: Backends,
+        guard: Guard,
+        tokens: Tokens | None,
+        *,
+        alone: bool,
+        actions: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
+    ) -> None:
         self._shown = shown
         self._backends = backends
         self._guard = guard
         self._tokens = tokens
         self._alone = alone
+        self._actions = actions
 
     def application(self) -> web.Application:
         """Return the application."""
@@ -61,6 +80,8 @@ class WebPort:
         app.router.add_get("/v1/backends", self._list)
         app.router.add_post("/v1/backends/{name}/drain", self._drain)
         app.router.add_post("/v1/backends/{name}/undrain", self._undrain)
+        if self._actions is not None:
+            app.router.add_post(RELAY_PATH, self._actions)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         return app
@@ -69,10 +90,12 @@ class WebPort:
     async def _checked(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        if isinstance(request.protocol, Connection):
+            request.protocol.begun()
         try:
             if request.path not in OPEN_PATHS:
                 self._guard.check(_Headers(request))
-            if request.method == "POST":
+            if request.method == "POST" and request.path != RELAY_PATH:
                 self._check_post(request)
         except UnauthenticatedError as problem:
             headers = {"WWW-Authenticate": "Bearer", **PAGE_HEADERS}
@@ -131,6 +154,33 @@ class WebPort:
     async def _readyz(self, _request: web.Request) -> web.Response:
         reason = self._shown.unready()
         return web.Response(text="ok\n" if reason is None else f"{reason}\n", status=200 if reason is None else 503)
+
+
+class WebServer:
+    """Serve the web port: `start` and `stop`, each once. Connections have the limits of those of clients."""
+
+    def __init__(self, port: WebPort, limits: Limits) -> None:
+        self._runner = web.AppRunner(port.application(), handle_signals=False, shutdown_timeout=STOP_S)
+        self._limits = limits
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Let others in; `context`: of TLS, None without."""
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None  # noqa: S101
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, self._limits),
+            sock=listener,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else self._limits.header_s,
+        )
+
+    async def stop(self) -> None:
+        """Let nobody in any more; what is being answered has `STOP_S`."""
+        if self._listener is not None:
+            self._listener.close()
+        await self._runner.cleanup()
 
 
 class _Headers:

@@ -116,7 +116,7 @@ def _notes(file: RuleFile, relay_does: Collection[str]) -> list[Finding]:
         for index, action in enumerate(rule.actions):
             if file.file is not None and action.mode == "enforce" and action.verb in relay_does:
                 message = f"note: a relay is needed, which does `{action.verb}`"
-                advice = "run `otel-llm relay --rules` with this file; `otel-llm collect` refuses it"
+                advice = "run `otel-llm relay --rules` with this file, or name an engine of kind relay in --config"
                 error = file.file.refuse((*place, "actions", index, "mode"), message, advice)
                 notes.append(finding(error, file.file.text, "note"))
     return notes

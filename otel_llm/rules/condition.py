@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.core.rule_tables import LOOK_EVERY_NS
 from otel_llm.rules.arithmetic import Undefined
 from otel_llm.rules.compile import Program, compile_expression
 from otel_llm.rules.facts import FACTS, Scope, in_scope
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_llm.rules.tokens import Value
-
-LOOK_EVERY_NS: Final = 100_000_000
-"""How often what moves but not linearly is looked at, counted from the stream's commit."""
 
 MOST_LOOKS: Final = 3_000
 """How many of these looks one stretch gets, the latest: five minutes of them."""

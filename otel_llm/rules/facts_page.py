@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from otel_llm.rules.condition import LOOK_EVERY_NS
+from otel_llm.core.rule_tables import LOOK_EVERY_NS
 from otel_llm.rules.facts import LABELS, STREAM_FACTS, WINDOW_FACTS, WINDOWS, Scope, in_scope
 from otel_llm.rules.ranges import domain
 

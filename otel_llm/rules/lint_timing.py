@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.rules.condition import LOOK_EVERY_NS
+from otel_llm.core.rule_tables import LOOK_EVERY_NS
 from otel_llm.rules.durations import parse_duration_ns
 from otel_llm.rules.facts import FACTS, WINDOWS
 from otel_llm.rules.lint_units import parts, tree, with_literals

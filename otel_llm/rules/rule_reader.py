@@ -29,7 +29,7 @@ _SCOPES_OF: Final[dict[str, tuple[Scope, ...]]] = {
 }
 """Verbs that need something to act on: a stream, or an instance."""
 RELAY_ONLY: Final[frozenset[Verb]] = frozenset(("migrate", "preempt"))
-"""Verbs that only a relay does; a test holds them against those that the collector's settings can name somebody for."""
+"""Verbs that only a relay does; a test holds them against those of the other kinds of engine."""
 
 
 class RuleReader:
@@ -135,5 +135,8 @@ class RuleReader:
 
 def _instead_of_enforce(verb: Verb) -> str:
     if verb in RELAY_ONLY:
-        return "a relay does it: give these rules to `otel-llm relay`, or write `mode: shadow`"
+        return (
+            "a relay does it: give these rules to `otel-llm relay`, or give --config FILE with an engine of kind "
+            "relay, or write `mode: shadow`"
+        )
     return "give --config FILE with settings that name who does it, or write `mode: shadow`"

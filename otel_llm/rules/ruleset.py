@@ -15,6 +15,7 @@ OnMissing = Literal["hold", "false", "fire"]
 Mode = Literal["shadow", "enforce"]
 Destination = Literal["safest", "pack", "spread", "least_load"]
 """How a migration chooses where a stream goes."""
+DEFAULT_DESTINATION: Final[Destination] = "safest"
 Verb = Literal["alert", "migrate", "preempt", "abort", "drain", "scale", "webhook"]
 DEFAULT_MAX_FACT_AGE_NS: Final = 1_500_000_000
 DEFAULT_TTL_NS: Final = 1_000_000_000

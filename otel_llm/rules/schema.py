@@ -10,7 +10,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from otel_llm.rules.durations import parse_duration_ns
 from otel_llm.rules.facts import LABELS, Scope
 from otel_llm.rules.refusals import Duration, StrictModel, quoted, wrong
-from otel_llm.rules.ruleset import DEFAULT_MAX_FACT_AGE_NS, Destination, Limits, Mode, OnMissing, Verb
+from otel_llm.rules.ruleset import (
+    DEFAULT_DESTINATION,
+    DEFAULT_MAX_FACT_AGE_NS,
+    Destination,
+    Limits,
+    Mode,
+    OnMissing,
+    Verb,
+)
 from otel_llm.rules.yamlfile import did_you_mean
 
 _VERBS: Final = get_args(Verb)
@@ -84,7 +92,7 @@ class _Alert(VerbShape):
 
 
 class _Migrate(VerbShape):
-    to: Destination = "safest"
+    to: Destination = DEFAULT_DESTINATION
 
 
 class _Scale(VerbShape):

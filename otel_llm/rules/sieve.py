@@ -1,25 +1,25 @@
 """Tell, for many streams at once, of which no rule can change its state now, and until when that is certain.
 
-Nearly every look at a healthy stream finds nothing. The sieve makes that look over columns, with the engine's own
-integers and thresholds, and leaves to the engine what it cannot rule out: it decides nothing itself, so the decisions
-are those of an engine that looks at everything. A rule with arithmetic on facts that move, or one that does not hold
-while facts are missing, is never ruled out here.
+Nearly every look at a healthy stream finds nothing. The sieve writes the conditions of rules into tables, and a kernel
+looks at the streams' rows by them, with the engine's own integers and thresholds. It leaves to the engine what it
+cannot rule out: it decides nothing itself, so the decisions are those of an engine that looks at everything. A rule
+with arithmetic on facts that move, or one that does not hold while facts are missing, is never ruled out here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from otel_llm.core import rule_tables as table
+from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.compile import compile_expression, used_facts
 from otel_llm.rules.condition import is_identity
 from otel_llm.rules.facts import FACTS
 from otel_llm.rules.linear import MIRRORED, Threshold, comparison
 from otel_llm.rules.machine import State
-from otel_llm.rules.sieve_facts import ALWAYS, CAN_MISS, NEVER, Bools, Columns, Ints
 from otel_llm.rules.snapshot import IDENTITY
 
 if TYPE_CHECKING:
@@ -32,28 +32,35 @@ if TYPE_CHECKING:
     from otel_llm.rules.tokens import Value
     from otel_llm.rules.types import Typed
 
-CALM: Final = 0
-"""The rule is inactive on the stream."""
-SETTLED: Final = 1
-"""It fires, and no token that is still under way can refute that."""
-OPEN: Final = 2
-"""It fires, and a token that is still under way may refute that: nothing is to be done before one comes."""
-AT_WORK: Final = 3
-"""Anything else: the engine looks at it."""
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
 
-_COMPARE: Final[dict[str, Any]] = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
+_FACTS: Final = {
+    "age_seconds": table.AGE,
+    "gap_seconds": table.GAP,
+    "fact_age_seconds": table.FACT_AGE,
+    "idle_seconds": table.IDLE,
+    "idle_decode_seconds": table.IDLE_DECODE,
+    "runway_seconds": table.RUNWAY,
+    "tokens": table.TOKENS,
+    "tokens_read": table.TOKENS_READ,
+    "deadlines": table.DEADLINES,
+    "deadline_misses": table.DEADLINE_MISSES,
+    "fluidity_index": table.FLUIDITY,
+    "ttft_seconds": table.TTFT,
+    "rate_tokens_per_second": table.RATE,
 }
-_LOGIC: Final[dict[str, Callable[[list[Bools]], Bools]]] = {
-    "&&": np.logical_and.reduce,
-    "||": np.logical_or.reduce,
-    "!": lambda parts: ~parts[0],
+_CAN_MISS: Final = ("ttft_seconds", "rate_tokens_per_second", "deadlines", "deadline_misses", "fluidity_index")
+"""Facts that are missing until something has happened; the others only when they are old, or a segment is missing."""
+_ORDERS: Final = {
+    "<": table.LESS,
+    "<=": table.LESS | table.EQUAL,
+    "==": table.EQUAL,
+    "!=": table.LESS | table.GREATER,
+    ">=": table.GREATER | table.EQUAL,
+    ">": table.GREATER,
 }
+_JOINTS: Final = {"&&": table.AND, "||": table.OR}
 _IDENTITIES: Final = 4096
 _MOST_FIXED: Final = 62
 """Terms that identity decides, over all rules: a bit each."""
@@ -63,152 +70,120 @@ class _Opaque(Exception):  # noqa: N818 - a way out of a tree
     """Say that a condition cannot be looked at by columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """A part of a condition over columns, facts that are missing taken as false.
+class _Row(NamedTuple):
+    """A row of the terms, as the columns of `rule_tables` but for SIZE, and the constant of a double."""
 
-    `opens` gives an instant not after a stream's now where the part holds, else the first at which it may, if no token
-    comes, NEVER for none; `changes` the first after now at which the part may be found changed.
+    fact: int
+    order: int = 0
+    edge: int = 0
+    second_edge: int = 0
+    constant: float = 0.0
+
+
+_Part = list[_Row]
+
+
+class Looks(NamedTuple):
+    """What a look has found: `calm` (S,), which streams no rule stirs on; `stirred`, `opens_ns` (S, rules).
+
+    `stirred`: whether a rule's state may change now; `opens_ns`: when that of one that does not stir may next, on the
+    stream's axis; `earliest_ns`: the first of the instants that were noted in `due_ns`.
     """
 
-    opens: Callable[[Columns], Ints]
-    changes: Callable[[Columns], Ints]
-    truth: Callable[[Columns], Bools] | None = None
-    """Whether it holds, of a term that nothing but a token changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sieved:
-    """One rule: the terms that must all hold for it to hold, and which facts can be missing.
-
-    `steps` are the terms on deadlines: between segments they are looked at every 100 ms.
-    """
-
-    terms: tuple[_Term, ...]
-    steps: tuple[_Term, ...]
-    max_age_ns: int | None
-    facts: tuple[str, ...]
-
-    def look(self, columns: Columns) -> tuple[Bools, Ints]:
-        """Return where the condition may hold now, and when it is next looked at and may, on each stream's axis."""
-        opens = _latest(self.terms, columns)
-        if self.steps:
-            opens = np.maximum(opens, columns.look_from(_latest(self.steps, columns)))
-        holds = opens <= columns.x_ns
-        if self.max_age_ns is not None:
-            until_ns, fresh = columns.fresh(self.max_age_ns)
-            # Where all terms hold and a fact is missing, only another token can tell.
-            return holds & fresh, np.where(holds | (opens > until_ns), NEVER, opens)
-        return holds, np.where(holds, NEVER, opens)
-
-    def look_firing(self, columns: Columns) -> tuple[Bools, Ints]:
-        """Return where a rule that fires goes on firing now, and when it first may not."""
-        holds = np.ones(len(columns), dtype=bool)
-        changes = np.full(len(columns), NEVER)
-        for term in (*self.terms, *self.steps):
-            holds &= term.opens(columns) <= columns.x_ns
-            changes = np.minimum(changes, term.changes(columns))
-        if self.max_age_ns is not None:
-            until_ns, fresh = columns.fresh(self.max_age_ns)
-            return holds | ~fresh | ~columns.present(self.facts), np.where(changes > until_ns, NEVER, changes)
-        return holds | ~columns.present(self.facts), changes
-
-
-def _latest(terms: tuple[_Term, ...], columns: Columns) -> Ints:
-    """Return when the last of the terms opens; always, where there is none."""
-    found: Ints | None = None
-    for term in terms:
-        if term.truth is not None:
-            truth = term.truth(columns)
-            if not truth.any():
-                return columns.never  # nearly always: of a rule on first tokens, say
-            if truth.all():
-                continue
-            opens = np.where(truth, ALWAYS, NEVER)
-        else:
-            opens = term.opens(columns)
-        found = opens if found is None else np.maximum(found, opens)
-    return columns.always if found is None else found
+    calm: Bools
+    stirred: Bools
+    opens_ns: Ints
+    earliest_ns: int
 
 
 class Sieve:
-    """Look at the stream rules of a set over columns."""
+    """Look at the stream rules of a set over the rows of streams."""
 
     def __init__(self, rules: RuleSet) -> None:
         self._fixed: list[tuple[tuple[str, ...], Callable[..., object]]] = []
-        self._rules: list[_Sieved | None] = []
-        self._opaque: list[Callable[[tuple[Value, ...]], bool]] = []
-        for rule in rules.stream_rules:
-            try:
-                self._rules.append(self._sieved(rule))
-            except _Opaque:
-                self._rules.append(None)
-        self.count = len(self._rules)
-        self.clear = all(rule is not None for rule in self._rules)
+        self.count = len(rules.stream_rules)
+        try:
+            found = [self._parts(rule) for rule in rules.stream_rules]
+        except _Opaque:
+            found = []
+        self.clear = len(found) == self.count
         """Whether every rule can be looked at by columns."""
-        self.stepping = tuple(rule is not None and bool(rule.steps) for rule in self._rules)
+        self.stepping = tuple(bool(steps) for _, steps in found)
         """Which rules are about deadlines: but for segments they are looked at every 100 ms only."""
         self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
+        self._rules, self._terms, self._constants = _tables(rules.stream_rules, found)
+        if self.clear and self.count:
+            from otel_llm.core.rule_looks import look  # here, since most commands never look at a stream
 
-    def look(self, columns: Columns, states: npt.NDArray[np.int8]) -> tuple[Bools, Ints]:
-        """Return where each rule's state may change now, and when that of one that may not next may, both (rules, S).
+            self._look = look
 
-        Instants on each stream's axis. `states`: (S, rules) CALM, SETTLED or OPEN.
+    def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> Looks:
+        """Look at the streams in `slots` (S,), each at its own instant `at_ns`; asked only where all rules are clear.
+
+        `rows`: those of all streams; `states` (slots, rules) INACTIVE, SETTLED or OPEN. Into `due_ns` it is noted when
+        to look at each next, NEVER where it is not calm. Both instants on the collector's axis.
         """
-        stirred = np.zeros((len(self._rules), len(columns)), dtype=bool)
-        due_ns = np.empty(stirred.shape, dtype=np.int64)
-        firing: list[int] | None = states.max(axis=0).tolist() if states.any() else None
-        for at, rule in enumerate(self._rules):
-            assert rule is not None  # noqa: S101 - asked only where all rules are clear
-            may, opens_ns = rule.look(columns)
-            if firing is not None and firing[at]:
-                fires = states[:, at] != CALM
-                stays, changes_ns = rule.look_firing(columns)
-                may, opens_ns = np.where(fires, ~stays, may), np.where(fires, changes_ns, opens_ns)
-                if firing[at] == OPEN:
-                    may |= (states[:, at] == OPEN) & columns.has_more_tokens
-            stirred[at] = may
-            due_ns[at] = opens_ns
-        return stirred, due_ns
+        number = len(slots)
+        if not self.count:
+            due_ns[slots] = NEVER
+            nothing = np.zeros((number, 0), dtype=bool)
+            return Looks(np.ones(number, dtype=bool), nothing, nothing.astype(np.int64), NEVER)
+        calm = np.empty(number, dtype=bool)
+        stirred = np.empty((number, self.count), dtype=bool)
+        opens_ns = np.empty((number, self.count), dtype=np.int64)
+        earliest_ns = self._look(
+            self._rules, self._terms, self._constants, rows, states, due_ns, slots, at_ns, calm, stirred, opens_ns
+        )
+        return Looks(calm, stirred, opens_ns, earliest_ns)
 
     def _bits(self, identity: tuple[Value, ...]) -> int:
         """Return what a stream's identity decides, a bit a term."""
         named = dict(zip(IDENTITY, identity, strict=True))
         return sum(bool(run(*(named[name] for name in names))) << at for at, (names, run) in enumerate(self._fixed))
 
-    def _sieved(self, rule: Rule) -> _Sieved:
+    def _parts(self, rule: Rule) -> tuple[list[_Part], list[_Part]]:
+        """Return what must hold for a rule to hold, and apart from it what it compares with facts of deadlines."""
         if rule.on_missing != "hold":
             raise _Opaque
         typed = rule.when.program.typed
         terms = typed.args if typed.op == "&&" else (typed,)
-        steps = [term for term in terms if term.op in _COMPARE and any(map(_steps, term.args))]
-        if any(_steps(term) for term in terms if term not in steps):
+        steps = [term for term in terms if term.op in _ORDERS and any(map(_steps, term.args))]
+        others = [term for term in terms if term not in steps]
+        if any(map(_steps, others)):
             raise _Opaque  # deadlines inside another condition
         if steps and any(FACTS[name].linear for name in rule.when.facts):
             raise _Opaque  # the engine looks at deadlines whenever such a fact crosses a threshold, too
-        return _Sieved(
-            tuple(self._term(term) for term in terms if term not in steps),
-            tuple(self._term(term) for term in steps),
-            rule.max_fact_age_ns if rule.when.ages else None,
-            rule.when.facts,
-        )
+        return list(map(self._rows, others)), list(map(self._rows, steps))
 
-    def _term(self, typed: Typed) -> _Term:
+    def _rows(self, typed: Typed) -> _Part:
+        """Return a condition's comparisons and joints, in postfix order."""
         if typed.op == "literal":
-            return _fixed(lambda columns: np.full(len(columns), bool(typed.value)))
+            return [_Row(table.TOKENS, _ORDERS[">=" if typed.value else "<"])]  # of 0 tokens: always, never
         if is_identity(typed):
-            return self._identity(typed)
-        if typed.op in ("&&", "||", "!"):
-            return _logic(typed.op, [self._term(arg) for arg in typed.args])
-        return _compared(typed)
+            return [self._identity(typed)]
+        if typed.op == "!":
+            return [*self._rows(typed.args[0]), _Row(table.NOT)]
+        if typed.op in _JOINTS:
+            first, *others = map(self._rows, typed.args)
+            joint = _Row(_JOINTS[typed.op])
+            return first + [row for other in others for row in (*other, joint)]
+        return [_compared(typed)]
 
-    def _identity(self, typed: Typed) -> _Term:
+    def _identity(self, typed: Typed) -> _Row:
         if len(self._fixed) == _MOST_FIXED:
             raise _Opaque
         program = compile_expression(typed)
-        bit = len(self._fixed)
         self._fixed.append((program.facts, program.run))
-        return _fixed(lambda columns: (columns.identity >> bit) & 1 == 1)
+        return _Row(table.IDENTITY, edge=len(self._fixed) - 1)
+
+
+def state_of(cell: Cell) -> int:
+    """Return what the sieve has to know of a rule's state on a stream."""
+    if cell.state is State.INACTIVE:
+        return table.INACTIVE
+    if cell.state is State.FIRING and not cell.missing and cell.retries is None:
+        return table.SETTLED if cell.flip_tokens is None else table.OPEN
+    return table.AT_WORK
 
 
 def _steps(typed: Typed) -> bool:
@@ -216,34 +191,8 @@ def _steps(typed: Typed) -> bool:
     return any(FACTS[name].steps for name in used_facts(typed))
 
 
-def state_of(cell: Cell) -> int:
-    """Return what the sieve has to know of a rule's state on a stream."""
-    if cell.state is State.INACTIVE:
-        return CALM
-    if cell.state is State.FIRING and not cell.missing and cell.retries is None:
-        return SETTLED if cell.flip_tokens is None else OPEN
-    return AT_WORK
-
-
-def _fixed(truth: Callable[[Columns], Bools]) -> _Term:
-    return _Term(lambda columns: np.where(truth(columns), ALWAYS, NEVER), lambda columns: columns.never, truth)
-
-
-def _logic(op: str, terms: list[_Term]) -> _Term:
-    def changes(columns: Columns) -> Ints:
-        found: Ints = np.minimum.reduce([term.changes(columns) for term in terms])
-        return found
-
-    def opens(columns: Columns) -> Ints:
-        parts = [term.opens(columns) <= columns.x_ns for term in terms]
-        holds = _LOGIC[op](parts)
-        return np.where(holds, ALWAYS, changes(columns))
-
-    return _Term(opens, changes)
-
-
-def _compared(typed: Typed) -> _Term:
-    if typed.op not in _COMPARE:
+def _compared(typed: Typed) -> _Row:
+    if typed.op not in _ORDERS:
         raise _Opaque
     op: str = typed.op
     left, right = typed.args
@@ -251,50 +200,36 @@ def _compared(typed: Typed) -> _Term:
         op, left, right = MIRRORED[op], right, left
     if left.op != "fact" or right.op != "literal":
         raise _Opaque
-    fact, value = FACTS[left.name], right.value
-    if fact.linear:
+    fact, order, value = _FACTS[left.name], _ORDERS[op], right.value
+    if FACTS[left.name].linear:
         threshold = comparison(op, left, right)
         if not isinstance(threshold, Threshold) or not threshold.edges_ns:
             raise _Opaque
-        return _threshold(left.name, op, threshold.edges_ns)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= NEVER:
+        return _Row(fact, order, threshold.edges_ns[0], threshold.edges_ns[-1])
+    if isinstance(value, float):
+        return _Row(fact, order, constant=value)
+    if not isinstance(value, int) or abs(value) >= NEVER:
         raise _Opaque
-    compare = _COMPARE[op]
+    return _Row(fact, order, value)
 
-    def truth(columns: Columns) -> Bools:
-        found: Bools = compare(columns.value(left.name), value)
-        return found & columns.present((left.name,)) if left.name in CAN_MISS else found
 
-    if not fact.steps:
-        return _fixed(truth)
-    return _Term(
-        lambda columns: np.where(truth(columns), ALWAYS, columns.next_deadline),
-        lambda columns: columns.look_from(columns.next_deadline),
+def _tables(
+    rules: tuple[Rule, ...], found: list[tuple[list[_Part], list[_Part]]]
+) -> tuple[Ints, Ints, npt.NDArray[np.float64]]:
+    """Return the tables of rules, of terms, and of the terms' constants."""
+    of_rules: list[tuple[int, ...]] = []
+    of_terms: list[tuple[int, ...]] = []
+    constants: list[float] = []
+    for rule, (others, steps) in zip(rules, found, strict=False):
+        begin = len(of_terms)
+        for part in (*others, *steps):
+            of_terms += [(*row[:4], len(part)) for row in part]
+            constants += [row.constant for row in part]
+        needs = sum(1 << _FACTS[name] for name in rule.when.facts if name in _CAN_MISS)
+        max_age_ns = rule.max_fact_age_ns if rule.when.ages else NEVER
+        of_rules.append((begin, begin + sum(map(len, others)), len(of_terms), max_age_ns, needs))
+    return (
+        np.array(of_rules, dtype=np.int64).reshape(-1, table.RULE_COLUMNS),
+        np.array(of_terms, dtype=np.int64).reshape(-1, table.TERM_COLUMNS),
+        np.array(constants, dtype=np.float64),
     )
-
-
-def _threshold(name: str, op: str, edges_ns: tuple[int, ...]) -> _Term:
-    """Return the term of a linear fact, which between tokens goes one way, and a constant."""
-
-    def changes(columns: Columns) -> Ints:
-        line = columns.line(name)
-        found = columns.never
-        for edge_ns in edges_ns:
-            instant = line.reaches(edge_ns)
-            found = np.where(instant > columns.x_ns, np.minimum(found, instant), found)
-        return found
-
-    def opens(columns: Columns) -> Ints:
-        line = columns.line(name)
-        if op in ("==", "!="):
-            first, second = (line.reaches(edge_ns) for edge_ns in edges_ns)
-            if not line.rises:
-                first, second = second, first
-            between = (first <= columns.x_ns) & (columns.x_ns < second)
-            return np.where(between == (op == "=="), ALWAYS, changes(columns))
-        instant = line.reaches(edges_ns[0])
-        if (op in (">", ">=")) is line.rises:
-            return instant
-        return np.where(columns.x_ns < instant, ALWAYS, NEVER)
-
-    return _Term(opens, changes)

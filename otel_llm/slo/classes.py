@@ -147,6 +147,11 @@ class SloClass:
     benefit: Benefit = field(default_factory=Benefit)
     objective: Objective = field(default_factory=Objective)
 
+    @property
+    def token_time_ns(self) -> int | None:
+        """Return the time a token that the class promises: 1 / reading speed, `tpot` or `tbt`; None for `e2e`."""
+        return self.pace_ns if self.deadline.policy == "reading" else self.deadline.next_ns
+
     def matches(self, attributes: Mapping[str, Attribute]) -> bool:
         """Tell whether every `match` pair equals an attribute; a class without pairs matches nothing."""
         return bool(self.match) and all(

@@ -83,6 +83,10 @@ class Running:
         """Tell whether the reader has waited since the last token."""
         return x_ns > max(self.dry_ns, self.allowance_ns)
 
+    def starving(self, x_ns: int) -> bool:
+        """Tell whether tokens were read and the runway is negative: the reader has read all and waits for more."""
+        return self.count > 0 and self.dry_ns < x_ns
+
     def misses(self, x_ns: int | None) -> int | None:
         """Return the deadlines missed; with x also those overdue then, as if a token came at x."""
         if self.due_ns is None:

@@ -12,7 +12,8 @@ from actions.orders import order
 
 from otel_llm.actions.events import cloud_event
 from otel_llm.actions.executor import RETRYABLE
-from otel_llm.actions.executors import DOES, executors
+from otel_llm.actions.executors import executors
+from otel_llm.actions.settings import DOES
 from otel_llm.collector.config_file import load_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "actions.md").read_text()
@@ -24,11 +25,12 @@ def shown(language: str) -> str:
 
 
 def test_its_settings_are_read_and_allow_what_it_says(tmp_path: Path) -> None:
-    (tmp_path / "gateway.secret").write_text("whsec_" + base64.b64encode(bytes(32)).decode())
+    for name in ("gateway.secret", "relay.secret"):
+        (tmp_path / name).write_text("whsec_" + base64.b64encode(bytes(32)).decode())
     (tmp_path / "vllm.token").write_text("abcdefghijklmnopqrstuvwxyz0123456789\n")
     (tmp_path / "config.yaml").write_text(shown("yaml"))
     settings = load_settings(tmp_path / "config.yaml")
-    assert executors(settings) == {"webhook", "abort", "drain", "scale"}
+    assert executors(settings) == {"webhook", "abort", "drain", "scale", "migrate", "preempt"}
     for kind in DOES:
         assert f"`{kind}`" in PAGE
 

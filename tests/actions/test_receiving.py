@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.actions.events import Candidate, cloud_event
-from otel_llm.actions.receiving import ActionDoor, Asked, Result, read_action
+from otel_llm.actions.receiving import LONGEST_ID, ActionDoor, Admission, Asked, Response, Result, read_action
 from otel_llm.actions.signing import signed_headers
 
 SECRET = bytes(range(32))
@@ -80,6 +80,46 @@ def test_what_has_expired_is_refused() -> None:
     assert door.take(*sent(), NOW_NS + 400 * MS - 1).result == "done"
 
 
+def test_what_is_admitted_is_a_conflict_until_it_is_settled_and_answered_alike_from_then_on() -> None:
+    door = Admission([SECRET])
+    asked = door.admit(*sent(), NOW_NS)
+    assert isinstance(asked, Asked)
+    again = door.admit(*sent(), NOW_NS)
+    assert isinstance(again, Response)
+    assert again.status == 409
+    answer = Response(200, "done", "moved")
+    door.settle("act_other", answer)
+    assert getattr(door.admit(*sent(), NOW_NS), "status", None) == 409
+    door.settle(asked.id, answer)
+    late_ns = NOW_NS + 200 * 10**9  # expired long ago, and done before that
+    assert door.admit(*sent(late_ns), late_ns) == answer
+
+
+def test_expiry_and_signature_may_have_clocks_of_their_own() -> None:
+    stepped_ns = NOW_NS + 3600 * 10**9  # the wall clock was set on by an hour, and both sides' own clocks were not
+    door = Admission([SECRET])
+    assert door.admit(*sent(), NOW_NS, stepped_ns) == Response(200, "refused", "expired")
+    assert isinstance(door.admit(*sent(stepped_ns), stepped_ns, NOW_NS), Asked)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    door = Admission([SECRET], remembered=2)
+    for number in (1, 2, 3):
+        assert isinstance(door.admit(*sent(number=number), NOW_NS), Asked)
+    door.settle(order(1).id, Response(200, "done"))  # forgotten: it changes nothing
+    assert isinstance(door.admit(*sent(number=1), NOW_NS), Asked)
+    assert getattr(door.admit(*sent(number=3), NOW_NS), "status", None) == 409
+
+
+def test_an_id_that_is_too_long_is_refused() -> None:
+    event = json.loads(sent()[1])
+    for length, status in ((LONGEST_ID, None), (LONGEST_ID + 1, 400)):
+        event["id"] = "x" * length
+        body = json.dumps(event).encode()
+        answer = Admission([SECRET]).admit(signed_headers(event["id"], NOW_NS // 10**9, body, [SECRET]), body, NOW_NS)
+        assert getattr(answer, "status", None) == status
+
+
 @pytest.mark.parametrize(
     ("message", "now_ns", "status"),
     [
@@ -89,6 +129,8 @@ def test_what_has_expired_is_refused() -> None:
         (sent(), NOW_NS + 301 * 10**9, 401),
         (sent(), NOW_NS - 301 * 10**9, 401),
         ((sent()[0], b"x" * 300_000), NOW_NS, 413),
+        (({**sent()[0], "webhook-id": "act_\udcff"}, sent()[1]), NOW_NS, 401),  # no UTF-8
+        (({**sent()[0], "webhook-signature": "v1,\udcff"}, sent()[1]), NOW_NS, 401),
     ],
 )
 def test_what_is_not_believed_is_not_read(message: tuple[dict[str, str], bytes], now_ns: int, status: int) -> None:

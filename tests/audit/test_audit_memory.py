@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from audit_speed_parts.journal import Shape, check, write_journal
 
 from otel_llm.readers.journal_format import frame, split
-from otel_llm.readers.plain_segments import take
+from otel_llm.readers.otlp import read
 
 CODE = """
 import json, resource, sys
@@ -58,7 +58,7 @@ def test_the_journal_is_what_encoders_write(journals: tuple[Path, Path]) -> None
         for span in scope_spans.spans
     ]
     assert len(spans) == 11 * 200
-    plain = [one.plain for one in take([record.raw for record in records[:11]]) if one.plain is not None]
+    plain = [one.plain for one in (read(record.raw) for record in records[:11]) if one.plain is not None]
     assert sum(len(found) for found in plain) == 8 * 200  # all but the first, the last and the request span
     assert sum(len(found.times_ns) for found in plain) == 200 * 500
 

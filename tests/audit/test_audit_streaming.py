@@ -26,6 +26,7 @@ from otel_llm.audit.streams import batches
 from otel_llm.audit.tables import CLASSES, REQUESTS
 from otel_llm.audit.windowing import PARTIALS, Windows, merge_partials, window_partials
 from otel_llm.readers.assemble import Assembler
+from otel_llm.readers.framing import MAX_PARTS
 from otel_llm.readers.journal_format import frame
 from otel_llm.readers.otlp import decode
 from otel_llm.rules.slo_file import load_slo
@@ -205,3 +206,12 @@ def test_strict_stops_at_the_first_broken_record(tmp_path: Path) -> None:
 def test_a_small_input_is_kept_whole_and_a_large_one_is_not() -> None:
     assert kept.ALL_TOKENS * 8 <= 32 * 2**20
     assert kept.WORST >= 9
+
+
+def test_a_recording_may_have_more_spans_than_an_export_request(tmp_path: Path) -> None:
+    path = tmp_path / "all.pb"
+    whole = export(*stream_spans([T0_NS + 1], end_ns=T0_NS + 2)).SerializeToString()
+    path.write_bytes(whole + b"\x0a\x00" * (MAX_PARTS + 1))
+    inputs = Inputs([path])
+    assert sum(batch.num_rows for batch in inputs.batches()) == 1
+    assert not inputs.skipped.counts

@@ -251,10 +251,10 @@ def test_the_limits_of_the_collector_hold(folder: Path) -> None:
 def test_what_cannot_be_evaluated_is_counted_and_the_rest_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(self: Evaluator, received: object) -> None:
+    def broken(self: Evaluator, batch: object, now_ns: int) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(Evaluator, "apply_all", broken)
+    monkeypatch.setattr(Evaluator, "apply", broken)
     found = said(folder, "--rules", folder / "old.yaml")
     assert found["journal"]["skipped"] == {"internal_errors": 15}
     assert "a bug of ours" in caplog.text

@@ -20,6 +20,7 @@ from support.relay.readers import Reply, read
 
 from otel_llm.cli.main import COMMANDS
 from otel_llm.cli.relay_command import relay as command
+from otel_llm.scheduling.placement import POLICIES
 
 BACKEND = ("--backend", "a=http://127.0.0.1:9")
 CHAT: dict[str, Any] = {
@@ -42,6 +43,11 @@ def refused(*arguments: str | Path) -> str:
 
 def test_the_command_is_in_the_list_of_commands() -> None:
     assert COMMANDS["relay"][:2] == ("otel_llm.cli.relay_command", "relay")
+
+
+def test_the_help_names_every_placement_policy() -> None:
+    found = CliRunner().invoke(command, ["--help"]).output
+    assert [name for name in POLICIES if name not in found] == []
 
 
 def test_settings_that_are_wrong_are_refused_with_file_and_line(tmp_path: Path) -> None:

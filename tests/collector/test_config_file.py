@@ -307,6 +307,32 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
             "2:77: actions.engines.e.abort_path",
             "is no path",
         ),
+        (
+            "actions: {engines: {e: {kind: relay, instances: {a: 'http://a'}}}}",
+            "2:24: actions.engines.e.secret_file",
+            "an engine of kind relay needs it",
+        ),
+        (
+            "actions: {engines: {e: {kind: relay, url: 'http://b', secret_file: secrets, instances: {a: 'http://a'}}}}",
+            "2:38: actions.engines.e.url",
+            "an engine of kind relay has no url",
+        ),
+        (
+            "actions: {engines: {e: {kind: relay, token_file: tokens, secret_file: secrets, instances: {a: 'http://a'}}}}",
+            "2:38: actions.engines.e.token_file",
+            "an engine of kind relay has no token_file",
+        ),
+        (
+            "actions: {engines: {e: {kind: relay, abort_path: /a, secret_file: secrets, instances: {a: 'http://a'}}}}",
+            "2:38: actions.engines.e.abort_path",
+            "an engine of kind relay has no abort_path",
+        ),
+        (
+            "actions: {engines: {e: {kind: relay, secret_file: secrets, instances: {a: 'http://a/v1/actions'}}}}",
+            "2:75: actions.engines.e.instances.a",
+            "leave /v1/actions out",
+        ),
+        ("actions: {secret_file: secrets}", "2:11: actions.secret_file", "unknown key"),
         ("otlp: {traces: {}}", "2:8: otlp.traces", "did you mean metrics?"),
     ],
 )
@@ -361,25 +387,29 @@ def test_an_instance_is_asked_at_one_place_to_do_a_thing(folder: Path) -> None:
     engines = "version: 1\nactions:\n  engines:\n    a: {kind: vllm, instances: {n: 'http://a'}}\n"
     with pytest.raises(ConfigError, match=r":5:35: actions.engines.b.instances.n: 'n' is an instance of 'a' already"):
         load(folder, engines + "    b: {kind: sglang, instances: {n: 'http://b'}}\n")
-    assert (
-        len(
-            load(
-                folder, engines + "    b: {kind: vllm_router, url: 'http://c', instances: {n: 'http://b'}}\n"
-            ).actions.engines
-        )
-        == 2
-    )
+    router = "    b: {kind: vllm_router, url: 'http://c', instances: {n: 'http://b'}}\n"
+    assert len(load(folder, engines + router).actions.engines) == 2
+    again = router.replace("b:", "c:")
+    with pytest.raises(ConfigError, match=r":6:57: .*: 'n' is an instance of 'b' already, which does `drain` too"):
+        load(folder, engines + router + again)  # the first of this instance does something else
 
 
-def test_secrets_are_not_shown(folder: Path) -> None:
-    (folder / "headers").write_text("authorization: Bearer xyzzy\n")
-    settings = load(folder, EVERY_KEY)
-    assert settings.forward is not None
-    assert settings.forward.target.headers == (("authorization", "Bearer xyzzy"),)
-    assert "xyzzy" not in repr(settings)
-    assert "e.example" not in repr(settings)  # a hook's URL is often all that it takes to use it
-
-
-def test_the_defaults_are_those_of_the_settings(folder: Path) -> None:
-    """Naming a section changes nothing of what it leaves out."""
-    assert load(folder, "version: 1\nlimits: {}\njournal: {}\nmetrics: {}\nweb: {}\notlp: {}\n") == Settings()
+@pytest.mark.parametrize(
+    ("engine", "verb"),
+    [
+        ("kind: vllm", "abort"),
+        ("kind: sglang_router, url: 'http://c'", "drain"),
+        ("kind: webhook, secret_file: secrets", None),
+    ],
+)
+def test_a_relay_does_what_others_do_too(folder: Path, engine: str, verb: str | None) -> None:
+    engines = f"version: 1\nactions:\n  engines:\n    a: {{{engine}, instances: {{n: 'http://a'}}}}\n"
+    relay = "    b: {kind: relay, secret_file: secrets, instances: {%s: 'http://b'}}\n"
+    for instance in ("n", "'*'"):
+        if verb is None or instance != "n":
+            assert len(load(folder, engines + relay % instance).actions.engines) == 2
+            continue
+        with pytest.raises(
+            ConfigError, match=rf":5:56: .*: 'n' is an instance of 'a' already, which does `{verb}` too"
+        ):
+            load(folder, engines + relay % instance)

@@ -167,9 +167,11 @@ def test_a_connection_that_is_not_taken_up_is_closed(sent: bytes) -> None:
 def test_an_idle_connection_is_closed_and_its_client_comes_back() -> None:
     with door(limits=Limits(idle_connection_s=0.5)) as receiver, connect(receiver) as channel:
         states: list[grpc.ChannelConnectivity] = []
-        channel.subscribe(states.append)
+        heard = states.append
+        channel.subscribe(heard)
         call(channel)
         wait_until("closed", lambda: grpc.ChannelConnectivity.IDLE in states[1:])
+        channel.unsubscribe(heard)  # gRPC's thread that asks for the state fails where it asks a closed channel
         call(channel)
 
 
@@ -257,7 +259,9 @@ def test_pings_without_end_are_stopped() -> None:
     ]
     with door() as receiver, grpc.insecure_channel(str(receiver.address), options=options) as channel:
         states: list[grpc.ChannelConnectivity] = []
-        channel.subscribe(states.append)
+        heard = states.append
+        channel.subscribe(heard)
         call(channel)
         wait_until("sent away", lambda: set(states[1:]) & {grpc.ChannelConnectivity.IDLE})
+        channel.unsubscribe(heard)  # as above
         call(channel)

@@ -266,17 +266,6 @@ def test_a_port_in_use_is_said_and_no_process_stays() -> None:
         second.stop(0)
 
 
-def test_the_process_keeps_to_one_core() -> None:
-    before = os.sched_getaffinity(0)
-    with front() as door:
-        assert door._process is not None
-        tasks = [int(task.name) for task in Path(f"/proc/{door._process.pid}/task").iterdir()]
-        assert len(tasks) > 3
-        (cores,) = {tuple(os.sched_getaffinity(task)) for task in tasks}
-        assert len(cores) == 1
-        assert os.sched_getaffinity(0) == before
-
-
 def test_the_process_ends_with_the_collector(tmp_path: Path) -> None:
     with collector(tmp_path) as service:
         (door,) = children(service.process.pid)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.journal_states import wait_until
+from support.namespaces import in_a_namespace_of_its_own
 from support.recordings import received
 
 from otel_llm.collector.journal import Journal
@@ -117,25 +118,12 @@ FULL_DISK = """
 """
 
 
-def in_a_namespace_of_its_own() -> list[str] | None:
-    """Return what runs a command with mounts that nobody else sees, None where that is not allowed."""
-    for command in (["unshare", "-m"], ["unshare", "-Urm"]):
-        if subprocess.run(
-            [*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
-        ).returncode:
-            continue
-        return command
-    return None
-
-
 @pytest.mark.parametrize("keep_trying", [True, False])
 @pytest.mark.parametrize("compress", [True, False])
 def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_when_there_is_room(
     tmp_path: Path, *, compress: bool, keep_trying: bool
 ) -> None:
     namespace = in_a_namespace_of_its_own()
-    if namespace is None:
-        pytest.skip("no mount namespace: neither root nor user namespaces are allowed here")
     script = tmp_path / "full.py"
     script.write_text(textwrap.dedent(FULL_DISK))
     small = tmp_path / "small"

@@ -18,11 +18,14 @@ from support.otlp import export
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector import pipeline as module
+from otel_llm.collector import plain_mode
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
 from otel_llm.collector.journal import FsyncPolicy, Journal
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.core import kernel
+from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers import otlp
@@ -179,3 +182,19 @@ def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path, monkeypatch:
         with pytest.raises(UnavailableError, match="has stopped"):
             flow.accept(raw_of(0))
         wait_until(lambda: flow.unwell() is not None, "it is seen")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_load_that_is_too_high_for_plain_mode_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, plain: bool
+) -> None:
+    monkeypatch.setattr(kernel, "PLAIN", mode.CHOSEN if plain else None)
+    with pipeline(tmp_path) as flow, ThreadPoolExecutor(SENDERS) as senders:
+        assert isinstance(flow.clock, FakeClock)
+        for sender, waited_ns in enumerate((plain_mode.BEHIND_NS, plain_mode.BEHIND_NS + 1, plain_mode.BEHIND_NS + 1)):
+            with busy(flow):
+                answers = waiting(flow, senders, [raw_of(sender)])
+                flow.clock.at_ns += waited_ns
+            assert answers[0].result(60) == b""
+            said = [one.getMessage() for one in caplog.records if "plain mode" in one.getMessage()]
+            assert len(said) == (1 if plain and sender else 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -20,6 +21,8 @@ from support.recordings import received
 from support.vectors import FOLDER
 
 import otel_llm.audit
+from otel_llm.cli.main import main
+from otel_llm.collector.service import Service
 
 MS = 1_000_000
 FREE = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0")
@@ -32,6 +35,18 @@ def get(url: str) -> str:
 
 def get_json(url: str) -> Any:
     return json.loads(get(url))
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> str:
+    """Run `collect` in this process up to where it would take its ports; return what it says as it refuses to."""
+
+    def prepared(service: Service) -> None:
+        pytest.fail(f"not refused: {arguments}")
+
+    monkeypatch.setattr(Service, "prepare", prepared)
+    refused = CliRunner().invoke(main, ["collect", *map(str, arguments)])
+    assert refused.exit_code == 2, refused.output
+    return refused.stderr
 
 
 def post_json(door: Collector, line: bytes) -> None:
@@ -144,21 +159,26 @@ def test_a_journal_in_use_is_refused(tmp_path: Path) -> None:
         ("--config", "version: 1\nlimits: {message_bites: 1}\n", ["config.yaml:2:", "message_bytes"]),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, option: str, text: str, words: list[str]) -> None:
+def test_a_wrong_file_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, text: str, words: list[str]
+) -> None:
     path = tmp_path / f"{option.removeprefix('--')}.yaml"
     path.write_text(text)
-    refused = run("collect", option, path, "--journal", tmp_path / "journal")
-    assert refused.returncode == 2
+    said = refusal(monkeypatch, option, path, "--journal", tmp_path / "journal")
     for word in words:
-        assert word in refused.stderr
+        assert word in said
     assert not (tmp_path / "journal").exists()
 
 
 @pytest.mark.parametrize("arguments", [("--window", "0s"), ("--lateness", "5 parsecs"), ("--grpc", "4317")])
-def test_a_wrong_option_is_refused(tmp_path: Path, arguments: tuple[str, str]) -> None:
-    refused = run("collect", *arguments, "--journal", tmp_path / "journal")
+def test_a_wrong_option_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str]) -> None:
+    assert arguments[1] in refusal(monkeypatch, *arguments, "--journal", tmp_path / "journal")
+
+
+def test_a_refusal_ends_the_process(tmp_path: Path) -> None:
+    refused = run("collect", "--window", "0s", "--journal", tmp_path / "journal")
     assert refused.returncode == 2
-    assert arguments[1] in refused.stderr
+    assert "0s" in refused.stderr
 
 
 COLLECT_INPUTS = {
@@ -174,32 +194,43 @@ COLLECT_INPUTS = {
     ("option", "name"),
     [(option, name) for option in ("--decisions", "--windows") for name in COLLECT_INPUTS],
 )
-def test_the_collector_writes_over_nothing_that_it_reads(tmp_path: Path, option: str, name: str) -> None:
+def test_the_collector_writes_over_nothing_that_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, name: str
+) -> None:
     (tmp_path / "rules").mkdir()
     for file, text in COLLECT_INPUTS.items():
         (tmp_path / file).write_text(text)
     (tmp_path / "tokens.txt").chmod(0o600)
     given = ("--slo", "slo.yaml", "--rules", "rules", "--config", "config.yaml")
-    refused = run("collect", *FREE, "--journal", "journal", *given, option, name, cwd=tmp_path)
-    assert refused.returncode == 2, refused.stderr
+    monkeypatch.chdir(tmp_path)
+    said = refusal(monkeypatch, *FREE, "--journal", "journal", *given, option, name)
     words = "would be written twice" if name == "alerts.jsonl" else "is one of the inputs"
-    assert f"{name} {words}" in refused.stderr
+    assert f"{name} {words}" in said
     assert {file: (tmp_path / file).read_text() for file in COLLECT_INPUTS} == COLLECT_INPUTS
 
 
-def test_decisions_and_windows_are_two_files_and_go_on_after_a_restart(tmp_path: Path) -> None:
-    refused = run("collect", *FREE, "--journal", "journal", "--decisions", "x", "--windows", "./x", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "x would be written twice; name two files" in refused.stderr
+def test_decisions_and_windows_are_two_files_and_go_on_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refusal(monkeypatch, *FREE, "--journal", "journal", "--decisions", "x", "--windows", "./x")
+    assert "x would be written twice; name two files" in said
     assert not (tmp_path / "x").exists()
     for _ in range(2):
         with collector(tmp_path, "--decisions", tmp_path / "d.jsonl", "--windows", tmp_path / "w.jsonl") as door:
             assert door.stop()[0] == 0
 
 
-@pytest.mark.parametrize("option", ["--decisions", "--windows"])
 @pytest.mark.parametrize(
-    "held", [b"my notes\nwithout an end", b"one line", b'{"n": 1}\n', b"\x28\xb5\x2f\xfd\x00", b"#!/bin/sh\nexit\n"]
+    ("option", "held"),
+    [
+        ("--windows", b"my notes\nwithout an end"),
+        ("--decisions", b"my notes\nwithout an end"),
+        ("--decisions", b"one line"),
+        ("--decisions", b'{"n": 1}\n'),
+        ("--decisions", b"\x28\xb5\x2f\xfd\x00"),
+        ("--decisions", b"#!/bin/sh\nexit\n"),
+    ],
 )
 def test_what_holds_something_else_is_left_as_it_is(tmp_path: Path, option: str, held: bytes) -> None:
     path = tmp_path / "notes"
@@ -238,12 +269,14 @@ def test_rules_that_can_never_hold_beside_the_classes_are_told_at_the_start(tmp_
 
 
 @pytest.mark.parametrize(("length", "taken"), [("10ms", True), ("9ms", False), ("0.009999", False), ("1us", False)])
-def test_windows_too_short_to_close_in_time_are_refused(tmp_path: Path, length: str, taken: bool) -> None:
+def test_windows_too_short_to_close_in_time_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str, taken: bool
+) -> None:
     """A window each microsecond would be a million closings a second."""
-    tried = run("collect", "--window", length, "--config", tmp_path / "absent", "--journal", tmp_path / "journal")
-    assert tried.returncode == 2
-    assert ("absent" in tried.stderr) == taken  # all that was wrong then is the file
-    assert (f"'{length}' is shorter than 10ms" in " ".join(tried.stderr.split())) == (not taken)
+    config = ("--config", tmp_path / "absent")
+    said = refusal(monkeypatch, "--window", length, *config, "--journal", tmp_path / "journal")
+    assert ("absent" in said) == taken  # all that was wrong then is the file
+    assert (f"'{length}' is shorter than 10ms" in " ".join(said.split())) == (not taken)
 
 
 def test_decisions_are_written_as_they_are_made(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
+import uv
+
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / ".venv-compat"
 
@@ -50,9 +52,8 @@ class Environment:
         self.delete()
         venv.create(self.folder, with_pip=False, symlinks=True)
         packages = [*self.requirements, "-e", str(ROOT)]
-        subprocess.run(
-            [_uv(), "pip", "install", "-q", "--compile-bytecode", "--python", self.python, *packages], check=True
-        )
+        command = [uv.find_uv_bin(), "pip", "install", "-q", "--compile-bytecode", "--python", str(self.python)]
+        subprocess.run([*command, *packages], check=True)
         (self.folder / "ready").write_text(self.key, encoding="utf-8")
 
     def version(self, package: str) -> str:
@@ -63,15 +64,3 @@ class Environment:
     def delete(self) -> None:
         """Remove it."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _uv() -> str:
-    """Return the installer's path. uv resolves these sets in seconds, where pip needs minutes, and shares files."""
-    if (found := shutil.which("uv")) is not None:
-        return found
-    tool = FOLDER / "uv"
-    if not (tool / "bin" / "uv").exists():
-        venv.create(tool, with_pip=True, symlinks=True)
-        pip = [str(tool / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "uv"]
-        subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
-    return str(tool / "bin" / "uv")

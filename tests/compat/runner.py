@@ -10,13 +10,14 @@ import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import environment
+from support.one_authority import write_one_authority
 from support.otlp_receiver import HttpReceiver
 from support.wires.server import Received, WireServer
 
@@ -90,7 +91,7 @@ class ChildError(Exception):
 class Child:
     """A process that makes the calls of one case; a context manager."""
 
-    def __init__(self, python: Path, script: Path, way: str, endpoint: str) -> None:
+    def __init__(self, python: Path, script: Path, way: str, variables: Mapping[str, str]) -> None:
         command = [str(python), str(CHILD), str(script), way]
         if way == "command":
             command.insert(0, str(python.parent / "opentelemetry-instrument"))
@@ -98,7 +99,7 @@ class Child:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
-            env={**environment(), **_QUIET, **_exporting(endpoint), "COMPAT_RESULTS": str(writing)},
+            env={**environment(), **_QUIET, **variables, "COMPAT_RESULTS": str(writing)},
             pass_fds=(writing,),
             stdin=subprocess.PIPE,
             stdout=self._errors,
@@ -179,10 +180,6 @@ _QUIET = {
     "OPENAI_API_KEY": "none",
 }
 """Nothing leaves this machine."""
-
-
-def _exporting(endpoint: str) -> dict[str, str]:
-    return {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
 
 
 def _attributes(span: Span) -> dict[str, Any]:
@@ -270,6 +267,12 @@ class Runner:
     def __enter__(self) -> Self:
         self._open.enter_context(self._server)
         self._open.enter_context(self._receiver)
+        folder = self._open.enter_context(tempfile.TemporaryDirectory())
+        self._variables = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self._receiver.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "SSL_CERT_FILE": str(write_one_authority(Path(folder))),
+        }
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -299,7 +302,7 @@ class Runner:
         """Make the calls one after another in one process; a call after which it is gone is a text that says why."""
         made: list[_Called | str] = []
         while len(made) < len(calls):
-            with Child(environment.python, case.path, way, self._receiver.endpoint) as child:
+            with Child(environment.python, case.path, way, self._variables) as child:
                 for mode, variant in calls[len(made) :]:
                     self._server.received.clear()
                     seen = len(self._receiver.spans())

@@ -169,7 +169,7 @@ def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Pat
 
 def test_a_bound_tells_segments_read_as_columns_from_the_rest() -> None:
     spans = [sent_segment(seq, seq, [T0_NS]) for seq in range(8)]
-    batch = read(export(*spans, sent_segment(9, 0, choice=200)).SerializeToString(), few=1)
+    batch = read(export(*spans, sent_segment(9, 0, choice=200)).SerializeToString())
     batch.bound(segments=4, choices=128)
     assert batch.refused == {"too_many_segments": 5}
     assert batch.spans == 9

@@ -29,24 +29,10 @@ def test_the_sieve_and_the_columns_change_nothing(seed: int) -> None:
     for other in (
         Seen(one).run(columns=False),
         Seen(one).run(advances=instants),
-        Seen(one).run_together(random),
         Seen(one, by_columns=False).run(),
         Seen(one, by_columns=False).run(advances=instants, columns=False),
     ):
         assert by_key(other.rows) == by_key(usual.rows)
         assert other.windows == usual.windows
         assert other.story() == usual.story()
-        assert other.totals() == usual.totals()
-
-
-# Receipts at one instant, siblings, looks that are due.
-@pytest.mark.parametrize("seed", [55, 73, 98, 116, 1089, 1126, 1132])
-def test_exports_that_wait_together_decide_what_they_would_one_by_one(seed: int) -> None:
-    random = Random(seed)
-    one = replace(fleet(random), rules=rule_set(random))
-    usual = Seen(one).run()
-    for _ in range(3):
-        other = Seen(one).run_together(random)
-        assert other.story() == usual.story()
-        assert other.windows == usual.windows
         assert other.totals() == usual.totals()

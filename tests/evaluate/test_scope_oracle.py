@@ -216,7 +216,6 @@ def test_any_way_of_taking_exports_in_decides_the_same(seed: int) -> None:
     told = stories(Seen(drawn).run().decisions)
     assert stories(Seen(drawn).run(advances=advances(random, drawn)).decisions) == told
     assert stories(Seen(drawn, by_columns=False).run(columns=False, scrape=True).decisions) == told
-    assert stories(Seen(drawn).run_together(random).decisions) == told
 
 
 @settings(max_examples=examples(8))

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.one_authority import write_one_authority
 from support.recorded import Recorded
 from support.sse_server import SseServer
 
 import otel_llm
+
+
+@pytest.fixture(scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_one_authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(autouse=True)
+def trusts_one_authority(one_authority: Path) -> Iterator[None]:
+    # No server here speaks TLS.
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SSL_CERT_FILE", str(one_authority))
+        yield
 
 
 @pytest.fixture

@@ -5,16 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from support.acting import acting, records
+from support.acting import acting, post_raw, records
 from support.commands import Collector, collector, wait_until
-from support.vllm_server import VllmServer, together
+from support.vllm_server import TOKENS_A_CHUNK, VllmServer
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 RULES = """\
 version: 1
@@ -34,7 +35,6 @@ groups:
 LONG = 16_000
 """Half a minute of this model's tokens. Where vLLM takes every core, each step to the abort (an export, its answer, the
 decision, the request to abort) has waited up to two seconds for one; a reply of two seconds was over by then."""
-CONTEXT = ("--max-model-len", "16384", "--hf-overrides", '{"max_position_embeddings": 16384}')
 
 
 def stream(url: str, kind: str, trace_id: str) -> tuple[str | None, int]:
@@ -59,39 +59,37 @@ def outcomes(folder: Path) -> dict[str, tuple[str, str]]:
     return {one["trace_id"]: (one["outcome"], one["detail"]) for one in records(folder, "abort")}
 
 
-@pytest.fixture(scope="module")
-def acting_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, tuple[Path, Collector, VllmServer]]]:
-    """Give a folder, its collector and the server that it acts on: without the middleware, and with it."""
-    made: dict[bool, tuple[Path, Collector, VllmServer]] = {}
-    with ExitStack() as running:
-        for middleware in (False, True):
-            folder = tmp_path_factory.mktemp("acting")
-            server = VllmServer(folder / "vllm.log", "--enable-scale-out", *CONTEXT, plugin=True, middleware=middleware)
-            engine = f"tiny: {{kind: vllm, instances: {{'*': 'http://127.0.0.1:{server.port}'}}}}"
-            files = acting(folder, RULES, f"actions: {{wedge_timeout: 30s, engines: {{{engine}}}}}\n")
-            door = running.enter_context(collector(folder, *files))
-            server.environment({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{door.http}"})
-            made[middleware] = (folder, door, server)
-        running.enter_context(together(*(server for _, _, server in made.values())))
-        yield made
+@pytest.fixture
+def acting_on(
+    recording_vllm: tuple[VllmServer, VllmServer], middleware: bool, tmp_path: Path
+) -> Iterator[tuple[Collector, VllmServer]]:
+    """Give a collector and the server that it acts on: it gets what the server records from now on."""
+    both, alone = recording_vllm
+    server = both if middleware else alone
+    engine = f"tiny: {{kind: vllm, instances: {{'*': 'http://127.0.0.1:{server.port}'}}}}"
+    files = acting(tmp_path, RULES, f"actions: {{wedge_timeout: 30s, engines: {{{engine}}}}}\n")
+    with collector(tmp_path, *files) as door, ExitStack() as after:
+        server.received.hand_on = partial(post_raw, door)
+        after.callback(setattr, server.received, "hand_on", None)
+        yield door, server
 
 
 @pytest.mark.parametrize("middleware", [False, True])
 def test_a_request_is_aborted_and_its_stream_confirms_it(
-    acting_on: dict[bool, tuple[Path, Collector, VllmServer]], middleware: bool
+    acting_on: tuple[Collector, VllmServer], middleware: bool, tmp_path: Path
 ) -> None:
-    folder, door, server = acting_on[middleware]
+    door, server = acting_on
     aborted = []
     for kind in ("chat", "completion"):
         trace_id = uuid.uuid4().hex
         reason, chunks = stream(server.url, kind, trace_id)
         assert reason == "abort", (reason, chunks, server.log()[-3000:])
-        assert 20 < chunks < LONG
+        assert 20 < chunks * (1 if middleware else TOKENS_A_CHUNK) < LONG
         aborted.append(trace_id)
-        wait_until("the abort is recorded", lambda: {*aborted} <= outcomes(folder).keys())
+        wait_until("the abort is recorded", lambda: {*aborted} <= outcomes(tmp_path).keys())
     status, said = door.stop()
     assert status == 0, said
-    found = [outcomes(folder)[trace_id] for trace_id in aborted]
+    found = [outcomes(tmp_path)[trace_id] for trace_id in aborted]
     # The middleware sees vLLM end the reply in good order; that it was aborted only the engine knows.
     told = ("unconfirmed", "the stream ended as completed") if middleware else ("done", "the stream ended as cancelled")
     assert found == [told, told]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.aiperf_run import COUNTED, FAILING, REQUESTS, kind_of, profile
 from support.bench_figures import check_aiperf
 from support.bench_read import read
 
 
-@pytest.mark.alone
 def test_aiperfs_figures_are_ours(tmp_path: Path) -> None:
     folder = profile(tmp_path)
     paths = [folder / "profile_export.jsonl", folder / "profile_export_raw.jsonl"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,8 @@ from support.vllm_server import VENV, VllmServer
 
 from otel_llm.cli.demo_children import OFFLINE
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 TOKENS = 24
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with VllmServer(tmp_path_factory.mktemp("vllm") / "log") as running:
-        yield running
 
 
 def bench(server: VllmServer, folder: Path, prompts: list[str], *more: str) -> tuple[dict[str, Any], Path]:
@@ -44,7 +37,8 @@ def bench(server: VllmServer, folder: Path, prompts: list[str], *more: str) -> t
     return json.loads(result.read_text()), result
 
 
-def test_vllms_figures_are_ours(server: VllmServer, tmp_path: Path) -> None:
+def test_vllms_figures_are_ours(two_vllm: tuple[VllmServer, VllmServer], tmp_path: Path) -> None:
+    server, _ = two_vllm
     # The third is longer than the model can take: the server refuses it.
     prompts = ["def f(x):", "import torch", "x " * 350, "class Net(nn.Module):"]
     run, path = bench(server, tmp_path, prompts, "--backend", "openai", "--max-concurrency", "2")

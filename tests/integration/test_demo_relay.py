@@ -65,7 +65,6 @@ def running(mark: str) -> list[str]:
     return found
 
 
-@pytest.mark.alone
 def test_nothing_is_left_running_where_it_is_ended(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "otel_llm.cli.main", "demo", "--relay", "--out", str(tmp_path)]
@@ -81,6 +80,7 @@ def test_nothing_is_left_running_where_it_is_ended(tmp_path: Path) -> None:
     assert running(mark) == []
 
 
+@pytest.mark.alone
 @pytest.mark.vllm
 def test_two_real_vllm_of_which_one_is_stopped(tmp_path: Path) -> None:
     if not (VENV / "ready").exists():

@@ -1,11 +1,13 @@
-"""Two real vLLM behind the relay, one stopped in mid-stream: no reader gets a wrong token.
+"""Real vLLM behind the relay: one of two stopped in mid-stream, and one overloaded by two classes.
 
-`OTEL_LLM_RELAY_ROUNDS=10 pytest -s` makes it the long form, which is run by hand: a round is 20 streams and one stop.
-It prints the readers' idle time in mid-reply, through the relay and straight, and how long the moves took.
+No reader gets a wrong token. `OTEL_LLM_RELAY_ROUNDS=10 pytest -s` makes it the long form, which is run by hand: a round
+is 20 streams and one stop, or one overload. It prints the readers' idle time in mid-reply, through the relay and
+straight, how long the moves took, and what the higher class attains with `preempt` and without.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -16,19 +18,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp_receiver import HttpReceiver
 from support.relay.process import relay
-from support.relay.readers import Reply, read_all
-from support.vllm_server import VllmServer, together
+from support.relay.readers import Reply, read, read_all
+from support.vllm_server import VllmServer
 
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.request import judge
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 STREAMS = int(os.environ.get("OTEL_LLM_RELAY_STREAMS", "20"))
 ROUNDS = int(os.environ.get("OTEL_LLM_RELAY_ROUNDS", "1"))
@@ -55,14 +58,6 @@ classes:
   reader: {reading_speed: 25, deadline: {policy: reading, max_idle: 1s}}
 """
 """A fast reader, who comes near the end of the text while a server is stopped."""
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
-    folder = tmp_path_factory.mktemp("vllm")
-    first, second = VllmServer(folder / "a.log"), VllmServer(folder / "b.log")
-    with together(first, second):
-        yield first, second
 
 
 def bodies(seed: int) -> list[dict[str, Any]]:
@@ -125,6 +120,11 @@ def quantiles(values: Sequence[float]) -> str:
     return f"p50 {p50:.3f} p99 {p99:.3f} most {max(values):.3f} s of {len(values)}"
 
 
+def events(spans: Sequence[Span], name: str) -> int:
+    """Count the events of a name on the request spans."""
+    return sum(event.name == name for span in spans for event in span.events)
+
+
 def migrations(spans: Sequence[Span]) -> list[tuple[str, str, int]]:
     """Return from, to and tokens carried of the moves that the request spans tell of."""
     found = []
@@ -137,8 +137,8 @@ def migrations(spans: Sequence[Span]) -> list[tuple[str, str, int]]:
     return found
 
 
-def test_readers_of_a_stopped_server_get_every_token(pair: tuple[VllmServer, VllmServer], tmp_path: Path) -> None:
-    first, second = pair
+def test_readers_of_a_stopped_server_get_every_token(two_vllm: tuple[VllmServer, VllmServer], tmp_path: Path) -> None:
+    first, second = two_vllm
     (tmp_path / "rules.yaml").write_text(RULES)
     (tmp_path / "slo.yaml").write_text(SLO)
     decisions = tmp_path / "decisions.jsonl"
@@ -182,3 +182,116 @@ def test_readers_of_a_stopped_server_get_every_token(pair: tuple[VllmServer, Vll
             assert len(got.heads) == 1
     assert moves
     assert sorted(migrations(spans)) == sorted((one["from"], one["to"], one["tokens_carried"]) for one in moves)
+
+
+OVERLOAD = """\
+version: 1
+groups:
+- name: g
+  scope: stream
+  rules:
+  - rule: CodeWaits
+    when: 'slo_class == "code" && tokens_read == 0 && age_seconds > 0.15'
+    actions:
+    - preempt: {}
+      mode: MODE
+      ttl: 1s
+      budget: {per_request: 1}
+"""
+TWO_CLASSES = """\
+version: 1
+default: chat
+classes:
+  chat: {reading_speed: 5, priority: 0, deadline: {policy: reading, max_idle: 1s}}
+  code: {reading_speed: 20, priority: 10, deadline: {policy: reading, max_idle: 1s}}
+"""
+SEATS = 16
+"""Requests that the server runs at once; the others wait for one of them to end."""
+
+
+def overload(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return long chats that take all seats, and short requests that come while they run."""
+    chance = random.Random(seed)
+
+    def body(tokens: int) -> dict[str, Any]:
+        words = " ".join(chance.choice(["def", "return", "héllo", "x", "="]) for _ in range(8))
+        message = {"role": "user", "content": words}
+        return {"model": "tiny", "temperature": 0, "max_tokens": tokens, "ignore_eos": True, "messages": [message]}
+
+    return [body(430) for _ in range(SEATS)], [body(40) for _ in range(6)]
+
+
+def read_overload(url: str, chats: Sequence[dict[str, Any]], codes: Sequence[dict[str, Any]]) -> list[Reply]:
+    """Read chats at once; the others begin, one behind the other, once every chat has text for 8 s, or is over."""
+
+    async def go() -> list[Reply]:
+        ahead = asyncio.Semaphore(0)
+
+        async def chat(body: dict[str, Any]) -> Reply:
+            has_text = False
+
+            async def between(reply: Reply) -> None:
+                nonlocal has_text
+                if not has_text and len(reply.times_ns) >= 40:
+                    has_text = True
+                    ahead.release()
+
+            reply = await read(session, url, body, headers={"x-slo-class": "chat"}, between=between)
+            if not has_text:  # it broke: the others are not to wait for it
+                ahead.release()
+            return reply
+
+        async def code(body: dict[str, Any]) -> Reply:
+            return await read(session, url, body, headers={"x-slo-class": "code"})
+
+        timeout = aiohttp.ClientTimeout(total=240)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            begun = [asyncio.create_task(chat(body)) for body in chats]
+            for _ in chats:
+                await ahead.acquire()
+            for body in codes:
+                begun.append(asyncio.create_task(code(body)))
+                await asyncio.sleep(APART_S)
+            return list(await asyncio.gather(*begun))
+
+    return asyncio.run(go())
+
+
+def attained(replies: Sequence[Reply], slo: SloClass) -> str:
+    """Say how many readers of a class got what it promises, and how long the others waited."""
+    verdicts = [judge(one.times_ns, one.begun_ns, one.times_ns[-1], "completed", slo) for one in replies]
+    ttfts_s = [(one.times_ns[0] - one.begun_ns) / 1e9 for one in replies]
+    idle_s = [(one.idle_decode_ns or 0) / 1e9 for one in verdicts]
+    met = sum(bool(one.met) for one in verdicts)
+    return f"{met} of {len(replies)} met; first text {quantiles(ttfts_s)}; idle in mid-reply {quantiles(idle_s)}"
+
+
+def test_preempt_takes_from_readers_with_text_left(two_vllm: tuple[VllmServer, VllmServer], tmp_path: Path) -> None:
+    server, _ = two_vllm
+    (tmp_path / "slo.yaml").write_text(TWO_CLASSES)
+    classes = load_slo(tmp_path / "slo.yaml")
+    rounds = [overload(seed) for seed in range(1, ROUNDS + 1)]
+    seen: dict[str, list[Reply]] = {}
+    backend = f"a={server.url.removesuffix('/v1')}"
+    for mode in ("shadow", "enforce"):
+        rules, decisions = tmp_path / f"{mode}.yaml", tmp_path / f"{mode}.jsonl"
+        rules.write_text(OVERLOAD.replace("MODE", mode))
+        files: list[str | Path] = ["--rules", rules, "--slo", tmp_path / "slo.yaml", "--decisions", decisions]
+        with HttpReceiver() as received:
+            sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+            with relay("--backend", backend, *files, more=sent) as running:
+                seen[mode] = [one for asked in rounds for one in read_overload(running.url + "/v1", *asked)]
+            spans = received.spans()
+        whose = [number % (SEATS + 6) < SEATS for number in range(len(seen[mode]))]
+        for name, is_chat in (("chat", True), ("code", False)):
+            of_class = [one for one, chat in zip(seen[mode], whose, strict=True) if chat is is_chat]
+            print(f"preempt in {mode}: {name}: {attained(of_class, classes.get(name))}")
+        done = [one for one in records(decisions) if one["action"] == "preempt" and one["outcome"] == "done"]
+        print(f"preempt in {mode}: {len(done)} paused")
+        assert len(done) == events(spans, "otel_llm.paused") == events(spans, "otel_llm.resumed")
+        assert {one["candidates"][0]["slo_class"] for one in done} <= {"chat"}
+    assert done
+    for got, whole in zip(seen["enforce"], seen["shadow"], strict=True):
+        assert not got.errors
+        assert got.done
+        assert got.content() == whole.content()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,14 +13,13 @@ from support.vllm_server import VllmServer
 import otel_llm
 from otel_llm.readers.assemble import Assembled, Assembler
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 
-@pytest.fixture(scope="module")
-def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    # Several tokens in one chunk, as a busy engine or speculative decoding sends them.
-    with VllmServer(tmp_path_factory.mktemp("vllm") / "log", "--stream-interval", "3") as server:
-        yield server.url
+@pytest.fixture
+def vllm_url(recording_vllm: tuple[VllmServer, VllmServer]) -> str:
+    """The address of the server that sends several tokens in one chunk."""
+    return recording_vllm[1].url
 
 
 def streamed(url: str, **asked: Any) -> tuple[int, Assembled]:

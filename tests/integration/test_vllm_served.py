@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.spans import records_of
-from support.vllm_server import VllmServer, together
+from support.vllm_server import VllmServer
 
 import otel_llm
 from otel_llm.readers.assemble import Assembled, Assembler
@@ -27,25 +26,17 @@ AT_ONCE = 8
 LONG = 450
 QUESTION: Any = [{"role": "user", "content": "def f(x):"}]
 
-pytestmark = pytest.mark.vllm
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
-    both = VllmServer(tmp_path_factory.mktemp("both") / "log", plugin=True, middleware=True)
-    alone = VllmServer(tmp_path_factory.mktemp("alone") / "log", plugin=True)
-    with together(both, alone):
-        yield both, alone
+pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 
 
 @pytest.fixture
-def both(servers: tuple[VllmServer, VllmServer]) -> VllmServer:
-    return servers[0]
+def both(recording_vllm: tuple[VllmServer, VllmServer]) -> VllmServer:
+    return recording_vllm[0]
 
 
 @pytest.fixture
-def alone(servers: tuple[VllmServer, VllmServer]) -> VllmServer:
-    return servers[1]
+def alone(recording_vllm: tuple[VllmServer, VllmServer]) -> VllmServer:
+    return recording_vllm[1]
 
 
 @dataclass
@@ -223,7 +214,7 @@ def test_a_refusal_and_a_whole_answer(both: VllmServer) -> None:
         client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=5)
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(
-                model="tiny", messages=QUESTION, stream=True, max_tokens=9999, extra_headers=headers
+                model="tiny", messages=QUESTION, stream=True, max_tokens=99_999, extra_headers=headers
             )
     row = of_trace(both, trace)
     assert (row.resolved.outcome, row.times_ns) == ("error", [])
@@ -232,7 +223,7 @@ def test_a_refusal_and_a_whole_answer(both: VllmServer) -> None:
 
 def test_the_plugin_alone(alone: VllmServer) -> None:
     """Without the middleware: the same tokens; what a client did is known by what became of its engine request."""
-    done, left, many = (f"{i:032x}" for i in (1, 2, 3))
+    done, left, many, whole_answer = (f"{i:032x}" for i in (1, 2, 3, 4))
     with openai.OpenAI(base_url=alone.url, api_key="none", max_retries=0) as client:
         for trace, more in ((done, {}), (many, {"n": 3})):
             for _ in client.chat.completions.create(
@@ -244,10 +235,13 @@ def test_the_plugin_alone(alone: VllmServer) -> None:
                 extra_headers={"traceparent": f"00-{trace}-{1:016x}-01"},
             ):
                 pass
-        client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=5)
+        headers = {"traceparent": f"00-{whole_answer}-{1:016x}-01"}
+        client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=5, extra_headers=headers)
     alone.leave_after(f"00-{left}-{1:016x}-01", 2, messages=QUESTION, max_tokens=LONG, ignore_eos=True)
-    rows = alone.settled(5)
-    assert len(rows) == 5
+    for trace, count in ((done, 1), (many, 3), (left, 1)):
+        alone.settled(count, trace)
+    counts = Counter(row.resolved.trace_id.hex() for row in alone.rows())
+    assert [counts[trace] for trace in (done, many, left, whole_answer)] == [1, 3, 1, 0], "a whole answer has no row"
     row = of_trace(alone, done)
     assert (row.resolved.outcome, len(row.times_ns), row.resolved.token_basis) == ("completed", 30, "exact")
     assert (row.resolved.measured_at, row.resolved.model) == ("server", "tiny")

@@ -13,10 +13,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import T0_NS, Event, Value, event_of, export, request_span, segment_span, span_id, token, trace_id
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers import otlp, token_events
 from otel_llm.readers.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
+from otel_llm.readers.framing import MAX_PARTS
 from otel_llm.readers.inference import CHUNK_EVENT
-from otel_llm.readers.otlp import MOST_PARTS, decode, parse, parse_cut, read
+from otel_llm.readers.otlp import decode, parse, parse_cut, read
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
 from otel_llm.slo.classes import KINDS
@@ -214,7 +216,7 @@ def test_both_ways_of_reading_events_agree(
         span.links.add(trace_id=trace_id(3), span_id=span_id(3))
     names = {semconv.TOKEN_EVENT}
     assert outcome(lambda anomalies: token_events.read_tokens(span, names, anomalies)) == outcome(
-        lambda anomalies: token_events._one_by_one(span, names, anomalies, token_events.MAX_TOKENS)
+        lambda anomalies: token_events._one_by_one(span, names, anomalies, MAX_TOKENS)
     )
 
 
@@ -470,7 +472,7 @@ def test_a_message_of_empty_parts_is_refused_before_it_is_taken_apart(levels: in
             length >>= 7
         return bytes(size) + bytes((length,)) + body
 
-    empty = {1: b"\x0a\x00", 2: b"\x12\x00", 3: b"\x12\x00"}[levels] * (MOST_PARTS + 1)
+    empty = {1: b"\x0a\x00", 2: b"\x12\x00", 3: b"\x12\x00"}[levels] * (MAX_PARTS + 1)
     raw = empty if levels == 1 else framed(b"\x0a", empty if levels == 2 else framed(b"\x12", empty))
     with pytest.raises(DecodeError, match="more than"):
         read(raw)

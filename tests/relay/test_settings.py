@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from support.doors_tls import authority, signed
 
 from otel_llm.actions.settings import DecisionSettings, MetricsSettings
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, RelaySettings
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
 from otel_llm.relay.settings.file import load_settings, parse_backend
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.scheduling.placement import POLICIES
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.web.settings import Auth, Tls
 
@@ -23,6 +25,7 @@ backends:
   b.c_d-1: {url: 'https://[::1]:8443/base', kind: sglang, api_key_file: key, ca: ca.pem, group: g}
   10.0.0.3:80: {url: 'http://10.0.0.3', kind: openai}
 placement: spread
+preempt: {resume_runway: 3s, calm: 500ms, max_paused: 7}
 failover: {connect_retries: 0, resume: false, first_byte: 1m}
 health: {path: '/health?deep=1', interval: 500ms, timeout: 2s}
 eject: 1m
@@ -37,6 +40,7 @@ limits:
 tls: {certificate: server.pem, key: server.key, client_ca: ca.pem, web: none}
 auth: {tokens_file: key, web: open}
 web: {hosts: [Relay.example]}
+actions: {secret_file: signing, kill_switch: off}
 decisions: {file_bytes: 4097, retain_bytes: 8193}
 metrics: {instance_label: false, models: [m], instances: [a]}
 """
@@ -49,6 +53,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "server.key").write_bytes(pair.key.read_bytes())
     (tmp_path / "ca.pem").write_bytes(ca.certificate.read_bytes())
     (tmp_path / "key").write_text("a-key-of-this-test\n")
+    (tmp_path / "signing").write_text("whsec_" + base64.b64encode(bytes(32)).decode() + "\n")
     (tmp_path / "empty").write_text("# nothing\n")
     (tmp_path / "other").write_text("a key with spaces\n")
     return tmp_path
@@ -69,6 +74,7 @@ def test_every_key(folder: Path) -> None:
     )
     assert found.placement == "spread"
     assert found.failover == Failover(0, False, 60.0)
+    assert found.preempt == Preempt(resume_runway_s=3.0, calm_s=0.5, max_paused=7)
     assert found.health == Health("/health?deep=1", 0.5, 2.0)
     assert (found.eject_s, found.drain) == (60.0, Drain(migrate=True))
     assert found.limits == Limits(
@@ -77,6 +83,8 @@ def test_every_key(folder: Path) -> None:
     assert found.tls == Tls(folder / "server.pem", folder / "server.key", folder / "ca.pem", "none")
     assert found.auth == Auth(folder / "key", "open")
     assert found.web_hosts == {"relay.example"}
+    assert found.action_secret_file == folder / "signing"
+    assert found.actions.kill_switch == folder / "off"
     assert found.decisions == DecisionSettings(4097, 8193)
     assert found.metrics == MetricsSettings(False, ("m",), ("a",))
 
@@ -88,6 +96,11 @@ def test_absent_keys_are_the_defaults_of_the_contract(folder: Path) -> None:
     assert found.health == Health("/health", 1.0, 1.0)
     assert (found.eject_s, found.drain.migrate, found.placement) == (5.0, False, "least_load")
     assert (found.limits.body_bytes, found.limits.streams) == (32 * MIB, 4096)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
+    assert loaded(folder, f"version: 1\nplacement: {name}\n", "http://h:1").placement == name
 
 
 @pytest.mark.parametrize(
@@ -109,16 +122,24 @@ def test_absent_keys_are_the_defaults_of_the_contract(folder: Path) -> None:
         ("backends: {a: {url: 'http://h?x=1'}}", "2:21: backends.a.url", "query"),
         ("backends: {a: {url: 'http://h#x'}}", "2:21: backends.a.url", "fragment"),
         ("backends: {a: {url: 'http://[::1'}}", "2:21: backends.a.url", "write for example"),
+        ("backends: {a: {url: 'http://h/v1/'}}", "2:21: backends.a.url", "leave /v1 out"),
         ("backends: {a: {url: 8000}}", "2:21: backends.a.url", "not a string"),
         ("backends: {a: {url: 'http://h', kind: tgi}}", "backends.a.kind", "'vllm', 'sglang' or 'openai'"),
         ("backends: {a: {url: 'http://h', group: 1}}", "backends.a.group", "not a string"),
         ("backends: {a: {url: 'http://h', api_key_file: nokey}}", "backends.a.api_key_file", "name a file that can be"),
         ("backends: {a: {url: 'http://h', ca: nokey}}", "backends.a.ca", "name a file that can be read"),
-        ("placement: pack", "2:12: placement", "known are least_load, spread"),
+        ("placement: fullest", "2:12: placement", "known are least_load, spread, pack, safest, round_robin, random, "),
+        ("placement: polyserve", "2:12: placement", "is no placement policy here"),
+        ("placement: [pack]", "2:12: placement", "not a string"),
         ("failover: {connect_retries: -1}", "failover.connect_retries", ""),
         ("failover: {connect_retries: true}", "failover.connect_retries", "not a whole number"),
         ("failover: {resume: 'yes'}", "failover.resume", ""),
         ("failover: {first_byte: 60 s}", "failover.first_byte", "500us"),
+        ("preempt: {resume_runway: soon}", "2:26: preempt.resume_runway", "500us"),
+        ("preempt: {calm: 0s}", "2:17: preempt.calm", "longer than zero"),
+        ("preempt: {max_paused: -1}", "2:23: preempt.max_paused", ""),
+        ("preempt: {max_pause: 1}", "2:11: preempt.max_pause", "did you mean max_paused?"),
+        ("drain: {migrate: maybe}", "2:18: drain.migrate", ""),
         ("health: {interval: 0s}", "health.interval", "longer than zero"),
         ("health: {timeout: -1}", "health.timeout", ""),
         ("health: {path: health}", "health.path", "write for example /health"),
@@ -131,6 +152,13 @@ def test_absent_keys_are_the_defaults_of_the_contract(folder: Path) -> None:
         ("tls: {certificate: server.pem, key: ca.pem}", "tls", ""),
         ("auth: {tokens_file: nokey}", "auth.tokens_file", "name a file that can be read"),
         ("auth: {}", "auth.tokens_file", "missing"),
+        ("actions: {secret_file: nokey}", "2:24: actions.secret_file", "name a file that can be read"),
+        ("actions: {secret_file: [signing]}", "2:24: actions.secret_file", "not a string"),
+        (
+            "actions: {engines: {r: {kind: relay, instances: {a: 'http://h'}, secret_file: signing}}}",
+            "2:31: actions.engines.r.kind",
+            "a relay asks no other relay",
+        ),
         ("version: 2", "version", ""),
     ],
 )
@@ -153,6 +181,14 @@ def test_a_key_that_is_none_is_said_of_its_file_without_its_text(folder: Path, n
     assert "a key with spaces" not in str(problem.value)
 
 
+@pytest.mark.parametrize("name", ["empty", "other", "key"])
+def test_a_signing_secret_that_is_none_is_said_of_its_file_without_its_text(folder: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as problem:
+        loaded(folder, f"version: 1\nactions: {{secret_file: {name}}}\n", "http://h:1")
+    assert str(folder / name) in str(problem.value)
+    assert (folder / name).read_text().strip() not in str(problem.value)
+
+
 @pytest.mark.parametrize(
     ("text", "name", "url"),
     [
@@ -172,7 +208,7 @@ def test_a_backend_of_the_command_line(text: str, name: str, url: str) -> None:
     [
         "", "a", "a=", "=", "h:8000", "a=h:8000", "ftp://h", "a=http://", "a=http://h:0", "a=http://h:99999",
         "a=http://h:x", "a=http://h?x=1", "a=http://h#x", "a=http://ho st:1", "a=http://h\n:1", "a=http://[::1",
-        "a=http://h/b c", "a=http://h/\u00e9",
+        "a=http://h/b c", "a=http://h/\u00e9", "a=http://h/v1",
     ],
 )  # fmt: skip
 def test_what_is_no_backend_of_the_command_line(text: str) -> None:

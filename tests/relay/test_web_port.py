@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client.core import Metric
+from rich.console import Console
 from support.relay.fake_engine import FakeEngine, Fault
-from support.relay.rig import Rig, rig
+from support.relay.rig import WITHIN_S, Rig, rig
+from support.relay.signed_actions import SETTINGS, write_secret
 
+from otel_llm.cli.live_view import view
+from otel_llm.live.page import page
 from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.guard import Guard
@@ -68,12 +75,17 @@ class Shown:
 
 @asynccontextmanager
 async def port(
-    *, tokens: Tokens | None = None, guarded: bool = False, alone: bool = True, names: frozenset[str] | None = None
+    *,
+    tokens: Tokens | None = None,
+    guarded: bool = False,
+    alone: bool = True,
+    names: frozenset[str] | None = None,
+    actions: Callable[[web.Request], Awaitable[web.Response]] | None = None,
 ) -> AsyncIterator[tuple[str, Shown, Backends]]:
     """Serve a web port of backends a and `[::1]:80`."""
     shown = Shown()
     backends = Backends([Backend("a", "http://a"), Backend("[::1]:80", "http://[::1]")], time.monotonic)
-    made = WebPort(shown, backends, Guard(names, tokens if guarded else None), tokens, alone=alone)
+    made = WebPort(shown, backends, Guard(names, tokens if guarded else None), tokens, alone=alone, actions=actions)
     server = TestServer(made.application())
     await server.start_server()
     try:
@@ -216,6 +228,30 @@ def test_who_changes_something_brings_a_token_where_there_are_tokens(
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("guarded", [True, False], ids=["web: token", "web: open"])
+def test_a_signed_action_needs_its_signature_only(tokens: Tokens, guarded: bool, alone: bool) -> None:
+    """No token, no content type, any host, any origin: a page of another site cannot sign."""
+
+    async def taken(request: web.Request) -> web.Response:
+        return web.Response(text=(await request.read()).decode())
+
+    async def go() -> None:
+        foreign = {"Host": "evil.example", "Origin": "https://evil.example", "Content-Type": "text/plain"}
+        async with port(tokens=tokens, guarded=guarded, alone=alone, names=frozenset(), actions=taken) as (url, _, bs):
+            status, headers, text = await ask(url, "/v1/actions", "POST", foreign, "signed")
+            assert (status, text) == (200, "signed")
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert (await ask(url, "/v1/actions"))[0] == 405
+            assert (await ask(url, "/v1/backends/a/drain", "POST", foreign, "signed"))[0] in (401, 403)
+            assert (await ask(url, "/v1/actions/", "POST", foreign, "signed"))[0] in (401, 403)
+            assert not bs.get("a").draining
+        async with port(tokens=tokens, guarded=guarded, alone=alone, names=frozenset()) as (url, _, _):
+            assert (await ask(url, "/v1/actions", "POST", foreign, "signed"))[0] == 404
+
+    asyncio.run(go())
+
+
 def test_without_tokens_only_this_machine_changes_something() -> None:
     async def go() -> None:
         async with port(alone=False) as (url, _, backends):
@@ -297,3 +333,100 @@ def test_the_metrics_have_the_names_of_the_contract(tmp_path: Path) -> None:
 
 def other(name: str) -> str:
     return "b" if name == "a" else "a"
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /metrics HTTP/1.1\r\nHo"])
+def test_a_connection_without_a_request_is_closed_and_one_that_asked_stays(tmp_path: Path, begun: bytes) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), settings="limits: {header_seconds: 0.3}\n") as running:
+            port = urlsplit(running.web).port
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"ok\n"), WITHIN_S)
+            silent, other_writer = await asyncio.open_connection("127.0.0.1", port)
+            other_writer.write(begun)
+            assert await asyncio.wait_for(silent.read(), WITHIN_S) == b""
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"ok\n"), WITHIN_S)
+            for one in (writer, other_writer):
+                one.close()
+
+    asyncio.run(go())
+
+
+def test_connections_over_the_limit_are_closed(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), settings="limits: {connections: 2}\n") as running:
+            port = urlsplit(running.web).port
+            pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            assert await asyncio.wait_for(pairs[2][0].read(), WITHIN_S) == b""
+            for _, writer in pairs:
+                writer.close()
+
+    asyncio.run(go())
+
+
+def test_a_body_that_does_not_come_holds_up_no_stop(tmp_path: Path) -> None:
+    async def go() -> None:
+        write_secret(tmp_path)
+        async with rig(tmp_path, FakeEngine(), settings=SETTINGS) as running:
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.web).port)
+            writer.write(b"POST /v1/actions HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
+            await running.get("/v1/backends")
+        assert await asyncio.wait_for(reader.read(), WITHIN_S) == b"", "the stop has waited until it was given up: 408"
+        writer.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("runway_s", "paused", "state"),
+    [(3.0, True, "paused"), (3.0, False, ""), (-1.0, True, "paused, waiting"), (-1.0, None, "waiting")],
+)
+def test_a_paused_stream_is_told_as_paused(runway_s: float, paused: bool | None, state: str) -> None:
+    shown = Shown().streams()
+    row = {**shown["streams"][0], "runway_s": runway_s, "ttft_s": 0.1}
+    shown |= {"streams": [row if paused is None else row | {"paused": paused}], "recent": []}
+    assert f"<td>{runway_s}</td><td>{state}</td>" in page(shown, {})
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(view(shown))
+    assert (" paused" in captured.get()) is bool(paused)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"no HTTP\r\n\r\n", b"POST /v1/actions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"]
+)
+def test_what_is_no_request_is_told_so_and_fills_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine()) as running:
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.web).port)
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), WITHIN_S)
+            assert answer.split(b" ")[1] == b"400"
+            assert b"this is no HTTP request" in answer
+            writer.close()
+
+    asyncio.run(go())
+    assert caplog.records == []
+
+
+def test_the_page_of_the_docs_names_every_metric_and_no_other(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "relay.md").read_text()
+    table = text.partition("| name, behind `otel_llm_relay_`")[2].partition("\n\n")[0]
+    cells = re.findall(r"(?m)^\| (`.*?) \|", table)
+    told = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine()) as running:
+            families = {family.name: family.type for family in running.service.families()}
+        there = {
+            name.removeprefix("otel_llm_relay_") + ("_total" if kind == "counter" else "")
+            for name, kind in families.items()
+            if name.startswith("otel_llm_relay_")
+        }
+        assert told == there
+
+    asyncio.run(go())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Receiver
 from otel_llm.cli.main import main
+from otel_llm.collector.config_file import load_settings
 from otel_llm.rules.check import Report, check_rules, token_read_times
 from otel_llm.rules.load import RulesError, load_rules
 from otel_llm.rules.shipped import shipped_rules_dir
@@ -29,6 +31,7 @@ groups:
       mode: {mode}
       budget: {{per_request: 1}}
 """
+SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 STALL = "tokens_read > 0 && gap_seconds > 0.3"
 
 
@@ -60,11 +63,38 @@ def test_check_says_that_a_relay_is_needed(tmp_path: Path, verb: str) -> None:
         assert code == 0
         assert text == (
             f"{file}:10:13: groups[0].rules[0].actions[0].mode: note: a relay is needed, which does `{verb}` (run "
-            "`otel-llm relay --rules` with this file; `otel-llm collect` refuses it)\n"
+            "`otel-llm relay --rules` with this file, or name an engine of kind relay in --config)\n"
             "   10 |       mode: enforce\n"
             "      |             ^\n"
             "1 rule in 1 file: 0 errors, 0 warnings, 1 note\n"
         )
+
+
+@pytest.mark.parametrize("verb", ["migrate", "preempt"])
+def test_where_the_settings_name_a_relay_it_may_be_enforced(tmp_path: Path, verb: str) -> None:
+    file, config = written(tmp_path, verb=verb), tmp_path / "config.yaml"
+    (tmp_path / "relay.secret").write_text(SECRET)
+    engine = "kind: relay, instances: {'*': 'http://127.0.0.1:9465'}, secret_file: relay.secret"
+    config.write_text(f"version: 1\nactions: {{engines: {{r: {{{engine}}}}}}}\n")
+    code, text = said("rules", "check", "--strict", "--config", config, file)
+    assert (code, text) == (0, "1 rule in 1 file: 0 errors, 0 warnings\n")
+    load_enforced([file], load_settings(config))
+    config.write_text("version: 1\nactions: {engines: {r: {kind: vllm, instances: {'*': 'http://127.0.0.1:9'}}}}\n")
+    code, text = said("rules", "check", "--config", config, file)
+    assert (code, text.count("note: a relay is needed")) == (0, 1)
+    with pytest.raises(RulesError, match=f"nothing is configured here that does `{verb}`"):
+        load_enforced([file], load_settings(config))
+
+
+@pytest.mark.parametrize("verb", sorted(RELAY_DOES))
+def test_the_settings_of_a_relay_are_understood(tmp_path: Path, verb: str) -> None:
+    file, config = written(tmp_path, verb=verb), tmp_path / "relay.yaml"
+    config.write_text("version: 1\nbackends: {a: {url: 'http://127.0.0.1:8000'}}\n")
+    code, text = said("rules", "check", "--strict", "--config", config, file)
+    assert (code, text) == (0, "1 rule in 1 file: 0 errors, 0 warnings\n")
+    config.write_text("version: 1\nbackends: {a: {uri: 'http://127.0.0.1:8000'}}\n")
+    code, text = said("rules", "check", "--config", config, file)
+    assert (code, f"{config}:2:16: backends.a.uri: unknown key" in text) == (2, True)
 
 
 def test_in_shadow_nothing_is_needed(tmp_path: Path) -> None:
@@ -82,7 +112,8 @@ def test_collect_refuses_what_needs_a_relay_and_names_it(tmp_path: Path) -> None
     assert code == 2
     assert "rules.yaml:10:13" in text
     assert (
-        "nothing is configured here that does `migrate` (a relay does it: give these rules to `otel-llm relay`" in text
+        "nothing is configured here that does `migrate` (a relay does it: give these rules to `otel-llm relay`, "
+        "or give --config FILE with an engine of kind relay" in text
     )
 
 
@@ -111,9 +142,10 @@ def test_where_a_migration_goes(tmp_path: Path, to: str) -> None:
 
 def test_the_example_is_enforced_and_right() -> None:
     code, text = said("rules", "check", "--strict", EXAMPLE)
-    assert (code, text.count("note: a relay is needed")) == (0, 1)
+    assert (code, text.count("note: a relay is needed")) == (0, 2)
     assert said("rules", "test", EXAMPLE.with_name("rules.test.yaml"))[0] == 0
-    (rule,) = load_enforced([EXAMPLE], Nobody(), RELAY_DOES)[0].rules
+    rule, other = load_enforced([EXAMPLE], Nobody(), RELAY_DOES)[0].rules
+    assert [action.verb for action in other.actions] == ["preempt"]
     assert rule.when.text == "tokens_read > 0 && runway_seconds < 0.25 && gap_seconds > 0.3"
 
 

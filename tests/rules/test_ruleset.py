@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import MS, S, one_rule, ruleset
 
-from otel_llm.actions.executors import DOES
+from otel_llm.actions.settings import DOES
 from otel_llm.rules.check import check_rules, finding
 from otel_llm.rules.load import RulesError, load_rules, rule_files
 from otel_llm.rules.rule_reader import RuleReader
@@ -151,11 +151,12 @@ def test_what_nobody_does_yet_is_told_who_could_do_it(tmp_path: Path, verb: Verb
     file.write_text(text.replace("migrate:", f"{verb}:"))
     with pytest.raises(RulesError) as refused:
         load_rules([file])
-    can_be_done = verb in {"webhook", *DOES.values()}
+    without_relay = {"webhook"}.union(*(verbs for kind, verbs in DOES.items() if kind != "relay"))
     assert refused.value.advice == (
         "give --config FILE with settings that name who does it, or write `mode: shadow`"
-        if can_be_done
-        else "a relay does it: give these rules to `otel-llm relay`, or write `mode: shadow`"
+        if verb in without_relay
+        else "a relay does it: give these rules to `otel-llm relay`, or give --config FILE with an engine of kind "
+        "relay, or write `mode: shadow`"
     )
 
 

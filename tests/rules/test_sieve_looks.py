@@ -1,132 +1,70 @@
-"""The facts of many streams as columns are those of each alone, and a rule found calm until then is calm until then."""
+"""A look at rows finds what the facts of each stream alone say, and a rule found calm until then is calm until then."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nextafter
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rules.scripted import View, key, one_rule
-from support.core_fleets import MS, slo_class
-from support.core_rules import LENGTHS, expression, rule
+from rules.drawn_streams import COMMIT, Rows, drawn
+from rules.scripted import View, one_rule
+from support.core_fleets import MS
+from support.core_rules import expression, rule
 from support.core_spans import examples
 
+from otel_llm.core.rule_tables import ALWAYS, AT_WORK, INACTIVE, OPEN, SETTLED
+from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.cell import Cell, is_asleep, next_due_ns
-from otel_llm.rules.facts import STREAM_FACTS
-from otel_llm.rules.linear import first_exceeding_ns, first_reaching_ns
+from otel_llm.rules.condition import condition
+from otel_llm.rules.facts import FACTS, STREAM_FACTS
 from otel_llm.rules.machine import State
 from otel_llm.rules.retry import Retry
 from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.sieve import AT_WORK, CALM, OPEN, SETTLED, Sieve, state_of
-from otel_llm.rules.sieve_facts import ALWAYS, NEVER, Columns, Given
+from otel_llm.rules.sieve import Sieve, state_of
 from otel_llm.rules.snapshot import IDENTITY, READ, Snapshot
-from otel_llm.slo.stream import Stream
 
-COMMIT = 1_790_000_000_000_000_000
 FAR_NS = 20_000 * MS
-LINEAR = [fact.name for fact in STREAM_FACTS if fact.linear]
-OTHERS = [fact.name for fact in STREAM_FACTS if not fact.linear and fact.name not in IDENTITY]
+NUMBERS = [fact.name for fact in STREAM_FACTS if fact.name not in IDENTITY]
 
 
-def view(random: Random, number: int) -> View:
-    """Draw a stream in the middle of its life, of a class of its own."""
-    slo = slo_class(random, f"c{number % 2}")
-    stream = Stream(slo, COMMIT + random.randrange(10**9), random.choice((None, 5, 50, 500)))
-    at_ns = stream.commit_ns
-    for _ in range(random.choice((0, 0, 1, 2, 9))):
-        times = []
-        for _ in range(random.choice((1, 2, 8, 40))):
-            at_ns += random.choice((0, 1, 20 * MS, 50 * MS, 199 * MS, 900 * MS))
-            times.append(at_ns)
-        kind = random.choice((0, 0, 1, 2))
-        stream.extend(times, [kind] * len(times))
-    return View(
-        stream,
-        key=key(number),
-        slo_class=slo.name,
-        model=random.choice(("m", "n")),
-        instance=random.choice(("a", "")),
-        exact_resume=random.random() < 0.5,
-        watermark_ns=at_ns + random.choice((0, 3, 250 * MS)),
-        offset_ns=random.randrange(-(10**9), 10**9),
-    )
+def near(random: Random, name: str, one: View, x_ns: int) -> str:
+    """Draw a constant that is a stream's fact, or the number beside it."""
+    value = READ[name](Snapshot(one), x_ns)
+    if FACTS[name].type == "int":
+        return str(int(value or 0) + random.choice((-1, 0, 1)))
+    beside = random.choice((-inf, None, inf))
+    return f"{float(value or 0.0) if beside is None else nextafter(float(value or 0.0), beside):.30f}"
 
 
-def columns_of(views: list[View], x_ns: list[int], sieve: Sieve | None = None, *, more_tokens: int = 0) -> Columns:
-    """Return the columns of streams, each at its now, as the evaluator's table holds them.
-
-    `more_tokens`: how many have come since the engine looked at them.
-    """
-    found: dict[str, list[int]] = {name: [] for name in Given._fields}
-    for one, x in zip(views, x_ns, strict=True):
-        stream, run = one.stream, one.stream.running
-        identity = (one.slo_class, one.model, one.instance, one.measured_at, one.exact_resume)
-        row = {
-            "x_ns": x,
-            "offset_ns": one.offset_ns,
-            "watermark_ns": one.watermark_ns,
-            "commit_ns": stream.commit_ns,
-            "tokens": len(stream.times_ns),
-            "first_token_ns": stream.times_ns[0] if stream.times_ns else stream.commit_ns,
-            "last_token_ns": stream.last_ns,
-            "tokens_read": run.count,
-            "first_read_ns": run.first_ns,
-            "last_read_ns": run.last_ns,
-            "allowance_ns": run.allowance_ns,
-            "dry_ns": run.dry_ns,
-            "pace_ns": stream.slo.pace_ns,
-            "due_ns": -1 if run.due_ns is None else run.due_ns,
-            "tbt_ns": stream.slo.fluidity.tbt_ns,
-            "late": run.late,
-            "missed": run.missed,
-            "one_a_token": int(stream.slo.fluidity.count == "tokens"),
-            "identity": 0 if sieve is None else sieve.bits(identity),
-            "known_tokens": len(stream.times_ns) - more_tokens,
-        }
-        for name, value in row.items():
-            found[name].append(value)
-    return Columns(Given(**{name: np.array(values, dtype=np.int64) for name, values in found.items()}))
-
-
-def drawn(random: Random, number: int) -> tuple[list[View], list[int]]:
-    views = [view(random, at + 1) for at in range(number)]
-    later = (0, 1, 30 * MS, 100 * MS, 777 * MS, 3_000 * MS)
-    return views, [max(one.stream.last_ns, one.watermark_ns) + random.choice(later) for one in views]
-
-
-@settings(max_examples=examples(100))
+@pytest.mark.parametrize("name", NUMBERS)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32))
-def test_every_fact_of_many_streams_is_that_of_each_alone(seed: int) -> None:
-    views, x_ns = drawn(Random(seed), 12)
-    columns = columns_of(views, x_ns)
-    for name in OTHERS:
-        values, present = columns.value(name).tolist(), columns.present((name,)).tolist()
-        for at, (one, x) in enumerate(zip(views, x_ns, strict=True)):
-            alone = READ[name](Snapshot(one), x)
-            assert present[at] == (alone is not None), name
-            assert alone is None or values[at] == alone, name
-
-
-@settings(max_examples=examples(100))
-@given(st.integers(0, 2**32))
-def test_every_length_of_time_crosses_where_it_does_alone(seed: int) -> None:
+def test_a_fact_compares_as_it_does_alone(name: str, seed: int) -> None:
     random = Random(seed)
     views, x_ns = drawn(random, 12)
-    columns = columns_of(views, x_ns)
-    for name in LINEAR:
-        lines = columns.line(name)
-        for text in LENGTHS[name]:
-            first = random.choice((first_reaching_ns, first_exceeding_ns))(float(text))
-            crosses = lines.reaches(first).tolist()
-            for at, (one, x) in enumerate(zip(views, x_ns, strict=True)):
-                line = Snapshot(one).line(name)
-                for instant in (x, x + 1, x + 50 * MS, crosses[at] - 1, crosses[at], crosses[at] + 1):
-                    if one.stream.last_ns <= instant < 2**62:
-                        beyond = line.value(instant) >= first if lines.rises else line.value(instant) < first
-                        assert beyond == (instant >= crosses[at]), (name, text)
+    op = random.choice(("<", "<=", ">", ">=", "==", "!="))
+    at = random.randrange(12)
+    when = condition(f"{name} {op} {near(random, name, views[at], x_ns[at])}", "stream")
+    chosen = replace(rule(random, "R", plain=True), when=when, max_fact_age_ns=10**18)
+    sieve = Sieve(RuleSet((chosen,)))
+    rows = Rows(views, sieve)
+    found = rows.look(x_ns, INACTIVE)
+    for one, x, may, opens in zip(
+        views, x_ns, found.stirred[:, 0].tolist(), found.opens_ns[:, 0].tolist(), strict=True
+    ):
+        facts = Snapshot(one)
+        assert may is (when.truth(facts, x) is True), when.text
+        assert may or opens > x
+        if not may and opens != NEVER and FACTS[name].linear:
+            assert not when.truth(facts, opens - 1), when.text
+            assert when.truth(facts, opens) or op in ("==", "!="), when.text
+    found = rows.look(x_ns, SETTLED)
+    for one, x, may in zip(views, x_ns, found.stirred[:, 0].tolist(), strict=True):
+        assert may is (when.truth(Snapshot(one), x) is False), when.text
 
 
 def engine_alone(one: View, cell: Cell, x_ns: int) -> int | None:
@@ -154,9 +92,8 @@ def test_a_rule_that_is_calm_until_then_is_calm_until_then(seed: int) -> None:
     if not sieve.clear:
         return
     views, x_ns = drawn(random, 20)
-    columns = columns_of(views, x_ns, sieve)
-    stirred, (due_ns,) = sieve.look(columns, np.full((len(views), 1), CALM, dtype=np.int8))
-    for one, x, may, due in zip(views, x_ns, stirred[0].tolist(), due_ns.tolist(), strict=True):
+    found = Rows(views, sieve).look(x_ns, INACTIVE)
+    for one, x, (may,), (due,) in zip(views, x_ns, found.stirred.tolist(), found.opens_ns.tolist(), strict=True):
         first = engine_alone(one, Cell(chosen, one.stream.commit_ns), x)
         if first == x:
             assert may, chosen.when.text
@@ -174,9 +111,8 @@ def test_a_rule_that_fires_until_then_fires_until_then(seed: int) -> None:
     if not sieve.clear:
         return
     views, x_ns = drawn(random, 20)
-    columns = columns_of(views, x_ns, sieve)
-    stirred, (due_ns,) = sieve.look(columns, np.full((len(views), 1), SETTLED, dtype=np.int8))
-    for one, x, may, due in zip(views, x_ns, stirred[0].tolist(), due_ns.tolist(), strict=True):
+    found = Rows(views, sieve).look(x_ns, SETTLED)
+    for one, x, (may,), (due,) in zip(views, x_ns, found.stirred.tolist(), found.opens_ns.tolist(), strict=True):
         facts = Snapshot(one)
         if may:
             continue
@@ -193,14 +129,44 @@ def test_what_a_token_may_refute_is_as_settled_until_one_comes(seed: int) -> Non
     if not sieve.clear:
         return
     views, x_ns = drawn(random, 20)
-    states = np.array([[random.choice([CALM, SETTLED]) for _ in range(2)] for _ in views], dtype=np.int8)
+    states = np.array([[random.choice([INACTIVE, SETTLED]) for _ in range(2)] for _ in views], dtype=np.int8)
     opened = np.array([[random.random() < 0.5 for _ in range(2)] for _ in views]) & (states == SETTLED)
-    expected = sieve.look(columns_of(views, x_ns, sieve), states)
-    found = sieve.look(columns_of(views, x_ns, sieve), np.where(opened, OPEN, states).astype(np.int8))
-    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
-    columns = columns_of(views, x_ns, sieve, more_tokens=1)
-    stirred, _ = sieve.look(columns, np.where(opened, OPEN, states).astype(np.int8))
-    assert np.array_equal(stirred, expected[0] | opened.T)
+    expected = Rows(views, sieve).look(x_ns, states)
+    states = np.where(opened, OPEN, states).astype(np.int8)
+    found = Rows(views, sieve).look(x_ns, states)
+    assert np.array_equal(found.stirred, expected.stirred)
+    assert np.array_equal(found.opens_ns, expected.opens_ns)
+    found = Rows(views, sieve, more_tokens=1).look(x_ns, states)
+    assert np.array_equal(found.stirred, expected.stirred | opened)
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(0, 2**32))
+def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(seed: int) -> None:
+    random = Random(seed)
+    sieve = Sieve(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
+    if not sieve.clear:
+        return
+    views, x_ns = drawn(random, 20)
+    rows = Rows(views, sieve)
+    rows.table.due_ns[:] = 7
+    found = rows.look(x_ns, INACTIVE)
+    assert found.calm.tolist() == [not any(row) for row in found.stirred.tolist()]
+    first = found.opens_ns.min(axis=1)
+    due_ns = np.where(found.calm & (first != NEVER), first - [one.offset_ns for one in views], NEVER)
+    assert rows.table.due_ns[rows.slots].tolist() == due_ns.tolist()
+    assert found.earliest_ns == due_ns.min()
+    assert (np.delete(rows.table.due_ns, rows.slots) == 7).all()
+
+
+def test_without_rules_every_stream_is_calm() -> None:
+    views, x_ns = drawn(Random(1), 3)
+    rows = Rows(views, Sieve(RuleSet(())))
+    rows.table.due_ns[:] = 7
+    found = rows.look(x_ns, INACTIVE)
+    assert found.calm.tolist() == [True] * 3
+    assert (found.stirred.shape, found.opens_ns.shape, found.earliest_ns) == ((3, 0), (3, 0), NEVER)
+    assert rows.table.due_ns[rows.slots].tolist() == [NEVER] * 3
 
 
 @pytest.mark.parametrize(
@@ -259,7 +225,7 @@ def test_most_conditions_are_looked_at_by_columns() -> None:
 def test_a_firing_that_can_still_be_refuted_is_not_settled() -> None:
     (chosen,) = one_rule("gap_seconds > 0.5").stream_rules
     cell = Cell(chosen, COMMIT)
-    assert state_of(cell) == CALM
+    assert state_of(cell) == INACTIVE
     firing = replace(cell, state=State.FIRING)
     assert state_of(firing) == SETTLED
     assert state_of(replace(firing, flip_tokens=3)) == OPEN

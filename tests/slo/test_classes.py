@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from otel_llm.slo.classes import Attribute, Benefit, Curve, Fluidity, SloClass, SloClasses, UnknownClassError
+from otel_llm.slo.classes import (
+    Attribute,
+    Benefit,
+    Curve,
+    Deadline,
+    Fluidity,
+    SloClass,
+    SloClasses,
+    UnknownClassError,
+)
 
 CLASSES = SloClasses(
     (
@@ -53,6 +62,22 @@ def test_a_name_that_is_not_there_is_said_with_those_that_are() -> None:
     with pytest.raises(UnknownClassError, match="no SLO class 'x': the file defines chat, code, late, count") as caught:
         CLASSES.judging("x")
     assert caught.value.known == CLASSES.names
+
+
+@pytest.mark.parametrize(
+    ("deadline", "token_time_ns"),
+    [
+        (Deadline("reading", 10**9), 40_000_000),
+        (Deadline("dslo", 10**9, 30_000_000), 30_000_000),
+        (Deadline("ttft_tpot", 10**9, 500_000), 500_000),
+        (Deadline("ttft_tbt", 10**9, 100_000_000), 100_000_000),
+        (Deadline("e2e", 10**9), None),
+    ],
+)
+def test_the_time_a_token_is_that_of_the_deadline_or_of_the_reader(
+    deadline: Deadline, token_time_ns: int | None
+) -> None:
+    assert SloClass(pace_ns=40_000_000, deadline=deadline).token_time_ns == token_time_ns
 
 
 def test_a_curve_is_linear_between_its_points_and_constant_outside() -> None:

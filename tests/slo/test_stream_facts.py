@@ -43,6 +43,7 @@ def assert_facts(stream: Stream, request: Request, tokens: list[tuple[int, int]]
             assert fact == pytest.approx(float(value), rel=1e-12), name
     for name, fact_name in LINES.items():
         assert getattr(stream.lines(), name).value(x_ns) == getattr(found, fact_name), name
+    assert stream.running.starving(x_ns) is (found.tokens_read > 0 and found.runway_ns < 0)
     return found
 
 

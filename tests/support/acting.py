@@ -22,11 +22,13 @@ def acting(folder: Path, rules: str, settings: str) -> list[str | Path]:
 
 def post(door: Collector, *spans: Span) -> None:
     """Send spans in one export."""
-    request = urllib.request.Request(
-        f"http://{door.http}/v1/traces",
-        data=export(*spans).SerializeToString(),
-        headers={"Content-Type": "application/x-protobuf"},
-    )
+    post_raw(door, export(*spans).SerializeToString())
+
+
+def post_raw(door: Collector, message: bytes) -> None:
+    """Send an export as it is."""
+    headers = {"Content-Type": "application/x-protobuf"}
+    request = urllib.request.Request(f"http://{door.http}/v1/traces", data=message, headers=headers)
     urllib.request.urlopen(request, timeout=30).close()
 
 

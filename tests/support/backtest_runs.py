@@ -21,15 +21,12 @@ from otel_llm.rules.ruleset import RuleSet
 
 
 def lived(fleet: Fleet, random: Random) -> list[Decision]:
-    """Return what a collector decides that takes exports one by one, or in bunches, and looks at the clock at random.
+    """Return what a collector decides that looks at the clock at random.
 
     It is stopped when nothing is left to do.
     """
     seen = Seen(fleet)
-    if random.random() < 0.5:
-        seen.run_together(random)
-    else:
-        seen.run(advances=advances(random, fleet))
+    seen.run(advances=advances(random, fleet))
     return seen.decisions
 
 

@@ -49,9 +49,9 @@ class Collector:
 
 def environment() -> dict[str, str]:
     """Return this process's environment without telemetry settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")} | {
-        "PYTHONUNBUFFERED": "1"
-    }
+    core = ("OTEL_LLM_CORE", "OTEL_LLM_CACHE_DIR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name in core}
+    return kept | {"PYTHONUNBUFFERED": "1"}
 
 
 def run(*arguments: str | Path, cwd: Path | None = None, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
@@ -81,9 +81,11 @@ def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
     )
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        doors = re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)", line)
-        assert doors, line + process.stdout.read()
+        said = ""
+        while (doors := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)", said)) is None:
+            line = process.stdout.readline()  # the first is about its kernels, where they are not kept yet
+            assert line, said
+            said += line
         yield Collector(process, *doors.groups())
     finally:
         process.kill()

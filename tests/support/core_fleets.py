@@ -73,7 +73,7 @@ class Delivery:
     def batch(self, *, columns: bool) -> Batch:
         """Return its records, plain segments as columns or one by one."""
         message = export(*self.spans)
-        batch = read(message.SerializeToString(), few=1) if columns else decode(message)
+        batch = read(message.SerializeToString()) if columns else decode(message)
         batch.received(self.receipt_ns)
         return batch
 
@@ -324,14 +324,6 @@ class Seen:
                 self.metered += self.evaluator.meter.charge_flying()
         for instant in waiting:
             self.evaluator.advance(instant)
-        return self.rest()
-
-    def run_together(self, random: Random) -> Seen:
-        """Take deliveries in bunches, as they wait where evaluation is slower than they come; then let time pass."""
-        waiting = list(self.fleet.deliveries)
-        while waiting:
-            bunch = [waiting.pop(0) for _ in range(min(len(waiting), random.choice((1, 2, 3, 8, 30, 100))))]
-            self.evaluator.apply_all([(one.batch(columns=True), one.receipt_ns) for one in bunch])
         return self.rest()
 
     def rest(self) -> Seen:

@@ -1,4 +1,4 @@
-"""Segment spans as an encoder of OTLP writes them (a status, flags), so that they are read as columns."""
+"""Spans as an encoder of OTLP writes them, and both ways of reading a message: by the scan, and by protobuf alone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import Event, segment_span
 
+from otel_llm.core import span_columns as column
 from otel_llm.readers import otlp
-from otel_llm.readers.plain_segments import PlainSegments
+from otel_llm.readers.attributes import DEFAULT_LIMITS, AttributeLimits
 from otel_llm.readers.records import Batch, DecodeError
+from otel_llm.readers.scanned import scan
+from otel_llm.readers.segment_columns import SegmentColumns
 
 TIMES_USUAL = float(os.environ.get("OTEL_LLM_CORE_EXAMPLES", "1"))
 """How many times as many examples and mutations as usual the tests of the evaluator's core try."""
@@ -41,29 +45,40 @@ Told = tuple[Counter[Any], list[Any], int, Counter[str], Counter[str]]
 
 
 def told(batch: Batch) -> Told:
-    """Return all that a batch says, in whatever form its segments are, but for the sender's name."""
+    """Return all that a batch says, in whatever form its segments are; those in columns do not say who sent them."""
     segments: Counter[Any] = Counter()
     plain = [] if batch.plain is None else [batch.plain.segment(at) for at in range(len(batch.plain))]
     for one in (*batch.segments, *plain):
         said = one.first_token, one.start_ns, one.end_ns, tuple(one.times_ns), one.kinds
-        segments[*one.key, *said, tuple(sorted(one.attributes.items(), key=repr))] += 1
-    return segments, batch.requests, batch.ignored, +batch.refused, +batch.anomalies
+        segments[*one.key, *said, repr(sorted(one.attributes.items()))] += 1
+    return segments, [repr(request) for request in batch.requests], batch.ignored, +batch.refused, +batch.anomalies
 
 
-def both_ways(raw: bytes) -> tuple[Told | str, Told | str, PlainSegments | None]:
-    """Read a message as columns and one by one; return what each says (or that it is none), and the columns."""
-    taken: list[PlainSegments | None] = [None]
+def agree(
+    message: ExportTraceServiceRequest | bytes, limits: AttributeLimits = DEFAULT_LIMITS
+) -> tuple[SegmentColumns | None, int]:
+    """Check that both ways of reading a message say the same.
 
-    def columns() -> Batch:
-        batch = otlp.read(raw, few=1)
-        taken[0] = batch.plain
-        return batch
+    Return the segments that were read as columns, and how many request spans the scan read.
+    """
+    raw = message if isinstance(message, bytes) else message.SerializeToString()
+    scanned, alone = outcome(lambda: otlp.read(raw, limits=limits)), outcome(lambda: by_protobuf(raw, limits))
+    if isinstance(scanned, str) or isinstance(alone, str):
+        assert scanned == alone, raw.hex()
+        return None, 0
+    assert told(scanned) == told(alone), raw.hex()
+    found = scan(raw)
+    return scanned.plain, 0 if found is None else int((found.spans[:, column.CLASS] == column.REQUEST).sum())
 
-    return _outcome(columns), _outcome(lambda: otlp.decode(otlp.parse(raw))), taken[0]
+
+def by_protobuf(raw: bytes, limits: AttributeLimits = DEFAULT_LIMITS) -> Batch:
+    """Return what protobuf alone reads of a message."""
+    return otlp.decode(otlp.parse(raw), limits=limits)
 
 
-def _outcome(read: Callable[[], Batch]) -> Told | str:
+def outcome(read: Callable[[], Batch]) -> Batch | str:
+    """Return what is read, or that it is no message."""
     try:
-        return told(read())
+        return read()
     except DecodeError:
         return "no message"

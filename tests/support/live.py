@@ -50,7 +50,7 @@ class Live:
         """Apply deliveries at their instants, in order, then let time pass."""
         last = 0
         for last, message in sorted(deliveries, key=lambda one: one[0]):
-            batch = read(message.SerializeToString(), few=1) if self.columns else decode(message)
+            batch = read(message.SerializeToString()) if self.columns else decode(message)
             batch.received(last)
             self.evaluator.apply(batch, last)
             self.metered += self.evaluator.meter.charge_flying()

@@ -6,7 +6,7 @@ import gzip
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -42,6 +42,7 @@ class Received:
     answers: list[Answer] = field(default_factory=list)  # used up one a request; fine when there are none left
     attempts: int = 0
     pause_s: float = 0.0
+    hand_on: Callable[[bytes], None] | None = None  # called with each message that is kept
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, raw: bytes, headers: Mapping[str, str]) -> Answer:
@@ -52,13 +53,20 @@ class Received:
             answer = self.answers.pop(0) if self.answers else Answer()
             if answer.status is None:
                 self.messages.append(ExportTraceServiceRequest.FromString(raw))
-            return answer
+        if answer.status is None and self.hand_on is not None:
+            self.hand_on(raw)
+        return answer
 
     def spans(self) -> list[Span]:
+        """Return the spans received; those of a message that came again, byte for byte, once.
+
+        gRPC itself sends a call again on a new connection, now and then the first on a busy machine, and reports one.
+        """
         with self.lock:
+            distinct = {message.SerializeToString(deterministic=True): message for message in self.messages}
             return [
                 span
-                for message in self.messages
+                for message in distinct.values()
                 for resource_spans in message.resource_spans
                 for scope_spans in resource_spans.scope_spans
                 for span in scope_spans.spans

@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,9 @@ PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.asgi.StreamMiddleware"
 KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120"}
 """A connection that it closes while a request is on its way fails that one."""
+LONG_CONTEXT = ("--max-model-len", "16384", "--hf-overrides", '{"max_position_embeddings": 16384}')
+TOKENS_A_CHUNK = 3
+"""Of the server whose chunks carry several tokens, but for the first of a reply and its last."""
 
 
 class VllmServer:
@@ -41,7 +44,6 @@ class VllmServer:
         *more: str,
         plugin: bool = False,
         middleware: bool = False,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         if not (VENV / "ready").exists():
             pytest.skip("no vLLM environment: run `make vllm-env`")
@@ -59,12 +61,7 @@ class VllmServer:
             **KEEP_ALIVE,
             "VLLM_PLUGINS": PLUGIN if plugin else "",
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            **(environment or {}),
         }
-
-    def environment(self, more: Mapping[str, str]) -> None:
-        """Set variables of the server that is not started yet."""
-        self._environment |= more
 
     @property
     def group(self) -> int:
@@ -77,7 +74,7 @@ class VllmServer:
 
     def __enter__(self) -> Self:
         self.received.__enter__()
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint, **self._environment}
+        environment = {**self._environment, "OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint}
         self._process = subprocess.Popen(
             self._command, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
         )

@@ -18,19 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from otel_llm.rules.ruleset import Verb
     from otel_llm.rules.yamlfile import KeyPath, YamlFile
 
 _LONGEST_NAME: Final = 200
-_WHAT_DOES: Final[dict[settings.EngineKind, str]] = {
-    "vllm": "aborts",
-    "sglang": "aborts",
-    "vllm_router": "drains",
-    "sglang_router": "drains",
-    "webhook": "scales",
-}
 _ROUTERS: Final[tuple[settings.EngineKind, ...]] = ("vllm_router", "sglang_router")
-_NEEDED_BY: Final[dict[str, tuple[settings.EngineKind, ...]]] = {"url": _ROUTERS, "secret_file": ("webhook",)}
-_ONLY_FOR: Final[dict[str, tuple[settings.EngineKind, ...]]] = _NEEDED_BY | {"abort_path": ("vllm", "sglang")}
+_SIGNED: Final[tuple[settings.EngineKind, ...]] = ("webhook", "relay")
+_NEEDED_BY: Final[dict[str, tuple[settings.EngineKind, ...]]] = {"url": _ROUTERS, "secret_file": _SIGNED}
+_ONLY_FOR: Final[dict[str, tuple[settings.EngineKind, ...]]] = _NEEDED_BY | {
+    "abort_path": ("vllm", "sglang"),
+    "token_file": ("vllm", "sglang", *_ROUTERS),
+}
 _URL_ADVICE: Final = "write for example https://hooks.example/alerts"
 
 
@@ -188,14 +186,15 @@ def build_alerts(
 def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settings.ActionSettings:
     """Return the section; raises ConfigError for an instance of two engines, and files that cannot be used."""
     engines = []
-    whose: dict[str, str] = {}
+    whose: dict[tuple[Verb, str], str] = {}
     for name, one in section.engines.items():
         place: KeyPath = ("actions", "engines", name)
         for instance in one.instances:
-            other = whose.setdefault(instance, name)
-            if other != name and _alike(section.engines[other].kind, one.kind):
-                message = f"{instance!r} is an instance of {other!r} already"
-                raise file.refuse((*place, "instances", instance), message, "name it once", at_key=True)
+            for verb in sorted(settings.DOES[one.kind]):
+                other = whose.setdefault((verb, instance), name)
+                if other != name:
+                    message = f"{instance!r} is an instance of {other!r} already, which does `{verb}` too"
+                    raise file.refuse((*place, "instances", instance), message, "name it once", at_key=True)
         for key, kinds in _ONLY_FOR.items():
             if getattr(one, key) is not None and one.kind not in kinds:
                 advice = f"it belongs to {' or '.join(kinds)}"
@@ -203,6 +202,10 @@ def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settin
         for key, kinds in _NEEDED_BY.items():
             if getattr(one, key) is None and one.kind in kinds:
                 raise file.refuse((*place, key), "missing", f"an engine of kind {one.kind} needs it")
+        for instance, url in one.instances.items() if one.kind == "relay" else ():
+            if url.endswith(settings.RELAY_PATH):
+                advice = f"leave {settings.RELAY_PATH} out: name the relay's web port"
+                raise file.refuse((*place, "instances", instance), "the path of a relay is added to its URL", advice)
         token_file = secret_file = None
         if one.token_file is not None:
             token_file = readable(file, folder, one.token_file, (*place, "token_file"), read_tokens)
@@ -212,11 +215,6 @@ def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settin
         engines.append(settings.Engine(name, one.kind, instances, one.url, token_file, secret_file, one.abort_path))
     kill_switch = None if section.kill_switch is None else folder / section.kill_switch
     return settings.ActionSettings(tuple(engines), kill_switch, section.wedge_timeout)
-
-
-def _alike(one: settings.EngineKind, other: settings.EngineKind) -> bool:
-    """Tell whether both kinds do the same things, so that it would be open who does them for an instance."""
-    return _WHAT_DOES[one] == _WHAT_DOES[other]
 
 
 def certificates(path: Path) -> None:

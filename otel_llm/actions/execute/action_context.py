@@ -29,12 +29,13 @@ class ActionContext:
     """Make orders of decisions; called in the evaluator's thread, when they are made.
 
     `table`: the streams in flight, up to date; `find`: one of them by its key; `request_id`: what the engine calls its
-    request, as telemetry has it.
+    request, as telemetry has it; `may_take`: whether a stream may be taken by `preempt` at all.
     """
 
     table: Callable[[], StreamTable]
     find: Callable[[StreamKey], StreamInFlight | None]
     request_id: Callable[[StreamKey], object]
+    may_take: Callable[[StreamKey], bool] | None = None
 
     @classmethod
     def of_evaluator(cls, evaluator: Evaluator) -> ActionContext:
@@ -47,52 +48,62 @@ class ActionContext:
         return cls(lambda: evaluator.table, evaluator.live.get, request_id)
 
     @classmethod
-    def of_first_hand(cls, first_hand: FirstHand) -> ActionContext:
+    def of_first_hand(cls, first_hand: FirstHand, may_take: Callable[[StreamKey], bool]) -> ActionContext:
         """Read the streams that a process owns."""
 
         def request_id(key: StreamKey) -> object:
             stream = first_hand.streams.get(key)
             return None if stream is None else stream.identity.attributes.get(GEN_AI_REQUEST_ID)
 
-        return cls(lambda: first_hand.table, first_hand.streams.get, request_id)
+        return cls(lambda: first_hand.table, first_hand.streams.get, request_id, may_take)
 
     def order(self, decision: Decision) -> Order:
         """Return the order that a decision is."""
         return Order(decision, self._request_id(decision), self.candidates(decision))
 
     def candidates(self, decision: Decision) -> tuple[Candidate, ...]:
+        """Return whom a `preempt` could take, see `victims`; nobody for other actions, and where nothing is done."""
+        if decision.action != "preempt" or decision.outcome not in ("shadow", "unconfirmed"):
+            return ()
+        return self.victims(decision.identity.get("instance", ""), decision.stream, decision.now_ns)
+
+    def victims(self, instance: str, stream: StreamKey | None, now_ns: int) -> tuple[Candidate, ...]:
         """Return whom a `preempt` could take, first choice first: lowest class priority, then the largest runway.
 
         These are the other streams on the instance. Where it is for a stream, none of a higher priority than its own.
         """
-        instance = decision.identity.get("instance", "")
-        if decision.action != "preempt" or not instance or decision.outcome not in ("shadow", "unconfirmed"):
+        if not instance:
             return ()
         table = self.table()
         slots = table.flying()
         groups, member = np.unique(table.group[slots], return_inverse=True)
         here = np.array([table.groups[at][2] == instance for at in groups.tolist()], dtype=bool)
         slots = slots[here[member]] if slots.size else slots
+        if self.may_take is not None:
+            slots = np.array([at for at in slots.tolist() if self._may_take(table.streams[at])], dtype=slots.dtype)
         priorities = np.array([one.priority for one in table.classes], dtype=np.int64)[table.slo_index[slots]]
-        if decision.stream is not None and (own := self.find(decision.stream)) is not None:
+        if stream is not None and (own := self.find(stream)) is not None:
             others = (slots != own.slot) & (priorities <= own.slo.priority)
             slots, priorities = slots[others], priorities[others]
         if not slots.size:
             return ()
-        runway_ns = table.runway_ns(slots, decision.now_ns)
+        runway_ns = table.runway_ns(slots, now_ns)
         ranks = np.lexsort((-runway_ns, priorities))
         last = ranks[min(MOST_CANDIDATES, len(ranks)) - 1]
         # All that rank like the last of them too: which of those come first is for their ids to say, not their slots.
         alike = (priorities < priorities[last]) | ((priorities == priorities[last]) & (runway_ns >= runway_ns[last]))
         found = [
-            (int(priorities[at]), -int(runway_ns[at]), stream.key, stream.slo_class)
+            (int(priorities[at]), -int(runway_ns[at]), one.key, one.slo_class)
             for at in np.flatnonzero(alike).tolist()
-            if (stream := table.streams[int(slots[at])]) is not None
+            if (one := table.streams[int(slots[at])]) is not None
         ]
         return tuple(
             Candidate(key[0].hex(), key[1].hex(), key[2], slo_class, priority, -behind_ns / 1e9)
             for priority, behind_ns, key, slo_class in sorted(found)[:MOST_CANDIDATES]
         )
+
+    def _may_take(self, stream: StreamInFlight | None) -> bool:
+        return stream is not None and self.may_take is not None and self.may_take(stream.key)
 
     def _request_id(self, decision: Decision) -> str | None:
         found = None if decision.stream is None else self.request_id(decision.stream)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.scheduling.placement import Load, rank
+from otel_llm.scheduling.gap_history import GapHistory
+from otel_llm.scheduling.placement import POLICIES, Demand, Load, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +17,21 @@ if TYPE_CHECKING:
 
 FAILURES: Final = 3
 """Failures in a row after which a backend is ejected."""
+COMING_S: Final = 1.0
+"""How long a stream that was placed counts in the load of its backend while it has not begun there (s)."""
+STARVING_S: Final = 0.05
+"""How long a count of starving streams is used (s): it asks every stream, and rules place hundreds at one instant."""
+NO_DEMAND: Final = Demand()
 
 
 @dataclass(slots=True, eq=False)
 class Backend:
-    """One replica; `models`: what it serves and the longest context of each, None where it does not say."""
+    """One replica; `models`: what it serves and the longest context of each, None where it does not say.
+
+    `tokens`: of its streams' prompts and output; `waiting_tokens`: of the prompts of those without a token yet; `turn`:
+    the number of the last placement on it; `coming`: of streams that were placed on it and have not begun, until when
+    they count (s) and their tokens; `gaps`: what its iterations took.
+    """
 
     name: str
     url: str
@@ -31,20 +44,41 @@ class Backend:
     failures: int = 0
     streams: int = 0
     tokens: int = 0
+    waiting_tokens: int = 0
+    turn: int = 0
+    coming: deque[tuple[float, int]] = field(default_factory=deque)
+    gaps: GapHistory = field(default_factory=GapHistory)
 
 
 class Backends:
-    """All backends of a relay. `changed` is called when one has come, gone, or serves other models."""
+    """All backends of a relay.
 
-    def __init__(self, backends: Iterable[Backend], now_s: Callable[[], float], eject_s: float = 5.0) -> None:
+    `changed` is called when one has come, gone, or serves other models; `starving` returns how many streams of which
+    backend starve now, and is called for policies that ask for it. `seed`: of the policies that draw, None for any.
+    """
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        now_s: Callable[[], float],
+        eject_s: float = 5.0,
+        seed: int | None = None,
+    ) -> None:
         self._all = {backend.name: backend for backend in backends}
         self._now_s = now_s
         self._eject_s = eject_s
+        self._draw = random.Random(seed)  # noqa: S311  it balances load
         self._turn = 0
         self.changed: Callable[[], None] = _nothing
+        self.starving: Callable[[], Mapping[str, int]] = dict
+        self._starving: Mapping[str, int] = {}
+        self._starving_until_s = now_s()
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(self._all.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all
 
     def get(self, name: str) -> Backend:
         """Return a backend by name; raises KeyError for an unknown one."""
@@ -54,7 +88,11 @@ class Backends:
 
     def is_open(self, backend: Backend) -> bool:
         """Tell whether a backend takes new streams now."""
-        return backend.healthy and not backend.draining and backend.ejected_until_s <= self._now_s()
+        return self.is_well(backend) and not backend.draining
+
+    def is_well(self, backend: Backend) -> bool:
+        """Tell whether a backend serves, be it only what it has had."""
+        return backend.healthy and backend.ejected_until_s <= self._now_s()
 
     def open_to(self, group: str | None = None, exclude: Collection[str] = ()) -> list[Backend]:
         """Return the backends that take new streams, of one group or of all."""
@@ -64,35 +102,58 @@ class Backends:
             if backend.name not in exclude and group in (None, backend.group) and self.is_open(backend)
         ]
 
-    def rank(self, policy: str, backends: Sequence[Backend]) -> list[Candidate]:
-        """Return backends in the order in which a placement policy prefers them; equal ones take turns."""
+    def rank(self, policy: str, backends: Sequence[Backend], demand: Demand = NO_DEMAND) -> list[Candidate]:
+        """Return backends in the order in which a placement policy prefers them; equal ones take turns.
+
+        The first counts as chosen: the stream is in its load from now on, until `begin` counts it or `COMING_S` have
+        passed. So streams that are placed at one instant do not all go to the backend with the least load before it.
+        """
         if not backends:
             return []
+        needs, now_s = POLICIES[policy], self._now_s()
+        if needs.counts_starving and self._starving_until_s <= now_s:
+            self._starving, self._starving_until_s = self.starving(), now_s + STARVING_S
+        starving = self._starving if needs.counts_starving else {}
+        ranked = rank(
+            policy,
+            [_load(one, now_s, starving.get(one.name, 0), predicts=needs.predicts) for one in backends],
+            demand,
+            self._draw,
+        )
+        chosen = self._all[ranked[0].name]
         self._turn += 1
-        turned = self._turn % len(backends)
-        in_turn = (*backends[turned:], *backends[:turned])
-        return rank(policy, [Load(one.name, one.streams, one.tokens) for one in in_turn])
+        chosen.turn = self._turn
+        chosen.coming.append((now_s + COMING_S, demand.tokens))
+        return ranked
 
-    def choose(self, policy: str, exclude: Collection[str]) -> Backend | None:
+    def choose(self, policy: str, exclude: Collection[str], demand: Demand = NO_DEMAND) -> Backend | None:
         """Return the backend that a placement policy prefers among those that take new streams; None without one."""
-        ranked = self.rank(policy, self.open_to(exclude=exclude))
+        ranked = self.rank(policy, self.open_to(exclude=exclude), demand)
         return self._all[ranked[0].name] if ranked else None
 
     # What is told of them.
 
-    def begin(self, backend: Backend, tokens: int) -> None:
-        """Count a stream; `tokens`: of its prompt and what it has so far."""
+    def begin(self, backend: Backend, tokens: int, waiting: int = 0) -> None:
+        """Count a stream; `tokens`: of its prompt and what it has so far; `waiting`: those to be prefilled."""
+        if backend.coming:
+            backend.coming.popleft()
         backend.streams += 1
         backend.tokens += tokens
+        backend.waiting_tokens += waiting
+
+    def prefilled(self, backend: Backend, waiting: int) -> None:
+        """Note that a stream has its first token; `waiting`: as it was begun with."""
+        backend.waiting_tokens -= waiting
 
     def grow(self, backend: Backend, tokens: int) -> None:
         """Count output tokens of a stream in flight."""
         backend.tokens += tokens
 
-    def end(self, backend: Backend, tokens: int) -> None:
-        """Count a stream no longer; `tokens`: all that were counted of it."""
+    def end(self, backend: Backend, tokens: int, waiting: int = 0) -> None:
+        """Count a stream no longer; `tokens`: all that were counted of it; `waiting`: those not prefilled yet."""
         backend.streams -= 1
         backend.tokens -= tokens
+        backend.waiting_tokens -= waiting
 
     def worked(self, backend: Backend) -> None:
         """Note that a backend served a request to its end."""
@@ -151,6 +212,22 @@ class Backends:
             }
             for one in self._all.values()
         ]
+
+
+def _load(backend: Backend, now_s: float, starving: int, *, predicts: bool) -> Load:
+    coming = backend.coming
+    while coming and coming[0][0] <= now_s:
+        coming.popleft()
+    tokens, streams = sum(tokens for _, tokens in coming), backend.streams + len(coming)
+    return Load(
+        name=backend.name,
+        streams=streams,
+        tokens=backend.tokens + tokens,
+        waiting_tokens=backend.waiting_tokens + tokens,
+        starving=starving,
+        iteration_s=backend.gaps.predict(streams + 1, now_s) if predicts else None,
+        turn=backend.turn,
+    )
 
 
 def _nothing() -> None:

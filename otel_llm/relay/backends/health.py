@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 from multidict import CIMultiDict
 
-from otel_llm.relay.backends.upstream import UpstreamError
+from otel_llm.relay.backends.upstream import UpstreamError, read_some
+from otel_llm.relay.seam.dialect import dialect_of
 
 if TYPE_CHECKING:
     from otel_llm.relay.backends.backends import Backend
@@ -60,21 +61,22 @@ class Probes:
                 await self._see_models(backend)
 
     async def _see_health(self, backend: Backend) -> None:
-        answer = await self._get(backend, self._pool.settings.health.path)
+        settings = self._pool.settings.health
+        answer = await self._get(backend, settings.path, settings.timeout_s + dialect_of(backend.kind).health_s)
         self._pool.backends.found(backend, healthy=answer is not None and answer[0] // 100 == 2)
 
     async def _see_models(self, backend: Backend) -> None:
-        answer = await self._get(backend, MODELS_PATH)
+        answer = await self._get(backend, MODELS_PATH, self._pool.settings.health.timeout_s)
         if answer is not None and answer[0] == OK:
             self._pool.backends.serves(backend, models_of(answer[1]))
 
-    async def _get(self, backend: Backend, path: str) -> tuple[int, bytes] | None:
+    async def _get(self, backend: Backend, path: str, within_s: float) -> tuple[int, bytes] | None:
         try:
-            async with asyncio.timeout(self._pool.settings.health.timeout_s):
+            async with asyncio.timeout(within_s):
                 response = await self._pool.upstream.open(backend, "GET", path, CIMultiDict(), None)
                 try:
                     body = b""
-                    while len(body) < MOST_BYTES and (data := await response.content.readany()):
+                    while len(body) < MOST_BYTES and (data := await read_some(response)):
                         body += data
                     return response.status, body
                 finally:

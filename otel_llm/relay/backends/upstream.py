@@ -113,6 +113,17 @@ class Upstream:
         await asyncio.sleep(0)
 
 
+async def read_some(response: aiohttp.ClientResponse) -> bytes:
+    """Return what has come of an answer's body, waiting for more than nothing; b"" at its end.
+
+    Raises aiohttp.ClientError or OSError where it broke off.
+    """
+    try:
+        return await response.content.readany()
+    except RuntimeError as problem:  # how aiohttp says that the connection was lost in this very instant
+        raise aiohttp.ClientPayloadError("the connection was closed") from problem
+
+
 def _bound_reads(response: aiohttp.ClientResponse) -> None:
     """Read less of a socket at once than asyncio does: what is read counts among what a stream may hold."""
     connection = response.connection

@@ -19,6 +19,7 @@ from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flig
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.actions.executors import Executors, executors
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.instrumentation.chunks import MAX_CHOICES
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.engine import RuleEngine
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from otel_llm.actions.doing import Settled
     from otel_llm.actions.execute.console import Console
     from otel_llm.actions.execute.sinks import Latency, UserCounters
     from otel_llm.actions.settings import Acting
+    from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
     from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.rules.decision_files import DecisionFiles
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 
@@ -73,7 +77,6 @@ class DecisionLoop:
         self._writer = None if decisions is None else RecordWriter(decisions, self._not_written)
         self.sinks.decisions = self._writer
         self.first_hand = FirstHand(classes, RuleEngine(rules), self.sinks)
-        self.sinks.context = ActionContext.of_first_hand(self.first_hand)
         self.internal_errors = 0
         self._settings = settings
         self._doing: Doing | None = None
@@ -90,6 +93,7 @@ class DecisionLoop:
     def start(self, actor: Actor) -> None:
         """Evaluate from now on, in the running loop; `actor` does what the relay does itself."""
         self._loop = asyncio.get_running_loop()
+        self.sinks.context = ActionContext.of_first_hand(self.first_hand, lambda key: actor.may_pause(key[:2]))
         acting = self._settings.actions
         self._actions = self.sinks.dispatcher = OwnActions(
             actor,
@@ -105,6 +109,22 @@ class DecisionLoop:
             self._doing.start()
         self.rearm()
 
+    def victims(self, instance: str, request: RequestKey | None) -> list[RequestKey]:
+        """Return whom a `preempt` on an instance could take, first choice first; `request`: the one that it is for.
+
+        Nobody for one that is over: how important it was is not known any more, and it needs nothing.
+        """
+        if self.sinks.context is None:
+            return []
+        own: StreamKey | None = None
+        if request is not None:
+            choices = ((*request, choice) for choice in range(MAX_CHOICES))
+            own = next((key for key in choices if key in self.first_hand.streams), None)
+            if own is None:
+                return []
+        found = self.sinks.context.victims(instance, own, self.clock.now_ns())
+        return [(bytes.fromhex(one.trace_id), bytes.fromhex(one.span_id)) for one in found]
+
     def rearm(self) -> None:
         """Have the timer stand for what falls due next; O(1) where that is no earlier than before."""
         due_ns = self.first_hand.next_timer()
@@ -118,6 +138,11 @@ class DecisionLoop:
         """Judge by these classes and decide by these rules from now on, streams in flight too."""
         self.first_hand.reload(classes, rules, self.clock.now_ns())
         self.rearm()
+
+    def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
+        """Do a command of another process, once `start` was called; see `OwnActions.do`."""
+        assert self._actions is not None  # noqa: S101
+        self._actions.do(command, settled)
 
     async def stop(self, grace_s: float) -> None:
         """Evaluate no more; wait for open actions, record what became of them, and close the files."""

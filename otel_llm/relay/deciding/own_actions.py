@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from otel_llm.actions.doing import Settled
 from otel_llm.actions.execute.kill_switch import KillSwitch
+from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.decisions import ComparedInstance, Migration
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ KILL_SWITCH_TIMEOUT_S: Final = 1.0
 """A disk that does not answer for so long counts as a kill switch that is there."""
 MOST_OPEN: Final = 10_000
 """Actions open at one time; without a budget in the rules there may be one for every stream."""
-_OWN: Final = frozenset({"migrate", "abort", "drain"})
+_OWN: Final = frozenset({"migrate", "preempt", "abort", "drain"})
 _ONE_A_REQUEST: Final = frozenset({"migrate", "abort"})
 _ONE_AN_INSTANCE: Final = frozenset({"abort", "drain", "scale"})
 _Held: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
@@ -47,23 +48,33 @@ log = logging.getLogger(__name__)
 class Actor(Protocol):
     """Act on the requests and backends of the relay; `settle` is called once, now or later, in the loop."""
 
-    def migrate(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+    def may_pause(self, key: RequestKey) -> bool:
+        """Tell whether a request's stream could be paused now."""
+
+    def migrate(self, command: Command, settle: Settle) -> None:
         """Move a request's stream to another backend."""
 
-    def abort(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+    def preempt(self, command: Command, settle: Settle) -> None:
+        """Pause a stream whose reader has text left."""
+
+    def abort(self, command: Command, settle: Settle) -> None:
         """End a request's stream."""
 
-    def drain(self, instance: str, decision: Decision, settle: Settle) -> None:
+    def drain(self, command: Command, settle: Settle) -> None:
         """Send a backend no new streams."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An action that is not settled; `held`: what no other action may be open for meanwhile."""
+    """An action that is not settled.
 
-    order: Order
+    `held`: what no other action may be open for meanwhile; `decision`: that of the relay's own rules, if one began it.
+    """
+
+    command: Command
     settled: Callable[[Settled], None]
     held: tuple[_Held, ...]
+    decision: Decision | None = None
     begun: bool = False
 
 
@@ -103,12 +114,20 @@ class OwnActions:
         self._none_open = asyncio.Event()
         self._stopping = False
 
+    def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
+        """Do a command of another process; `settled` is called once, in the loop: now, if it is refused, else later."""
+        self._settle_refused(lambda: self._take(command, settled), settled)
+
     # What the sinks call.
 
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
         """Do an order; `settled` is called once, in the loop: now, if it is refused, else later."""
+        self._settle_refused(lambda: self._take(Command.of_order(order), settled, order), settled)
+
+    def _settle_refused(self, take: Callable[[], Settled | None], settled: Callable[[Settled], None]) -> None:
+        """Settle what is refused at once."""
         try:
-            refused = self._take(order, settled)
+            refused = take()
         except Exception as bug:  # a bug of ours must not stop the evaluation
             log.exception("otel-llm: an action could not be begun")
             refused = Settled("failed", f"a bug of ours: {type(bug).__name__}")
@@ -120,7 +139,7 @@ class OwnActions:
         """Withdraw what a firing that has ended began and what was not sent."""
         firing = (decision.rule_hash, decision.subject)
         for one in list(self._unsent.values()):
-            if (one.order.decision.rule_hash, one.order.decision.subject) == firing:
+            if one.decision is not None and (one.decision.rule_hash, one.decision.subject) == firing:
                 self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"))
         if self._others is not None:
             self._others.over(decision)
@@ -154,36 +173,37 @@ class OwnActions:
 
     # From the decision to the actor.
 
-    def _take(self, order: Order, settled: Callable[[Settled], None]) -> Settled | None:
+    def _take(self, command: Command, settled: Callable[[Settled], None], order: Order | None = None) -> Settled | None:
+        """Begin a command; return why it is refused. `order`: that of an own rule, which others may have to do."""
         if self._stopping:
             return Settled("expired", "the relay is stopping")
-        if order.verb == "preempt":
-            return Settled("failed", "this version of the relay pauses no streams")
-        others = self._others if order.verb not in _OWN or self._is_configured(order) else None
-        if others is None and order.verb not in _OWN:
-            return Settled("failed", f"nothing is configured that does `{order.verb}`")
-        if order.id in self._open:
+        others = self._others if order is not None and self._is_for_others(order) else None
+        if others is None and command.verb not in _OWN:
+            return Settled("failed", f"nothing is configured that does `{command.verb}`")
+        if command.id in self._open:
             return Settled("failed", "this very action is open already")
         if len(self._open) >= MOST_OPEN:
             return Settled("failed", f"{MOST_OPEN} actions are open")
-        held = tuple(_held(order))
+        held = tuple(_held(command))
         for name in held:
             if (other := self._busy.get(name)) is not None:
                 return Settled("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
-        one = self._open[order.id] = _Open(order, settled, held)
-        self._busy.update(dict.fromkeys(held, order.id))
+        one = self._open[command.id] = _Open(command, settled, held, None if order is None else order.decision)
+        self._busy.update(dict.fromkeys(held, command.id))
         self._none_open.clear()
-        if others is not None:
+        if others is not None and order is not None:
             one.begun = True
             others.take(order, lambda how: self._in_loop(one, how))
         else:
-            self._unsent[order.id] = one
+            self._unsent[command.id] = one
             if self._sending is None:
                 self._sending = self._loop.create_task(self._send())
         return None
 
-    def _is_configured(self, order: Order) -> bool:
-        """Tell whether the settings name a router that drains this instance; the relay itself ends its streams."""
+    def _is_for_others(self, order: Order) -> bool:
+        """Tell whether an order is not the relay's: another verb, or a drain for which the settings name a router."""
+        if order.verb not in _OWN:
+            return self._others is not None
         return order.verb == "drain" and self._others is not None and not isinstance(self._others.find(order), str)
 
     async def _send(self) -> None:
@@ -193,7 +213,7 @@ class OwnActions:
                 due = list(self._unsent.values())
                 not_sent = await self._forbidden()
                 for one in due:
-                    if self._unsent.pop(one.order.id, None) is one:
+                    if self._unsent.pop(one.command.id, None) is one:
                         self._begin(one, not_sent)
         finally:
             self._sending = None
@@ -209,8 +229,8 @@ class OwnActions:
         return self._kill_switch.killed("the kill switch cannot be looked at: the disk does not answer")
 
     def _begin(self, one: _Open, not_sent: NotSent | None) -> None:
-        order, decision = one.order, one.order.decision
-        late_ns = self._clock.now_ns() - order.expires_ns
+        command = one.command
+        late_ns = self._clock.now_ns() - command.expires_ns
         if not_sent is not None:
             self._settle(one, Settled(not_sent.outcome, not_sent.detail))
             return
@@ -227,13 +247,14 @@ class OwnActions:
                 migration = None
             self._settle(one, Settled(cast("Outcome", outcome), detail, migration=migration))
 
+        acts = {
+            "migrate": self._actor.migrate,
+            "preempt": self._actor.preempt,
+            "abort": self._actor.abort,
+            "drain": self._actor.drain,
+        }
         try:
-            if order.verb == "drain":
-                self._actor.drain(order.instance, decision, settle)
-            else:
-                assert decision.stream is not None  # noqa: S101  rules of other scopes cannot have these verbs
-                act = self._actor.migrate if order.verb == "migrate" else self._actor.abort
-                act(decision.stream[:2], decision, settle)
+            acts[command.verb](command, settle)
         except Exception as bug:  # a bug of ours must not stop the other actions
             log.exception("otel-llm: an action could not be done")
             self._settle(one, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
@@ -246,10 +267,11 @@ class OwnActions:
 
     def _settle(self, one: _Open, how: Settled) -> None:
         """Settle an action, once; raises nothing: an actor calls it in the middle of its own work."""
-        if self._open.get(one.order.id) is not one:
+        command = one.command
+        if self._open.get(command.id) is not one:
             return
-        del self._open[one.order.id]
-        self._unsent.pop(one.order.id, None)
+        del self._open[command.id]
+        self._unsent.pop(command.id, None)
         for name in one.held:
             del self._busy[name]
         if not self._open:
@@ -257,8 +279,8 @@ class OwnActions:
         self.outcomes[how.outcome] += 1
         try:
             one.settled(how)
-            if how.outcome == "refuted" and one.begun and one.order.verb == "migrate":
-                self._refuted(one.order.decision)
+            if how.outcome == "refuted" and one.begun and command.verb == "migrate" and one.decision is not None:
+                self._refuted(one.decision)
         except Exception:  # a bug of ours must not stop the stream that it is about
             log.exception("otel-llm: the outcome of an action could not be recorded")
 
@@ -272,13 +294,12 @@ class OwnActions:
                 await asyncio.wait_for(self._none_open.wait(), grace_s)
 
 
-def _held(order: Order) -> Iterator[_Held]:
+def _held(command: Command) -> Iterator[_Held]:
     """Yield what no other action may be open for: its request, its instance."""
-    stream = order.decision.stream
-    if stream is not None and order.verb in _ONE_A_REQUEST:
-        yield "request", stream[:2]
-    if order.instance and order.verb in _ONE_AN_INSTANCE:
-        yield "instance", order.instance
+    if command.request is not None and command.verb in _ONE_A_REQUEST:
+        yield "request", command.request
+    if command.instance and command.verb in _ONE_AN_INSTANCE:
+        yield "instance", command.instance
 
 
 def _migration(facts: Mapping[str, Any]) -> Migration | None:

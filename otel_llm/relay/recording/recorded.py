@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -19,7 +19,7 @@ from otel_llm.instrumentation.outcomes import COMPLETED
 from otel_llm.instrumentation.propagation import TRACEPARENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from opentelemetry.context import Context
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.host import Request
     from otel_llm.instrumentation.recording import Recording
     from otel_llm.relay.recording.recorder import Recorder
-    from otel_llm.relay.recording.reply_facts import ReplyFacts
+    from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
 
 RequestKey = tuple[bytes, bytes]
 """Trace id and span id of a request; with a choice behind them they are a stream's key."""
@@ -56,34 +56,6 @@ class Later(Protocol):
         """Return what cancels it."""
 
 
-class FinishedChoice(Protocol):
-    """One choice of a chunk."""
-
-    @property
-    def index(self) -> int:
-        """Number it."""
-
-    @property
-    def finish(self) -> str | None:
-        """Return the finish reason, None where the chunk has none."""
-
-
-class StatedChunk(Protocol):
-    """A chunk of a reply."""
-
-    @property
-    def value(self) -> Mapping[str, Any]:
-        """Return its JSON object."""
-
-    @property
-    def choices(self) -> Sequence[FinishedChoice]:
-        """Return its choices."""
-
-    @property
-    def prompt_ids(self) -> Sequence[int] | None:
-        """Return the ids of a prompt, None where the chunk has none."""
-
-
 class Recorded:
     """Record one request; all instants are monotonic ns of the recorder's clock.
 
@@ -106,6 +78,11 @@ class Recorded:
             if own is not None
             else (secrets.token_bytes(16), secrets.token_bytes(8))  # the recording failed; the rules go on
         )
+        above = trace.get_current_span(context).get_span_context()
+        self.parent: RequestKey | None = (
+            (above.trace_id.to_bytes(16, "big"), above.span_id.to_bytes(8, "big")) if above.is_valid else None
+        )
+        """The client's span, None where it sent none."""
         self.migrations = 0
         self._recorder = recorder
         self._request = request
@@ -238,6 +215,23 @@ class Recorded:
             attributes[semconv.MIGRATION_REASON] = reason
         self._recording.event(semconv.MIGRATED_EVENT, self._recorder.clock_ns(), attributes)
 
+    def paused(self, instance: str, rule: str) -> None:
+        """Say that a rule took the stream from its backend: none of its rules is evaluated until `resumed`."""
+        self._tell(self._first_hand.pause)
+        attributes = {semconv.MIGRATED_FROM: instance, semconv.MIGRATION_RULE: rule}
+        self._recording.event(semconv.PAUSED_EVENT, self._recorder.clock_ns(), attributes)
+
+    def resumed(self, instance: str, tokens_carried: int, gap_seconds: float, reason: str) -> None:
+        """Say that a backend serves the stream again, and why it goes on."""
+        attributes: dict[str, AttributeValue] = {
+            semconv.MIGRATED_TO: instance,
+            semconv.TOKENS_CARRIED: tokens_carried,
+            semconv.GAP_SECONDS: gap_seconds,
+            semconv.MIGRATION_REASON: reason,
+        }
+        self._recording.event(semconv.RESUMED_EVENT, self._recorder.clock_ns(), attributes)
+        self._tell(self._first_hand.go_on)
+
     def ended(self, outcome: str, at_ns: int | None = None, error: str | None = None) -> None:
         """End the recording, once; `error` is an `error.type`. A choice that finished is completed, whatever came then.
 
@@ -260,9 +254,33 @@ class Recorded:
             else:
                 end_ns = max(at_ns, recording.told_until_ns(choice)) + recorder.offset_ns
                 self._close(choice, end_ns, outcome)
-        del recorder.requests[self.key]
+        recorder.forget(self)
+
+    # What placement asks for.
+
+    def token_time_s(self) -> float | None:
+        """Return the time a token that its class promises (s), None where it promises none."""
+        identity = self._identity or self._known({})
+        slo, _ = self._first_hand.classes.choose(identity.declared_class, identity.attributes)
+        return None if slo.token_time_ns is None else slo.token_time_ns / 1e9
+
+    def starving(self) -> int:
+        """Count its streams whose reader has read all and waits; none that is paused, or behind a slow client."""
+        now_ns = self._now_ns()
+        return sum(not one.quiet and one.stream.running.starving(now_ns) for one in self._streams.values())
 
     # What is shown.
+
+    @property
+    def runway_s(self) -> float | None:
+        """Return the text that the reader of the only choice has left, in seconds of reading; less than 0: waits.
+
+        None where that is not known: several choices, no token read yet, or bytes wait for the client's socket.
+        """
+        stream = self._streams.get(0)
+        if stream is None or len(self._streams) > 1 or stream.has_gap or not stream.stream.running.count:
+            return None
+        return (stream.stream.running.dry_ns - self._now_ns()) / 1e9
 
     @property
     def streams(self) -> Mapping[int, OwnStream]:
@@ -289,16 +307,20 @@ class Recorded:
         if self._exact_resume:
             late[semconv.EXACT_RESUME] = True
         self._recording.announce(self._context, late)
+        self._identity = self._known(late)
+        for choice in range(self._request.choices):
+            self._follow(choice, self._identity)
+
+    def _known(self, late: Mapping[str, AttributeValue]) -> Identity:
+        """Return what is known of its streams by now; `late`: attributes that were not known at the commit."""
         said = {**self._request.gen_ai, **self._request.ours, **late}
-        self._identity = Identity(
+        return Identity(
             declared_class=_text(said.get(semconv.SLO_CLASS)),
             attributes={name: value for name, value in said.items() if not isinstance(value, tuple)},
             model=_text(said.get(semconv.GEN_AI_REQUEST_MODEL)),
             instance=self._instance or None,
             exact_resume=self._exact_resume,
         )
-        for choice in range(self._request.choices):
-            self._follow(choice, self._identity)
 
     def _follow(self, choice: int, identity: Identity) -> None:
         """Have the rules follow a choice from the commit on."""

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_llm import semconv
 from otel_llm.instrumentation.chunks import FRAMING, count_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.chunks import Reading
 
 MAX_TEXT: Final = 256
 """Characters of a text that a backend states and that becomes an attribute."""
+
+
+class FinishedChoice(Protocol):
+    """One choice of a chunk."""
+
+    @property
+    def index(self) -> int:
+        """Number it."""
+
+    @property
+    def finish(self) -> str | None:
+        """Return the finish reason, None where the chunk has none."""
+
+
+class StatedChunk(Protocol):
+    """A chunk of a reply."""
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """Return its JSON object."""
+
+    @property
+    def choices(self) -> Sequence[FinishedChoice]:
+        """Return its choices."""
+
+    @property
+    def prompt_ids(self) -> Sequence[int] | None:
+        """Return the ids of a prompt, None where the chunk has none."""
 
 
 class ReplyFacts:

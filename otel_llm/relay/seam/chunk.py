@@ -117,6 +117,8 @@ def _choice(chunk: Chunk, stated: dict[str, Any], outer: object) -> Choice:
             choice.finish = "unknown"
             chunk.odd = "a finish reason of a wrong type"
         stop_reason = get("stop_reason")
+        if stop_reason is None:
+            stop_reason = get("matched_stop")  # SGLang's name for it
         if type(stop_reason) in (str, int):
             choice.stop_reason = stop_reason
     delta = get("delta")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.seam import chunk as chunks
-from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS
+from otel_llm.relay.seam.dialect import dialect_of
 from otel_llm.relay.seam.lines import MAX_LINE, LineReader
 from otel_llm.relay.seam.piece import Piece
 
@@ -36,8 +36,8 @@ class Leg:
         "_reply",
         "_seen",
         "carried",
+        "dialect",
         "strips",
-        "torn",
     )
 
     def __init__(self, reply: Reply, kind: str, carried: int | None = None, max_line: int = MAX_LINE) -> None:
@@ -51,9 +51,8 @@ class Leg:
         self._finish: str | None = None  # the newest
         # Ids that the client has seen and that come again.
         self._expected = reply.ids_from(carried) if carried is not None and reply.request.asked_ids else []
-        # SGLang sends the text before a character that is incomplete: a chunk of one id may be torn within it.
-        self.torn = kind == "sglang"
-        self.strips = kind in RESUMABLE_KINDS and not reply.request.asked_ids
+        self.dialect = dialect_of(kind)
+        self.strips = reply.request.endpoint in self.dialect.ids_of and not reply.request.asked_ids
 
     def feed(self, data: bytes) -> list[Piece]:
         """Return what the lines that end in `data` bring."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.seam import edit
+from otel_llm.relay.seam.dialect import NO_IDS
 from otel_llm.relay.seam.shape import Shape, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_llm.relay.seam.chunk import Chunk
+    from otel_llm.relay.seam.dialect import Dialect
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.request import OwnedRequest
@@ -52,6 +54,11 @@ class Reply:
         self._swallowed = False
         self._new_leg = False  # the client has no line yet of the leg that serves behind another
         self._written = (b"", b"")  # the last two parts
+
+    @property
+    def dialect(self) -> Dialect:
+        """The API of the backend that serves."""
+        return NO_IDS if self._leg is None else self._leg.dialect
 
     @property
     def ids(self) -> list[int]:
@@ -121,6 +128,12 @@ class Reply:
             return b""
         # A CR may be the first half of a CRLF: an LF alone would only be the other half.
         return b"\n" if last.endswith(b"\n") else b"\n\n"
+
+    def comment(self, text: str) -> bytes:
+        """Return a comment, which clients skip, between two events; it is to be written as it is."""
+        written = self.separator() + b": " + text.encode() + b"\n\n"
+        self._written = (self._written[1], written)
+        return written
 
     def error_event(self, message: str, kind: str, code: str | int | None) -> bytes:
         """Return the event that ends a stream which cannot go on, to be written as it is."""
@@ -199,7 +212,7 @@ class Reply:
                 self.cannot_resume("no prompt ids")
             elif ids:
                 self._ids += ids
-                if choice.text and len(ids) == 1 and not leg.torn:
+                if choice.text and len(ids) == 1 and leg.dialect.whole_texts:
                     self._whole, self._tail = len(self._ids), ""
                 else:
                     self._tail += choice.text
@@ -209,7 +222,7 @@ class Reply:
         if chunk.error:
             return piece.line
         if leg.carried is not None:
-            return self._reshaped(piece, chunk, counted, finished)
+            return self._reshaped(leg, piece, chunk, counted, finished)
         line = piece.line
         again = leg is not self._head_leg and self.head is not None
         if again and self._came_before(piece, chunk, counted):
@@ -234,19 +247,17 @@ class Reply:
             return piece.at + len(piece.ids) <= counted
         return all(choice.role and choice.index in self._roles for choice in chunk.choices)
 
-    def _reshaped(self, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
+    def _reshaped(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
         """Return what is written for a chunk of `/v1/completions` that continues the reply."""
         shape = self._shape
         if shape is None:
-            shape = self._shape = Shape(self.request.endpoint, self.head or {})
+            shape = self._shape = Shape(self.request.endpoint, self.head or {}, leg.dialect.stop_key)
         stated = chunk.value.get("system_fingerprint")
         fingerprint = None if stated is None else self.system_fingerprint
         usage = usage_of(self.prompt_tokens or 0, piece.at + len(piece.ids))
         if not chunk.choices:
             if chunk.usage is None:
                 return b"" if "id" in chunk.value else piece.line
-            if not (self.request.wants_usage or self._running_usage):
-                return b""
             return _data(shape.usage(usage, fingerprint), piece)
         choice = chunk.choices[0]
         new = piece.ids[max(0, counted - piece.at) :]

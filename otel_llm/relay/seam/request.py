@@ -107,7 +107,7 @@ class OwnedRequest:
         )
 
     def body_with_ids(self) -> bytes:
-        """Return the body with `return_token_ids` true: for backends of the kinds `vllm` and `sglang`.
+        """Return the body with `return_token_ids` true: for an endpoint whose streams bring ids then.
 
         All other characters stay as they came, so each value, number and their order is kept.
         """

@@ -71,9 +71,11 @@ class Carry:
 
 def detokenize_body(reply: Reply, ids: list[int]) -> bytes:
     """Return the body of the request to `/detokenize`."""
-    model = reply.request.raw.get("model")
-    stated = "" if model is None else f'"model":{model},'
-    return f'{{{stated}"tokens":{json.dumps(ids)}}}'.encode()
+    request = reply.request
+    keys = ("model", *reply.dialect.detokenize_keys)
+    parts = [f'"{key}":{request.raw[key]}' for key in keys if request.values.get(key) is not None]
+    parts.append(f'"tokens":{json.dumps(ids)}')
+    return f"{{{','.join(parts)}}}".encode()
 
 
 def detokenized(body: bytes) -> str | None:
@@ -102,7 +104,7 @@ def left(reply: Reply, carried: int, max_model_len: int) -> int | None:
 
 
 def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
-    """Return the body of the `POST /v1/completions` that goes on behind `carried` ids.
+    """Return the body of the `POST /v1/completions` that goes on behind `carried` ids, at a backend of the same kind.
 
     Parameters are sent as the client wrote them. Of a stream that cannot be resumed there is none. Raises: ValueError.
     """
@@ -110,8 +112,8 @@ def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
         raise ValueError("not resumable")
     request = reply.request
     prompt = json.dumps(reply.prompt_ids + reply.ids[:carried], separators=(",", ":"))
-    parts = [f"{json.dumps(key)}:{request.raw[key]}" for key in carried_keys(request)]
+    parts = [f"{json.dumps(key)}:{request.raw[key]}" for key in carried_keys(request, reply.dialect)]
     parts += [f'"prompt":{prompt}', f'"max_tokens":{tokens_left}', '"stream":true', '"return_token_ids":true']
     if request.wants_usage:
         parts.append('"stream_options":{"include_usage":true}')
-    return f"{{{','.join(parts)}}}".encode()
+    return f"{{{','.join(parts)}{reply.dialect.resume_members}}}".encode()

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 
 class Shape:
-    """The form of one reply's chunks: `head` has the `id`, `object`, `created` and `model` that the client knows."""
+    """The form of one reply's chunks: `head` has the `id`, `object`, `created` and `model` that the client knows.
 
-    __slots__ = ("_endpoint", "_head")
+    `stop_key`: the member of a choice that tells what ended it.
+    """
 
-    def __init__(self, endpoint: Endpoint, head: Mapping[str, object]) -> None:
+    __slots__ = ("_endpoint", "_head", "_stop_key")
+
+    def __init__(self, endpoint: Endpoint, head: Mapping[str, object], stop_key: str) -> None:
         self._endpoint = endpoint
+        self._stop_key = dumps(stop_key)
         self._head = "".join(f"{dumps(key)}:{dumps(value)}," for key, value in head.items())
 
     def chunk(
@@ -31,7 +35,7 @@ class Shape:
         else:
             text = f'"text":{dumps(choice.text)}'
         finish = "null" if choice.finish is None else dumps(choice.finish)
-        stop = "" if choice.finish is None else f',"stop_reason":{dumps(choice.stop_reason)}'
+        stop = "" if choice.finish is None else f",{self._stop_key}:{dumps(choice.stop_reason)}"
         shown = "" if ids is None else f',"token_ids":{dumps(ids)}'
         inner = f'{{"index":0,{text},"logprobs":null,"finish_reason":{finish}{stop}{shown}}}'
         return f'{{{self._head}"choices":[{inner}]{_tail(usage, fingerprint)}}}'

@@ -57,6 +57,23 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempt:
+    """Whom `preempt` may pause, and until when."""
+
+    resume_runway_s: float = 2.0
+    """A paused stream goes on when its reader has less text left than this (s of reading)."""
+    calm_s: float = 1.0
+    """It goes on sooner when its backend has had no starving reader for so long."""
+    max_paused: int = 64
+    spare_s: float = 1.0
+    """How much more than `resume_runway_s` the reader of a stream must have left for it to be paused."""
+    again_s: float = 10.0
+    """A stream is paused at most once in so long."""
+    comment_s: float = 15.0
+    """How often the client of a paused stream gets a comment, so that nothing between closes the connection."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """What a drain does to the streams that run."""
 
@@ -83,6 +100,7 @@ class RelaySettings:
     backends: tuple[BackendSettings, ...] = ()
     placement: str = DEFAULT
     failover: Failover = field(default_factory=Failover)
+    preempt: Preempt = field(default_factory=Preempt)
     health: Health = field(default_factory=Health)
     eject_s: float = 5.0
     drain: Drain = field(default_factory=Drain)
@@ -96,3 +114,5 @@ class RelaySettings:
     alertmanager: AlertmanagerSettings | None = None
     alerts: AlertSettings = field(default_factory=AlertSettings)
     actions: ActionSettings = field(default_factory=ActionSettings)
+    action_secret_file: Path | None = None
+    """Signing secrets of those who may ask for actions on the web port; None: nobody may."""

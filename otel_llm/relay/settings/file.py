@@ -25,12 +25,12 @@ from otel_llm.actions.config.acting import (
 )
 from otel_llm.actions.config.service import AuthShape, DecisionsShape, MetricsShape, TlsShape, build_auth, build_tls
 from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, RelaySettings
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
 from otel_llm.rules.refusals import StrictModel, refusals, wrong
 from otel_llm.rules.yamlfile import load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
 from otel_llm.shared.errors import StartError
-from otel_llm.shared.secret_files import read_tokens
+from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.yamlfile import YamlFile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
-_FAILOVER, _HEALTH, _LIMITS = Failover(), Health(), Limits()
+_FAILOVER, _HEALTH, _LIMITS, _PREEMPT = Failover(), Health(), Limits(), Preempt()
 _BACKEND_ADVICE: Final = (
     "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"
 )
@@ -64,8 +64,15 @@ def _policy(value: str) -> str:
     return value
 
 
+def _backend_url(value: str) -> str:
+    value = base_url(value)
+    if urlsplit(value).path.endswith("/v1"):
+        raise wrong("a URL that ends with /v1", "leave /v1 out: the paths of requests begin with it")
+    return value
+
+
 class _Backend(StrictModel):
-    url: Annotated[str, AfterValidator(base_url)]
+    url: Annotated[str, AfterValidator(_backend_url)]
     kind: Literal["vllm", "sglang", "openai"] = "vllm"
     api_key_file: FileName | None = None
     ca: FileName | None = None
@@ -82,6 +89,12 @@ class _Health(StrictModel):
     path: Annotated[str, AfterValidator(_path)] = _HEALTH.path
     interval: Duration = _HEALTH.interval_s
     timeout: Duration = _HEALTH.timeout_s
+
+
+class _Preempt(StrictModel):
+    resume_runway: Duration = _PREEMPT.resume_runway_s
+    calm: Duration = _PREEMPT.calm_s
+    max_paused: Annotated[int, Field(ge=0, le=100_000)] = _PREEMPT.max_paused
 
 
 class _Drain(StrictModel):
@@ -112,11 +125,16 @@ class _Web(StrictModel):
     hosts: list[str] = Field(default_factory=list)
 
 
+class _Actions(ActionsShape):
+    secret_file: FileName | None = None
+
+
 class _File(StrictModel):
     version: Literal[1]
     backends: dict[Annotated[str, AfterValidator(_name)], _Backend] = Field(default_factory=dict)
     placement: Annotated[str, AfterValidator(_policy)] = DEFAULT
     failover: _Failover = Field(default_factory=_Failover)
+    preempt: _Preempt = Field(default_factory=_Preempt)
     health: _Health = Field(default_factory=_Health)
     eject: Duration = 5.0
     drain: _Drain = Field(default_factory=_Drain)
@@ -129,7 +147,7 @@ class _File(StrictModel):
     receivers: ReceiverShapes = Field(default_factory=dict)
     alertmanager: AlertmanagerShape | None = None
     alerts: AlertsShape = Field(default_factory=AlertsShape)
-    actions: ActionsShape = Field(default_factory=ActionsShape)
+    actions: _Actions = Field(default_factory=_Actions)
 
 
 def parse_backend(text: str) -> BackendSettings:
@@ -138,7 +156,7 @@ def parse_backend(text: str) -> BackendSettings:
     if not equals or "/" in name:
         name, url = "", text
     try:
-        url = base_url(url)
+        url = _backend_url(url)
     except PydanticCustomError as problem:  # the URL is not repeated: it may hold a password
         raise StartError(f"--backend {name or 'URL'}: {problem.message()}: {_BACKEND_ADVICE}") from None
     name = name or urlsplit(url).netloc.lower()
@@ -178,6 +196,7 @@ def _read(path: Path) -> RelaySettings:
         backends=tuple(_backend(file, folder, name, one) for name, one in model.backends.items()),
         placement=model.placement,
         failover=Failover(model.failover.connect_retries, model.failover.resume, model.failover.first_byte),
+        preempt=Preempt(model.preempt.resume_runway, model.preempt.calm, model.preempt.max_paused),
         health=Health(model.health.path, model.health.interval, model.health.timeout),
         eject_s=model.eject,
         drain=Drain(model.drain.migrate),
@@ -191,7 +210,18 @@ def _read(path: Path) -> RelaySettings:
         alertmanager=None if model.alertmanager is None else build_alertmanager(file, folder, model.alertmanager),
         alerts=build_alerts(file, folder, model.alerts, receivers),
         actions=build_actions(file, folder, model.actions),
+        action_secret_file=_action_secret_file(file, folder, model.actions),
     )
+
+
+def _action_secret_file(file: YamlFile, folder: Path, section: _Actions) -> Path | None:
+    for name, engine in section.engines.items():
+        if engine.kind == "relay":
+            advice = "a relay does what its own rules decide; the collector asks several relays"
+            raise file.refuse(("actions", "engines", name, "kind"), "a relay asks no other relay", advice)
+    if section.secret_file is None:
+        return None
+    return readable(file, folder, section.secret_file, ("actions", "secret_file"), read_signing_secrets)
 
 
 def _backend(file: YamlFile, folder: Path, name: str, section: _Backend) -> BackendSettings:

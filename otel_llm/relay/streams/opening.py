@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 
 from otel_llm.relay.answers import NO_BACKEND
-from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
+from otel_llm.relay.backends.upstream import REFUSED, UpstreamError, read_some
 from otel_llm.relay.seam import resume
-from otel_llm.relay.seam.eligibility import RESUMABLE_KINDS, static_reason
+from otel_llm.relay.seam.dialect import dialect_of
+from otel_llm.relay.seam.eligibility import is_greedy, static_reason
 from otel_llm.relay.seam.leg import DIFFERS, Leg
 from otel_llm.relay.streams.run import Run
+from otel_llm.scheduling.placement import POLICIES, Demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.seam.request import OwnedRequest
+    from otel_llm.relay.settings import Preempt
     from otel_llm.scheduling.placement import Candidate
 
 TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
@@ -34,6 +37,10 @@ TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
 BUSY: Final = "429"
 MOST_BROKEN: Final = 2
 """A request that broke so many backends before its first token is sent to no other: it may be what breaks them."""
+NOTHING_LEFT: Final = "nothing is left to generate"
+DRAWN_AGAIN: Final = "ids that its client has would be drawn again"
+OF_THE_STREAM: Final = frozenset({NOTHING_LEFT, resume.UNFINISHED, DIFFERS})
+"""Reasons for which a stream does not go on elsewhere that say nothing of the backend that was asked."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 DETOKENIZE_S: Final = 5.0
 DETOKENIZED_BYTES: Final = 2**20
@@ -41,7 +48,12 @@ OK: Final = 200
 
 
 class Opening:
-    """Open backends' streams for one request; `headers` are those that are sent on."""
+    """Open backends' streams for one request.
+
+    `headers` are those that are sent on; `asked` is told to which backend the request is sent as it came, and not who
+    is asked to go on: until that has won, the source serves. `token_time_s` returns the time a token (s) that the
+    request's class promises; it is called for policies that need it.
+    """
 
     def __init__(
         self,
@@ -50,6 +62,7 @@ class Opening:
         path: str,
         headers: CIMultiDict[str],
         asked: Callable[[str], None],
+        token_time_s: Callable[[], float | None],
     ) -> None:
         self.last_reason = NO_BACKEND
         """Why the last backend that was tried did not serve."""
@@ -58,6 +71,7 @@ class Opening:
         self._path = path
         self._headers = headers
         self._asked = asked
+        self._token_time_s = token_time_s
         self._tried: set[str] = set()
         self._broken: set[str] = set()
         self._answer: Run | None = None
@@ -67,6 +81,11 @@ class Opening:
     def silent_s(self) -> float:
         """How long a backend may be silent before its first event (s)."""
         return self._pool.settings.failover.first_byte_s
+
+    @property
+    def preempt(self) -> Preempt:
+        """Return whom `preempt` may pause, and until when."""
+        return self._pool.settings.preempt
 
     @property
     def resumes(self) -> bool:
@@ -82,10 +101,41 @@ class Opening:
             return "no other healthy backend serves the model at the same length"
         return reason
 
-    def rank(self, policy: str, serving: Backend, reply: Reply) -> Sequence[Candidate]:
-        """Return where the stream may move, best first: before its first token anywhere, then to exact peers."""
-        open_to = self._peers(serving) if reply.begun else self._pool.backends.open_to(exclude={serving.name})
-        return self._pool.backends.rank(policy, open_to)
+    def pause_reason(self, serving: Backend, reply: Reply, carried: int | None = None) -> str | None:
+        """Say why the stream, once taken from its backend, could not be continued exactly there; None where it can.
+
+        `carried`: how many output ids its reader has whole, None where that is not known yet.
+        """
+        if not reply.begun:
+            return "it has no token yet"
+        reason = self._static_reason(serving.kind) or reply.reason
+        if reason is not None:
+            return reason
+        if resume.left(reply, reply.counted(0), self._length(serving)) is None:
+            return NOTHING_LEFT
+        if carried is None and not reply.tail:
+            carried = reply.whole
+        sees_ids = self._owned.asked_ids and not is_greedy(self._owned.values)
+        if sees_ids and carried is not None and carried < reply.counted(0):
+            return DRAWN_AGAIN
+        return None
+
+    def rank(self, policy: str, serving: Backend, reply: Reply, *, back: bool = False) -> Sequence[Candidate]:
+        """Return where the stream may move, best first: before its first token anywhere, then to exact peers.
+
+        `back`: to the backend that served it, too; where there is no other even if it is drained: it keeps what it has.
+        """
+        backends = self._pool.backends
+        open_to = self._peers(serving) if reply.begun else backends.open_to(exclude={serving.name})
+        if back and (backends.is_open(serving) or (not open_to and backends.is_well(serving))):
+            open_to.append(serving)
+        return backends.rank(policy, open_to, self._demand(policy, reply))
+
+    def _demand(self, policy: str, reply: Reply) -> Demand:
+        """Return what is to be placed: the prompt, and the output so far, which is prefilled with it."""
+        prompt = len(reply.prompt_ids) if reply.prompt_ids else self._owned.input_estimate
+        tokens = prompt + (reply.counted(0) if reply.begun else 0)
+        return Demand(tokens, self._token_time_s() if POLICIES[policy].predicts else None)
 
     def _static_reason(self, kind: str) -> str | None:
         if kind not in self._reasons:
@@ -102,6 +152,10 @@ class Opening:
             if other.kind == serving.kind and length is not None and other.models.get(model) == length
         ]
 
+    def _length(self, backend: Backend) -> int:
+        """Return how long a backend lets a prompt and its reply be (tokens), 0 where it does not say."""
+        return backend.models.get(self._owned.model or "") or 0
+
     # Opening.
 
     async def first(self, reply: Reply, *, headers_sent: bool) -> Run | None:
@@ -111,10 +165,12 @@ class Opening:
         headers already, so that no other answer can be passed on.
         """
         while len(self._tried) <= self._pool.settings.failover.connect_retries and len(self._broken) < MOST_BROKEN:
-            backend = self._pool.backends.choose(self._pool.settings.placement, self._tried)
+            policy = self._pool.settings.placement
+            backend = self._pool.backends.choose(policy, self._tried, self._demand(policy, reply))
             if backend is None:
                 break
             self._tried.add(backend.name)
+            self._asked(backend.name)
             try:
                 run = await self._open(backend, self._path, self._body_for(backend), reply)
             except UpstreamError as problem:
@@ -134,13 +190,21 @@ class Opening:
                 break
         return None
 
-    async def resumed(self, reply: Reply, serving: Backend) -> Run | None:
-        """Continue a broken reply on another backend, the next where that fails; None where none can."""
-        for candidate in self.rank(self._pool.settings.placement, serving, reply):
+    async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
+        """Continue a reply on another backend, the next where that fails; None where none can.
+
+        `back`: on the backend that served it, too. `last_reason` is then one that may be gone later, if there is one.
+        """
+        passing, self.last_reason = None, NO_BACKEND
+        for candidate in self.rank(self._pool.settings.placement, serving, reply, back=back):
             try:
                 return await self.destination(candidate.name, reply)
             except UpstreamError as problem:
                 self._note(self._pool.backends.get(candidate.name), problem.reason)
+                if not is_of_stream(problem.reason):
+                    passing = problem.reason
+        if passing is not None:
+            self.last_reason = passing
         return None
 
     async def destination(self, name: str, reply: Reply) -> Run:
@@ -150,10 +214,10 @@ class Opening:
         """
         backend = self._pool.backends.get(name)
         if reply.begun:
-            carried = await self._carried(backend, reply)
-            left = resume.left(reply, carried, backend.models.get(self._owned.model or "") or 0)
+            carried = await self.carried(backend, reply)
+            left = resume.left(reply, carried, self._length(backend))
             if left is None:
-                raise UpstreamError("nothing is left to generate")
+                raise UpstreamError(NOTHING_LEFT)
             body = resume.resume_body(reply, carried, left)
             run = await self._open(backend, self._path_to(COMPLETIONS), body, reply, carried)
         else:
@@ -187,22 +251,24 @@ class Opening:
 
     async def _open(self, backend: Backend, path: str, body: bytes, reply: Reply, carried: int | None = None) -> Run:
         tokens = self._owned.input_estimate + (carried or 0)
-        self._asked(backend.name)
-        self._pool.backends.begin(backend, tokens)
+        self._pool.backends.begin(backend, tokens, tokens)
         try:
             async with asyncio.timeout(self.silent_s):
                 response = await self._pool.upstream.open(backend, "POST", path, self._headers, body)
         except TimeoutError:
-            self._pool.backends.end(backend, tokens)
+            self._pool.backends.end(backend, tokens, tokens)
             raise UpstreamError("silent") from None
         except BaseException:
-            self._pool.backends.end(backend, tokens)
+            self._pool.backends.end(backend, tokens, tokens)
             raise
         leg = Leg(reply, backend.kind, carried)
         return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=self._owned.choices == 1)
 
-    async def _carried(self, backend: Backend, reply: Reply) -> int:
-        """Return how many output ids the reader has whole; where that does not follow, the destination is asked."""
+    async def carried(self, backend: Backend, reply: Reply) -> int:
+        """Return how many output ids the reader has whole; where that does not follow, the backend is asked.
+
+        Raises UpstreamError where it cannot be told.
+        """
         carry = resume.Carry(reply)
         while carry.asks is not None:
             carry.answer(await self._detokenized(backend, resume.detokenize_body(reply, carry.asks)))
@@ -211,18 +277,28 @@ class Opening:
         return carry.count
 
     async def _detokenized(self, backend: Backend, body: bytes) -> str | None:
+        """Return the text that a backend has for ids, None where it has none.
+
+        Raises UpstreamError where it does not answer, which says nothing of the ids.
+        """
+        path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
         try:
             async with asyncio.timeout(DETOKENIZE_S):
-                path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
                 response = await self._pool.upstream.open(
                     backend, "POST", path + resume.DETOKENIZE_PATH, self._headers, body
                 )
+                text = b""
                 try:
-                    text = await response.content.read(DETOKENIZED_BYTES)
+                    while len(text) < DETOKENIZED_BYTES and (data := await read_some(response)):
+                        text += data
                 finally:
                     response.close()
-        except (TimeoutError, aiohttp.ClientError, OSError, UpstreamError):
-            return None
+        except TimeoutError:
+            raise UpstreamError("silent") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            raise UpstreamError("broken") from problem
+        if response.status in TRY_ELSEWHERE:
+            raise UpstreamError(str(response.status))
         return resume.detokenized(text) if response.status == OK else None
 
     def _path_to(self, end: str) -> str:
@@ -230,7 +306,8 @@ class Opening:
         return path.removesuffix(CHAT).removesuffix(COMPLETIONS) + end + mark + query
 
     def _body_for(self, backend: Backend) -> bytes:
-        return self._owned.body_with_ids() if backend.kind in RESUMABLE_KINDS else self._owned.body
+        brings = self._owned.endpoint in dialect_of(backend.kind).ids_of
+        return self._owned.body_with_ids() if brings else self._owned.body
 
     # What became of it.
 
@@ -247,7 +324,8 @@ class Opening:
     def _note(self, backend: Backend, reason: str) -> None:
         self.last_reason = reason
         self._pool.metrics.failed_over(reason)
-        if reason != BUSY:  # a full backend is alive; if 429 ejected it, a full fleet would serve no request
+        # A full backend is alive; if 429 ejected it, a full fleet would serve no request.
+        if reason != BUSY and not is_of_stream(reason):
             self._pool.backends.failed(backend)
 
     def _keep(self, run: Run) -> None:
@@ -273,6 +351,11 @@ class Opening:
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.close()
+
+
+def is_of_stream(reason: str) -> bool:
+    """Tell whether a stream did not go on for a reason that says nothing of the backend, such as an answer 400."""
+    return reason in OF_THE_STREAM or (reason.isdecimal() and int(reason) not in TRY_ELSEWHERE)
 
 
 def break_of(piece: Piece) -> str:

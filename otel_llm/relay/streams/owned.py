@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.recorded import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
+from otel_llm.relay.streams.moving import unsettled
 from otel_llm.relay.streams.opening import Opening
-from otel_llm.relay.streams.session import Session, unsettled
+from otel_llm.relay.streams.pauses import Pauses
+from otel_llm.relay.streams.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
     from aiohttp import web
 
     from otel_llm.relay.backends.pool import Pool
+    from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.relay.recording.recorder import Recorder
-    from otel_llm.rules.decisions import Decision
 
 
 class Owned:
@@ -30,6 +36,9 @@ class Owned:
         self._recorder = recorder
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
         self._sessions: dict[RequestKey, Session] = {}
+        self.pauses = Pauses(pool.settings.preempt, self.starving, pool.metrics.preempted)
+        self.victims: Callable[[str, RequestKey | None], Iterable[RequestKey]] = _nobody
+        """Returns whom a `preempt` of an instance, for a stream if there is one, could take, first choice first."""
 
     async def __call__(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse | None:
         """Serve a request whose path may be owned; None where it is not to be owned."""
@@ -39,8 +48,8 @@ class Owned:
         recorded = self._recorder.begin(request.raw_headers, owned, time.monotonic_ns())
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
-        opening = Opening(self._pool, owned, path, headers, recorded.serving)
-        session = self._sessions[recorded.key] = Session(request, recorded, Reply(owned), opening)
+        opening = Opening(self._pool, owned, path, headers, recorded.serving, recorded.token_time_s)
+        session = self._sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
         try:
             return await session.serve()
         finally:
@@ -49,30 +58,59 @@ class Owned:
 
     # What rules decide; see decide.Actor.
 
-    def migrate(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
+    def migrate(self, command: Command, settle: Settle) -> None:
         """Move a stream to another backend."""
-        session = self._sessions.get(key)
+        session = self._session(command)
         if session is None:
             settle("failed", "the stream is over", {})
             return
-        session.migrate(str(decision.arguments["to"]), {"rule": decision.rule}, settle)
+        session.migrate(str(command.arguments["to"]), {"rule": command.rule}, settle)
 
-    def abort(self, key: RequestKey, decision: Decision, settle: Settle) -> None:
-        """End a stream: its client is told."""
+    def preempt(self, command: Command, settle: Settle) -> None:
+        """Pause the first of the candidates that can be paused, else the first of the instance's.
+
+        It skips a candidate that has left the instance meanwhile: pausing that one would make no room there.
+        """
+        if self.pauses.full:
+            settle("budget", self.pauses.words, {})
+            return
+        for key in chain(command.candidates, self._victims_of(command)):
+            session = self._sessions.get(key)
+            if session is None or command.instance not in ("", session.instance):
+                continue
+            if session.pause_reason is None:
+                session.pause(command.rule, settle)
+                return
+        settle("failed", "no stream can be paused", {})
+
+    def _victims_of(self, command: Command) -> Iterator[RequestKey]:
+        """Yield the relay's own choice; it is not made unless it is needed."""
+        yield from self.victims(command.instance, command.request)
+
+    def may_pause(self, key: RequestKey) -> bool:
+        """Tell whether a request's stream could be paused now."""
         session = self._sessions.get(key)
-        message = f"the stream was aborted by the rule {decision.rule}"
+        return session is not None and session.pause_reason is None
+
+    def abort(self, command: Command, settle: Settle) -> None:
+        """End a stream with an error event."""
+        session = self._session(command)
+        message = f"the stream was aborted by the rule {command.rule}"
         if session is None or not session.cut("aborted", message, "aborted"):
             settle("failed", "the stream is over", {})
             return
         settle("done", "", {})
 
-    def drain(self, instance: str, decision: Decision, settle: Settle) -> None:  # noqa: ARG002
+    def drain(self, command: Command, settle: Settle) -> None:
         """Send a backend no new streams."""
-        if not self._pool.backends.drain(instance):
-            settle("failed", f"no backend is called {instance}", {})
+        if not self._pool.backends.drain(command.instance):
+            settle("failed", f"no backend is called {command.instance}", {})
             return
-        self.drained(instance)
+        self.drained(command.instance)
         settle("done", "", {})
+
+    def _session(self, command: Command) -> Session | None:
+        return None if command.request is None else self._sessions.get(command.request)
 
     # What happens to backends and to the relay.
 
@@ -83,6 +121,14 @@ class Owned:
                 if session.instance == instance:
                     session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
         self.refresh()
+
+    def starving(self) -> Mapping[str, int]:
+        """Count the streams whose reader has read all and waits, by backend; those without any are left out."""
+        found: Counter[str] = Counter()
+        for session in self._sessions.values():
+            if (count := session.recorded.starving()) > 0:
+                found[session.instance] += count
+        return found
 
     def refresh(self) -> None:
         """Look anew which streams can be resumed elsewhere: a backend has come, gone or changed."""
@@ -104,4 +150,10 @@ class Owned:
             "exact_resume": reason is None,
             "exact_resume_reason": reason,
             "migrations": session.recorded.migrations,
+            "paused": session.paused,
         }
+
+
+def _nobody(_instance: str, _stream: RequestKey | None) -> Iterable[RequestKey]:
+    """Return no request."""
+    return ()

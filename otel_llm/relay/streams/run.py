@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from otel_llm.relay.backends.upstream import UpstreamError
+from otel_llm.relay.backends.upstream import UpstreamError, read_some
 
 if TYPE_CHECKING:
     from otel_llm.relay.backends.backends import Backend, Backends
@@ -23,9 +23,9 @@ EVENT_STREAM: Final = "text/event-stream"
 class Run:
     """Read the event stream of one backend, piece by piece.
 
-    `tokens`: what its load was begun with, of `one_prompt` an estimate until its ids come. `read_ns` is the instant of
-    the last reading (monotonic ns), `over` tells that the body has ended. `held` are pieces that were read ahead, while
-    another backend still served, with their instants.
+    `tokens`: what its load was begun with, all of it to be prefilled; of `one_prompt` an estimate until its ids come.
+    `read_ns` is the instant of the last reading (monotonic ns), `over` tells that the body has ended. `held` are pieces
+    that were read ahead, while another backend still served, with their instants.
     """
 
     def __init__(
@@ -46,7 +46,12 @@ class Run:
         self.held: list[tuple[int, Piece]] = []
         self._loads = loads
         self._tokens = tokens
+        self._waiting = tokens
+        """Tokens that wait for the first one of the output."""
         self._estimate: int | None = tokens if one_prompt else None
+        self._one_prompt = one_prompt
+        self._token_ns = 0
+        """When the last token came; 0 where that is not known."""
         self._read_bytes = 0
         self._heard = False
         self._done = False
@@ -59,6 +64,11 @@ class Run:
         return self.response.status == 200 and self.response.content_type == EVENT_STREAM and not encoded
 
     @property
+    def closed(self) -> bool:
+        """Tell whether it was closed here, and is not read any more."""
+        return self._closed
+
+    @property
     def unread(self) -> bool:
         """Tell whether something was received that `read` has not returned yet, and will."""
         return not self._closed and self.response.content.total_bytes > self._read_bytes
@@ -68,13 +78,14 @@ class Run:
 
         `silent_s`: how long the first event may be waited for (s). Raises UpstreamError: `silent`, `broken`.
         """
+        late = self.response.content.total_bytes > self._read_bytes
         limit_s = TAIL_S if self._done else None if self._heard else silent_s
         try:
             if limit_s is None:
-                data = await self.response.content.readany()
+                data = await read_some(self.response)
             else:
                 async with asyncio.timeout(limit_s):
-                    data = await self.response.content.readany()
+                    data = await read_some(self.response)
         except TimeoutError:
             raise UpstreamError("silent") from None
         except (aiohttp.ClientError, OSError) as problem:
@@ -83,8 +94,8 @@ class Run:
         self._read_bytes += len(data)
         if not data:
             self.over = True
-            return self._noted(self.leg.end())
-        return self._noted(self.leg.feed(data))
+            return self._noted(self.leg.end(), late=late)
+        return self._noted(self.leg.feed(data), late=late)
 
     def grow(self, tokens: int) -> None:
         """Count output tokens in the backend's load, unless its stream is closed: then they are its load no longer."""
@@ -101,15 +112,44 @@ class Run:
                 # aiohttp would raise one exception that it keeps for ever, with a traceback that grows by each reader.
                 body.set_exception(aiohttp.ClientConnectionError("closed here"))
             self.response.close()
-            self._loads.end(self.backend, self._tokens)
+            self._loads.end(self.backend, self._tokens, self._waiting)
 
-    def _noted(self, pieces: list[Piece]) -> list[Piece]:
+    def _noted(self, pieces: list[Piece], *, late: bool) -> list[Piece]:
         if not self._heard:
             self._heard = any(piece.chunk is not None or piece.done for piece in pieces)
         self._done = self._done or any(piece.done for piece in pieces)
         if self._estimate is not None:
             self._weigh(self._estimate, pieces)
+        if not self._closed:
+            self._time(pieces, late=late)
         return pieces
+
+    def _time(self, pieces: list[Piece], *, late: bool) -> None:
+        """Note the first token, and the time between tokens.
+
+        `late`: bytes were there before they were asked for, as behind a client that reads slowly. When they came is not
+        known, so no gap ends or begins there. Tokens of several choices come from one iteration: they give none.
+        """
+        tokens = 0
+        for piece in pieces:
+            if piece.ids:
+                tokens += len(piece.ids)
+            else:
+                for _, count, _ in piece.tokens:
+                    tokens += count
+        if not tokens:
+            return
+        if self._waiting:
+            self._loads.prefilled(self.backend, self._waiting)
+            self._waiting = 0
+        if late or not self._one_prompt:
+            self._token_ns = 0
+            return
+        now_ns, last_ns = self.read_ns, self._token_ns
+        self._token_ns = now_ns
+        if last_ns:
+            backend = self.backend
+            backend.gaps.observe(backend.streams, (now_ns - last_ns) / (tokens * 1e9), now_ns / 1e9)
 
     def _weigh(self, estimate: int, pieces: list[Piece]) -> None:
         """Count the prompt by its ids, which come with the first chunk."""

@@ -8,29 +8,29 @@ of it runs in one event loop, so what stands between two `await` is not interrup
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
-
-from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers, unserved
+from otel_llm.relay.answers import unserved
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.seam.leg import DIFFERS
-from otel_llm.relay.streams.move import Move
+from otel_llm.relay.streams.client import Client
+from otel_llm.relay.streams.moving import MOVING, Moving
 from otel_llm.relay.streams.opening import break_of
+from otel_llm.relay.streams.pausing import NOT_SERVED, PAUSED, Pausing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
-    from aiohttp.http import StreamWriter
+    from aiohttp import web
 
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.streams.opening import Opening
+    from otel_llm.relay.streams.pauses import Pauses
     from otel_llm.relay.streams.run import Run
 
 
@@ -45,40 +45,38 @@ class Ending:
 WHOLE: Final = Ending("whole")
 TAKEN: Final = Ending("taken")
 CUT: Final = Ending("cut")
-UNREAD_S: Final = 0.005
-"""How often a destination that has won looks whether the source's bytes have been read meanwhile."""
 
 
 class Session:
     """Serve one owned request. `serve` is called once; everything else is called from the loop while it runs."""
 
-    def __init__(self, request: web.BaseRequest, recorded: Recorded, reply: Reply, opening: Opening) -> None:
+    def __init__(
+        self, request: web.BaseRequest, recorded: Recorded, reply: Reply, opening: Opening, pauses: Pauses
+    ) -> None:
         self.recorded = recorded
         self.reply = reply
         self.served = ""
         """The backend that served last."""
-        self._request = request
+        self._client = Client(request, recorded)
         self._opening = opening
-        self._response: web.StreamResponse | None = None
+        self._moving = Moving(recorded, reply, opening)
+        self._pausing = Pausing(recorded, reply, opening, self._client, pauses)
         self._run: Run | None = None
-        self._won: Run | None = None
-        self._move: Move | None = None
-        self._switched: Move | None = None
-        """The move whose first text the client does not have yet."""
         self._cut: tuple[str, str, str] | None = None
         """Why the client's reply is ended from here: kind, message and code of its error event."""
+        self._search: asyncio.Task[Run | None] | None = None
+        """Looks for a backend that goes on."""
         self._written_ns = recorded.commit_ns
         """When text was last written, or the commit."""
         self._reason: str | None = "not begun"
         self._noted = False
-        self._mending = False
 
     # What is told of it.
 
     @property
     def code(self) -> int:
         """Return the status that the client got; 499 where it left before it had one."""
-        return CLIENT_LEFT if self._response is None else self._response.status
+        return self._client.code
 
     @property
     def instance(self) -> str:
@@ -93,46 +91,62 @@ class Session:
             return "no backend serves it"
         return self._opening.exact_reason(run.backend, self.reply)
 
+    @property
+    def paused(self) -> bool:
+        """Tell whether no backend serves it for a while, since it was preempted."""
+        return self._pausing.paused
+
+    @property
+    def pause_reason(self) -> str | None:
+        """Say why the stream cannot be paused now; None where it can."""
+        run = self._run
+        if run is None or not self._is_served:
+            return NOT_SERVED
+        if self._moving.busy:
+            return MOVING
+        return self._pausing.reason(run)
+
+    @property
+    def _is_served(self) -> bool:
+        """Tell whether a backend serves the reply, and has more to send."""
+        return self._run is not None and not self._run.closed and self.reply.finish is None
+
     def refresh(self) -> None:
         """Tell the facts whether exact resume is possible now: a backend, or the reply, has changed."""
         reason = self.exact_reason
         if reason != self._reason:
             self._reason = reason
             self.recorded.exact_resume(reason is None)
-            # A destination that has won has all that it needs: its source is closed already.
-            if reason is not None and self._move is not None and self._won is None and self.reply.begun:
-                self._stop_move("failed", reason)
+            if reason is not None:
+                self._moving.resume_became_inexact(reason)
 
     # What is done to it.
 
     def migrate(self, to: str, why: Mapping[str, str], settle: Settle) -> None:
         """Begin to move the stream to another backend by a placement policy; `settle` gets the outcome, once."""
         run = self._run
-        if run is None or self._mending or self._cut is not None or self.reply.finish is not None:
-            settle("failed", "no backend serves the stream now", {})
+        if run is None or not self._is_served:
+            settle("failed", NOT_SERVED, {})
             return
-        if self._move is not None or self._won is not None or self._switched is not None:
-            settle("failed", "the stream is being moved already", {})
+        if self._moving.busy:
+            settle("failed", MOVING, {})
             return
-        move = Move(run.backend.name, why, settle)
-        if self.reply.begun and (reason := self.exact_reason) is not None:
-            move.end("failed", reason)
-            return
-        ranked = self._opening.rank(to, run.backend, self.reply)
-        if not ranked:
-            move.end("failed", "no other backend is healthy")
-            return
-        move.to = ranked[0].name
-        move.candidates = [candidate.record() for candidate in ranked]
-        self._move = move
-        move.task = asyncio.get_running_loop().create_task(self._race(move))
+        self._moving.begin(run, to, why, settle)
+
+    def pause(self, rule: str, settle: Settle) -> None:
+        """Take a stream that has no `pause_reason` from its backend for a while; `settle` gets the outcome, once."""
+        run = self._run
+        assert run is not None  # noqa: S101
+        self._pausing.begin(run, rule, settle, lambda: self._is_served and not self._moving.busy and self._run is run)
 
     def cut(self, kind: str, message: str, code: str) -> bool:
         """Close the backend's stream and end the reply with an error event; return whether there was a stream."""
         if self._run is None or self._cut is not None:
             return False
         self._cut = (kind, message, code)
-        self._stop_move("failed", message)
+        self._moving.stop("failed", message)
+        if self._search is not None:
+            self._search.cancel()
         self._run.close()
         return True
 
@@ -151,7 +165,7 @@ class Session:
         finally:
             self._close()
             self.recorded.ended(outcome, error=error)
-        return self._response or web.Response()  # nobody reads the answer to a client that has left
+        return self._client.answer
 
     async def _serve(self) -> tuple[str, str | None]:
         run = await self._send_again()
@@ -159,31 +173,35 @@ class Session:
         while run is not None and self._cut is None:
             ending = await self._follow(run)
             if ending is WHOLE:
-                assert self._response is not None  # noqa: S101
                 self._opening.worked(run.backend)
-                await self._response.write_eof()
+                await self._client.end()
                 return "completed", None
             run.close()
             reason = ending.reason
             if self._cut is None:
-                run = self._take_over() if ending is TAKEN else await self._mend(run, reason)
+                if ending is TAKEN:
+                    run = self._moving.take_over()
+                elif self._pausing.paused:
+                    reason, run = PAUSED, await self._found(self._pausing.rest(run))
+                else:
+                    run = await self._mend(run, reason)
         if self._cut is not None:
             if run is not None:  # it was found while the stream was cut
                 run.close()
             await self._tell(*self._cut)
             return "error", self._cut[2]
-        if self._response is not None:
+        if self._client.begun:
             await self._tell("upstream_error", f"the reply was cut: {reason}", reason)
             return "error", reason
         answer = self._opening.take_answer()
         if answer is None:
-            self._response = unserved(reason)
+            self._client.refuse(unserved(reason))
         else:
             try:
-                self._response = await pass_response(self._request, answer.response)
+                await self._client.pass_on(answer.response)
             finally:
                 answer.close()
-        return "error", str(self._response.status)
+        return "error", str(self._client.code)
 
     async def _follow(self, run: Run) -> Ending:
         """Pass on what a backend sends until it ends, breaks, or another takes over."""
@@ -191,7 +209,8 @@ class Session:
             self._run, self.served = run, run.backend.name
             self.recorded.serving(run.backend.name)
             self.recorded.connected()
-        await self._prepare(run)
+        self.recorded.served_by(run.backend.name, exact_resume=self.exact_reason is None)
+        await self._client.begin(run.response)
         self.refresh()
         found, run.held = run.held, []
         while True:
@@ -212,17 +231,20 @@ class Session:
             try:
                 pieces = await run.read(self._opening.silent_s)
             except UpstreamError as problem:
-                if self._won is not None:
+                if self._moving.won:
                     return TAKEN
-                if self._cut is not None:
+                if self._cut is not None or self._pausing.paused:
                     return CUT
                 if self.reply.finish is None:
                     return Ending("broken", problem.reason)
                 if end := self.reply.separator():  # the finish is whole, and its event should be
                     await self._write(run, end, text=False)
                 return WHOLE
-            if self._won is not None:
+            await self._pausing.asked()
+            if self._moving.won:
                 return TAKEN
+            if self._cut is not None or self._pausing.paused:
+                return CUT
             found = [(run.read_ns, piece) for piece in pieces]
 
     def _look(self, piece: Piece) -> Ending | None:
@@ -238,8 +260,8 @@ class Session:
 
     def _take(self, run: Run, piece: Piece, at_ns: int, out: list[bytes]) -> None:
         """Make a piece part of the reply."""
-        if self._move is not None and (piece.ids or piece.tokens or piece.finish is not None):
-            self._stop_move("refuted", "the source went on first")
+        if piece.ids or piece.tokens or piece.finish is not None:
+            self._moving.source_went_on()
         before = self.reply.reason
         data = self.reply.take(run.leg, piece)
         if data:
@@ -258,77 +280,58 @@ class Session:
             self.refresh()
 
     async def _write(self, run: Run, data: bytes, *, text: bool) -> None:
-        transport = self._request.transport
-        if transport is None:
-            raise ConnectionResetError("the client has left")
-        # The writer's own waiting, which comes now and then, would not be told as such.
-        await cast("StreamWriter", self._request.writer).write(data, drain=False)
-        if transport.get_write_buffer_size():  # the kernel did not take all of it: the client reads slowly
-            self.recorded.blocked(True)
-            await self._request.writer.drain()
-            self.recorded.blocked(False)
-        now_ns = time.monotonic_ns()
+        now_ns = await self._client.write(data)
         self._opening.added((now_ns - run.read_ns) / 1e9)
         if text or self.reply.finish is not None:
-            if self._switched is not None:
-                self._moved(self._switched, (now_ns - self._written_ns) / 1e9)
+            gap_s = (now_ns - self._written_ns) / 1e9
+            self._moving.moved(gap_s)
+            self._pausing.resumed(gap_s)
             self._written_ns = now_ns
 
-    async def _prepare(self, run: Run) -> None:
-        """Begin the answer to the client, once, with the headers of the backend that served first."""
-        self.recorded.served_by(run.backend.name, exact_resume=self.exact_reason is None)
-        if self._response is not None:
-            return
-        response = web.StreamResponse(
-            status=run.response.status, reason=run.response.reason, headers=reader_headers(run.response)
-        )
-        await response.prepare(self._request)
-        self._response = response
-        if self._request.transport is not None:
-            # Whatever the kernel does not take at once counts as waiting for the client.
-            self._request.transport.set_write_buffer_limits(high=0)
-
     async def _tell(self, kind: str, message: str, code: str) -> None:
-        """End a reply that cannot be whole: one error event, and the connection."""
-        assert self._response is not None  # noqa: S101
-        await self._response.write(self.reply.error_event(message, kind, code))
-        self._response.force_close()
-        await self._response.write_eof()
+        """End a reply that cannot be whole."""
+        await self._client.cut(self.reply.error_event(message, kind, code))
 
     def _close(self) -> None:
-        self._stop_move("failed", "the stream is over")
-        if self._switched is not None:
-            self._switched.end("failed", "the stream ended before it had new text")
-        for run in (self._run, self._won):
-            if run is not None:
-                run.close()
-        self._run = self._won = None
+        self._moving.close()
+        self._pausing.close()
+        if self._run is not None:
+            self._run.close()
+            self._run = None
         self._opening.drop_answer()
 
     # Another backend.
 
     async def _send_again(self) -> Run | None:
         """Send the request as it came, to the next backend and the next; None where no stream is to be had."""
-        return await self._opening.first(self.reply, headers_sent=self._response is not None)
+        return await self._opening.first(self.reply, headers_sent=self._client.begun)
 
     async def _mend(self, run: Run, reason: str) -> Run | None:
         """Go on behind a break; None where that cannot be done."""
-        self._mending = True
-        try:
-            self.recorded.disconnected()
-            self._opening.broke(run.backend, reason)
-            if self._move is not None and self._move.task is not None:  # a migration under way goes on
-                await asyncio.wait({self._move.task})
-                if self._won is not None:
-                    return self._take_over()
-            found = None if self._cut is not None else await self._another(run)
-        finally:
-            self._mending = False
+        self.recorded.disconnected()
+        self._opening.broke(run.backend, reason)
+        await self._moving.settled()
+        if self._moving.won and self._cut is None:
+            return self._moving.take_over()
+        found = None if self._cut is not None else await self._found(self._another(run))
         if found is not None:
-            self._switched = Move(
-                run.backend.name, {"reason": reason}, unsettled, to=found.backend.name, carried=found.leg.carried or 0
-            )
+            self._moving.failed_over(run.backend.name, found, reason)
         return found
+
+    async def _found(self, search: Coroutine[Any, Any, Run | None]) -> Run | None:
+        """Return the backend that a search finds; None where it finds none, or the stream is cut meanwhile."""
+        task = self._search = asyncio.get_running_loop().create_task(search)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.done() and not task.cancelled() and not task.exception() and (found := task.result()):
+                found.close()  # it was found in the instant in which the client left
+            own = asyncio.current_task()
+            if self._cut is None or (own is not None and own.cancelling()):
+                raise
+            return None
+        finally:
+            self._search = None
 
     async def _another(self, broken: Run) -> Run | None:
         """Return a backend that serves the reply from where it stands; None where there is none."""
@@ -337,50 +340,3 @@ class Session:
         if not self._opening.resumes or self._opening.exact_reason(broken.backend, self.reply) is not None:
             return None
         return await self._opening.resumed(self.reply, broken.backend)
-
-    async def _race(self, move: Move) -> None:
-        """Start the destination of a migration while the source stays open; whoever has the next text first wins."""
-        try:
-            won = await self._opening.destination(move.to, self.reply)
-        except UpstreamError as problem:
-            self._stop_move("failed", f"{move.to}: {problem.reason}")
-            return
-        try:
-            # What the source has sent by now is read first, also where a slow client holds that up: a tie is its own.
-            await asyncio.sleep(0)
-            while self._run is not None and self._run.unread:
-                await asyncio.sleep(UNREAD_S)
-        except asyncio.CancelledError:
-            won.close()
-            raise
-        self._won = won
-        move.carried = won.leg.carried or 0
-        if self._run is not None:
-            self._run.close()  # wakes the reading of it
-
-    def _take_over(self) -> Run:
-        won, move = self._won, self._move
-        assert won is not None  # noqa: S101
-        assert move is not None  # noqa: S101
-        self._won, self._move, self._switched = None, None, move
-        return won
-
-    def _stop_move(self, outcome: str, detail: str) -> None:
-        move, self._move = self._move, None
-        if move is None:
-            return
-        if move.task is not None and move.task is not asyncio.current_task():
-            move.task.cancel()
-        self._opening.moved(move.source, move.to, outcome, None)
-        move.end(outcome, detail)
-
-    def _moved(self, move: Move, gap_s: float) -> None:
-        """Note that the client has the first text behind a move."""
-        self._switched = None
-        self.recorded.migrated(move.source, move.to, move.carried or 0, gap_s, **move.why)
-        self._opening.moved(move.source, move.to, "done", gap_s)
-        move.end("done", "", gap_s)
-
-
-def unsettled(_outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
-    """Take the end of a move that no rule has decided."""

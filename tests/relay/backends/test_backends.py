@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from otel_llm.relay.backends.backends import FAILURES, Backend, Backends
+from otel_llm.relay.backends.backends import COMING_S, FAILURES, STARVING_S, Backend, Backends
+from otel_llm.scheduling.placement import POLICIES, Demand
 
 
 @dataclass
@@ -119,3 +120,113 @@ def test_a_stream_that_ends_takes_all_of_its_load_along() -> None:
     assert (a.streams, a.tokens) == (2, 16)
     told.backends.end(a, 15)
     assert (a.streams, a.tokens) == (1, 1)
+
+
+# What placement is told.
+
+
+def test_streams_that_are_placed_at_one_instant_count_before_they_begin() -> None:
+    """As when a rule moves all streams of a backend: each of them is begun later, and most at once."""
+    told = Told()
+    open_to = told.backends.open_to()
+    first = [told.backends.rank("least_load", open_to, Demand(30))[0].name for _ in range(6)]
+    assert Counter(first) == {"a": 3, "b": 3}
+    score = {one.name: one.score for one in told.backends.rank("least_load", open_to)}
+    assert score["a"] == score["b"] == {"tokens": 90.0, "streams": 3.0}
+    told.backends.begin(told.backends.get("a"), 35)
+    score = {one.name: one.score for one in told.backends.rank("spread", open_to)}
+    assert score["a"]["streams"] + score["b"]["streams"] == 7.0, "a stream that has begun counts once"
+
+
+def test_a_stream_that_was_placed_and_never_begins_is_forgotten() -> None:
+    told = Told()
+    open_to = told.backends.open_to()
+    for _ in range(4):
+        told.backends.rank("least_load", open_to, Demand(30))
+    told.now_s += COMING_S
+    assert [one.score["tokens"] for one in told.backends.rank("least_load", open_to)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"random", "power_of_two", "pack"}))
+def test_equal_backends_take_turns(policy: str) -> None:
+    told = Told()
+    got = []
+    for _ in range(4):
+        chosen = told.backends.choose(policy, (), Demand(5, 0.1))
+        assert chosen is not None
+        told.backends.begin(chosen, 5, 5)
+        told.backends.end(chosen, 5, 5)
+        got.append(chosen.name)
+    assert got == ["a", "b", "a", "b"]
+
+
+def test_a_seed_makes_draws_that_can_be_repeated() -> None:
+    def draws(seed: int) -> list[str]:
+        backends = Backends([Backend(name, "http://h") for name in "abcdef"], lambda: 0.0, seed=seed)
+        return [backends.rank("random", backends.open_to())[0].name for _ in range(20)]
+
+    assert draws(1) == draws(1) != draws(2)
+
+
+def test_the_prediction_is_for_one_stream_more() -> None:
+    """Two streams took 20 ms and three 30; with a stream in flight and one placed, the next is the third."""
+    told = Told()
+    a, b = told.backends.get("a"), told.backends.get("b")
+    for streams, gap_s in ((2, 0.020), (3, 0.030)):
+        a.gaps.observe(streams, gap_s, told.now_s + gap_s)
+    told.now_s += 0.1
+    told.backends.begin(a, 10)
+    assert score_of(told, "safest", a)["iteration_seconds"] == pytest.approx(0.020)
+    assert score_of(told, "safest", a)["iteration_seconds"] == pytest.approx(0.030), "the one before was placed here"
+    assert score_of(told, "safest", b)["iteration_seconds"] == 0.0
+    told.now_s += 61.0
+    assert score_of(told, "safest", a)["iteration_seconds"] == 0.0, "that was too long ago"
+
+
+def score_of(told: Told, policy: str, backend: Backend) -> dict[str, float]:
+    (one,) = told.backends.rank(policy, [backend], Demand(5, 0.1))
+    return dict(one.score)
+
+
+def test_a_prompt_waits_until_its_first_token_or_its_end() -> None:
+    told = Told()
+    a = told.backends.get("a")
+    told.backends.begin(a, 100, 100)
+    told.backends.begin(a, 10, 10)
+    assert score_of(told, "lmetric", a) == {"lmetric": 115.0 * 3, "streams": 2.0}
+    told.now_s += COMING_S
+    told.backends.prefilled(a, 100)
+    assert score_of(told, "lmetric", a)["lmetric"] == 15.0 * 3
+    told.now_s += COMING_S
+    told.backends.end(a, 110, 0)
+    told.backends.end(a, 10, 10)
+    assert score_of(told, "lmetric", a)["lmetric"] == 5.0
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_starving_streams_are_counted_only_for_who_needs_them(policy: str) -> None:
+    told = Told()
+    asked = []
+
+    def starving() -> dict[str, int]:
+        asked.append(policy)
+        return {"a": 2, "": 1}
+
+    told.backends.starving = starving
+    chosen = told.backends.choose(policy, (), Demand(5, 0.1))
+    assert asked == (["safest"] if policy == "safest" else [])
+    assert policy != "safest" or (chosen is not None and chosen.name == "b")
+
+
+def test_starving_streams_are_counted_once_for_many_placements_at_one_instant() -> None:
+    told = Told()
+    counts = [{"a": 1}, {"b": 1}]
+    told.backends.starving = lambda: counts.pop(0)
+
+    def safest() -> str:
+        return told.backends.rank("safest", told.backends.open_to(), Demand(5, 0.1))[0].name
+
+    assert {safest() for _ in range(5)} == {"b"}
+    told.now_s += STARVING_S
+    assert {safest() for _ in range(5)} == {"a"}
+    assert counts == []

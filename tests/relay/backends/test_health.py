@@ -11,9 +11,11 @@ import pytest
 from aiohttp import web
 from support.ports import free_ports
 from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.fake_sglang import FakeSglangEngine
 from support.relay.rig import Rig, rig
 from support.relay.silent import silent
 
+from otel_llm.relay.answers import NONE_OPEN
 from otel_llm.relay.backends.health import models_of
 
 CHAT: dict[str, Any] = {
@@ -52,12 +54,12 @@ def test_a_failing_health_path_closes_a_backend_until_it_answers_again(tmp_path:
             engine.healthy = False
             await reaches(running, "a", "healthy", False)
             async with running.session.get(running.web + "/readyz") as response:
-                assert (response.status, await response.text()) == (503, "no backend is healthy\n")
+                assert (response.status, await response.text()) == (503, f"{NONE_OPEN}\n")
             for body in (CHAT, {**CHAT, "stream": True}):
                 async with running.session.post(running.url + "/v1/chat/completions", json=body) as response:
                     assert response.status == 503
                     assert response.headers["Retry-After"] == "1"
-                    assert (await response.json())["error"]["message"] == "no backend is healthy"
+                    assert (await response.json())["error"]["message"] == NONE_OPEN
             assert running.asked == []
             engine.healthy = True
             await reaches(running, "a", "healthy", True)
@@ -111,6 +113,15 @@ def test_a_health_path_that_never_answers_fails_in_its_time(tmp_path: Path) -> N
             backend = f"backends: {{z: {{url: '{url}'}}}}\nhealth: {{timeout: 20ms}}\n"
             async with rig(tmp_path, settings=backend) as running:
                 assert (await row(running, "z"))["healthy"] is False
+
+    asyncio.run(go())
+
+
+def test_sglangs_health_path_takes_a_second(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeSglangEngine(health_s=1.0)) as running:
+            await reaches(running, "a", "healthy", True)
+            assert (await running.read({"model": "fake", "prompt": "x"})).done
 
     asyncio.run(go())
 

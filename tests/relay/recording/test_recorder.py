@@ -11,6 +11,7 @@ from support.relay.recording import Asked, Choice, Chunk, Rig, attributes
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.slo.classes import Deadline, SloClass, SloClasses
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CLIENT = [
@@ -73,6 +74,24 @@ def test_a_request_without_a_trace_begins_one(rig: Rig) -> None:
     assert (name, value) == ("traceparent", f"00-{recorded.key[0].hex()}-{recorded.key[1].hex()}-01")
     recorded.ended("completed")
     assert rig.request().parent_span_id == b""
+
+
+def test_a_request_is_found_by_its_own_span_and_by_its_clients(rig: Rig) -> None:
+    above = (bytes.fromhex(TRACE), bytes.fromhex(PARENT))
+    find = rig.recorder.find
+    assert find(above) == ()
+    one, two, other = rig.begin(CLIENT), rig.begin(CLIENT), rig.begin()
+    assert find(above) == (one.key, two.key)
+    assert [find(each.key) for each in (one, two, other)] == [(one.key,), (two.key,), (other.key,)]
+    assert find((above[0], other.key[1])) == ()
+    one.ended("completed")
+    one.ended("completed")
+    assert find(above) == (two.key,)
+    assert find(one.key) == ()
+    two.ended("error")
+    other.ended("completed")
+    assert find(above) == ()
+    assert rig.recorder._children == {}
 
 
 @pytest.mark.parametrize("broken", [b"", b"00-0-0-01", b"\xff\xfe", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"])
@@ -216,6 +235,56 @@ def test_while_bytes_wait_for_the_client_or_no_backend_is_open_the_facts_say_so(
 
 
 # What the request span says.
+
+
+def test_the_class_says_the_time_a_token_before_and_behind_segment_0() -> None:
+    classes = SloClasses(
+        (
+            SloClass("chat", pace_ns=40_000_000),
+            SloClass("batch", deadline=Deadline("e2e", 10**9)),
+            SloClass(
+                "texts", (("gen_ai.operation.name", "text_completion"),), deadline=Deadline("dslo", 1, 30_000_000)
+            ),
+        ),
+        default="chat",
+    )
+    rig = Rig(classes)
+    cases: list[tuple[list[tuple[bytes, bytes]], Asked, float | None]] = [
+        (CLIENT, Asked(), None),
+        ([], Asked(), 0.04),
+        ([], Asked("text_completion"), 0.03),
+    ]
+    for headers, asked, token_time_s in cases:
+        recorded = rig.begin(headers, asked)
+        assert recorded.token_time_s() == token_time_s
+        recorded.served_by("a", exact_resume=True)
+        assert recorded.token_time_s() == token_time_s
+
+
+def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_or_it_is_paused(rig: Rig) -> None:
+    """The class reads a token in 200 ms."""
+    recorded = rig.begin(asked=Asked(choices=2))
+    recorded.served_by("a", exact_resume=True)
+    rig.wait(5000)
+    assert recorded.starving() == 0, "without a token nobody has begun to read"
+    recorded.tokens(rig.host.now_ns, 0, 2, "content", exact=True)
+    rig.wait(400)
+    assert recorded.starving() == 0
+    rig.wait(1)
+    assert recorded.starving() == 1
+    stream = recorded.streams[0]
+    recorded.blocked(True)
+    assert recorded.starving() == 0, "the reader does not take what there is"
+    recorded.blocked(False)
+    now_ns = rig.host.now_ns + OFFSET_NS
+    rig.first_hand.advance(now_ns + 100 * MS)
+    assert recorded.starving() == 1
+    rig.first_hand.pause(stream, now_ns + 100 * MS)
+    assert recorded.starving() == 0
+    rig.first_hand.go_on(stream, now_ns + 100 * MS)
+    assert recorded.starving() == 1
+    recorded.tokens(rig.host.now_ns, 0, 1, "content", exact=True)
+    assert recorded.starving() == 0
 
 
 def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:

@@ -9,7 +9,9 @@ import pytest
 from support.relay.fake_model import Json
 from support.relay.resuming import PATHS, owned
 
-from otel_llm.relay.seam.eligibility import KEYS, carried_keys, static_reason
+from otel_llm.relay.seam.dialect import dialect_of
+from otel_llm.relay.seam.eligibility import carried_keys, static_reason
+from otel_llm.relay.seam.keys import VLLM_KEYS
 from otel_llm.relay.seam.leg import Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest, endpoint_of
@@ -23,7 +25,6 @@ def reason(base: Json, kind: str = "vllm", **more: Any) -> str | None:
     return static_reason(owned({**base, **more}), kind)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
 @pytest.mark.parametrize("base", [CHAT, PROMPT], ids=["chat", "completions"])
 @pytest.mark.parametrize(
     "more",
@@ -39,8 +40,8 @@ def reason(base: Json, kind: str = "vllm", **more: Any) -> str | None:
         {"truncate_prompt_tokens": None}, {"return_token_ids": True}, {"logprobs": None}, {"unknown": None},
     ],
 )  # fmt: skip
-def test_requests_that_can_be_continued(base: Json, kind: str, more: Json) -> None:
-    assert reason(base, kind, **more) is None
+def test_requests_that_can_be_continued(base: Json, more: Json) -> None:
+    assert reason(base, **more) is None
 
 
 @pytest.mark.parametrize(
@@ -234,10 +235,13 @@ def test_a_resumed_request_has_the_parameters_as_they_were_written() -> None:
 
 def test_what_is_sent_again_has_its_meaning_there() -> None:
     """Send again only what both endpoints take."""
-    for key, known in KEYS.items():
+    for key, known in VLLM_KEYS.items():
         if known.how == "carry" or known.sent:
             assert known.endpoints == ("chat", "completions"), key
-    assert carried_keys(owned({**CHAT, "temperature": 0, "n": 1, "top_p": None})) == ["model", "temperature"]
+    assert carried_keys(owned({**CHAT, "temperature": 0, "n": 1, "top_p": None}), dialect_of("vllm")) == [
+        "model",
+        "temperature",
+    ]
 
 
 # Which ids are carried.
@@ -283,11 +287,6 @@ def test_not_every_id_of_a_long_tail_is_asked_about() -> None:
     reply = begun(CHAT, text(list(range(100)), "b"))
     carry = answers(reply, "p", *["x"] * (MAX_DROPPED + 1))
     assert carry.reason == UNFINISHED
-
-
-def test_a_text_with_one_id_of_sglang_may_end_within_a_character() -> None:
-    carry = answers(begun(CHAT, text([5], "a"), text([6], "b"), kind="sglang"), "p", "pab")
-    assert carry.count == 2
 
 
 def test_what_cannot_be_resumed_carries_nothing() -> None:

@@ -96,7 +96,6 @@ def test_every_cut_within_a_chunk(endpoint: str, ids: bool, ending: bytes) -> No
     ending=st.sampled_from([b"\n", b"\r\n", b"\r"]),
     empty_delta=st.booleans(),
     pauses=st.booleans(),
-    kind=st.sampled_from(["vllm", "sglang"]),
     max_tokens=st.one_of(st.none(), st.integers(1, 60)),
     more=st.sampled_from([{}, {"ignore_eos": True}, {"stop_token_ids": [300, 301, 302]}, {"repetition_penalty": 1.1}]),
 )
@@ -112,7 +111,6 @@ def test_any_cuts_and_splits(
     ending: bytes,
     empty_delta: bool,
     pauses: bool,
-    kind: str,
     max_tokens: int | None,
     more: Json,
 ) -> None:
@@ -124,9 +122,9 @@ def test_any_cuts_and_splits(
     models = models_of(len(intervals), **model)
     for one, interval in zip(models, intervals, strict=True):
         one.stream_interval = interval
-    resumed = run(body, models, lengths, splits, torn, ending, kind)
+    resumed = run(body, models, lengths, splits, torn, ending)
     # A special token has a name for `/detokenize`, and no text in a stream: only a text with one id is whole then.
-    if not (resumed.lost and pauses and (kind == "sglang" or max(intervals) > 1)):
+    if not (resumed.lost and pauses and max(intervals) > 1):
         check(resumed, whole)
 
 

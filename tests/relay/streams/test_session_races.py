@@ -9,7 +9,7 @@ from typing import Any
 
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
-from support.relay.readers import read
+from support.relay.readers import Reply, read
 from support.relay.resuming import seen_of
 from support.relay.rig import Rig, at_rest, rig
 
@@ -179,7 +179,7 @@ def test_a_move_that_has_won_goes_on_though_its_backend_is_drained_before_the_cl
             body = {**CHAT, "model": model.name, "max_tokens": 1200}
             gate, reads = asyncio.Event(), 0
 
-            async def between() -> None:
+            async def between(_: Reply) -> None:
                 nonlocal reads
                 reads += 1
                 if reads == 1:

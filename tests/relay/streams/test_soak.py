@@ -14,3 +14,5 @@ def test_every_request_is_accounted_for_and_nothing_is_left_open(tmp_path: Path)
     assert found.ends["whole"] > 0
     assert found.ends["vanished"] > 0
     assert sum(found.faults.values()) > 0
+    assert sum(found.pauses.values()) > 0
+    assert found.asked > 0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from aiohttp import web
-from support.relay.fake_model import FakeModel, Json, RefusedError, detokenize, sse, tokenize
+from support.relay.fake_model import FakeModel, Json, RefusedError, sse, tokenize
 
 FaultKind = Literal[
     "refuse", "status", "html", "redirect", "empty", "lying_length", "slow_prefill",
@@ -76,8 +76,10 @@ class FakeEngine:
     """One backend on a port of its own. `rate`: chunks a second of each stream, None: at once.
 
     With `stepping` a stream's chunk leaves only when `step` says so. `fault_of` chooses a fault by the request, before
-    those of `next_fault`. `healthy` False makes `/health` answer 503.
+    those of `next_fault`. `healthy` False makes `/health` answer 503. `kind`: of backend, for the relay's settings.
     """
+
+    kind = "vllm"
 
     def __init__(self, model: FakeModel | None = None, *, rate: float | None = None, stepping: bool = False) -> None:
         self.model = FakeModel() if model is None else model
@@ -182,7 +184,7 @@ class FakeEngine:
         asked = await self._ask(request)
         if not self.detokenizes:
             return web.json_response({"detail": "Not Found"}, status=404)
-        return web.json_response({"prompt": detokenize(asked.json["tokens"])})
+        return web.json_response(self.model.detokenized(asked.json))
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         asked = await self._ask(request)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 Json = dict[str, Any]
 
@@ -35,7 +35,6 @@ _MATTERS: Final = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias", "allowed_token_ids", "seed",
     "frequency_penalty", "presence_penalty", "min_tokens",
 )  # fmt: skip
-_OUTPUT_ONLY: Final = ("frequency_penalty", "presence_penalty", "min_tokens", "seed")
 
 
 class RefusedError(Exception):
@@ -111,6 +110,8 @@ class FakeModel:
     pauses: bool = True
     """A special token, without text in a stream and with one in `/detokenize`, comes now and then."""
     served: int = field(default=0, init=False)
+    of_output: ClassVar[tuple[str, ...]] = ("frequency_penalty", "presence_penalty", "min_tokens", "seed")
+    """Parameters that the engine counts over its own output."""
 
     def prompt_ids(self, body: Json) -> list[int]:
         """Return the ids of a request's prompt. Raises: RefusedError."""
@@ -148,7 +149,7 @@ class FakeModel:
         sampled = bool(chosen.get("temperature", 1 if body.get("temperature") is None else 0))
         if not sampled:
             chosen.pop("seed", None)
-        of_output = any(key in chosen for key in _OUTPUT_ONLY)
+        of_output = any(key in chosen for key in self.of_output)
         chance = self.salt if sampled and "seed" not in chosen else 0
         mix = sum((i + 1) * b for i, b in enumerate(json.dumps(chosen, sort_keys=True).encode())) + 7919 * chance
         stops = set(body.get("stop_token_ids") or ())
@@ -259,6 +260,10 @@ class FakeModel:
         for event in self.events(body):
             yield sse(event)
         yield b"data: [DONE]\n\n"
+
+    def detokenized(self, body: Json) -> Json:
+        """Return the answer of `/detokenize`."""
+        return {"prompt": detokenize(body["tokens"])}
 
     def whole(self, body: Json) -> Json:
         """Return the reply as one object, for a request without `stream`. Raises: RefusedError."""

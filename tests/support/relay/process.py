@@ -26,10 +26,10 @@ class Relay:
 
 @contextmanager
 def relay(*arguments: str | Path, more: Mapping[str, str] | None = None) -> Iterator[Relay]:
-    """Run a relay on free ports; `arguments` name its backends, rules and files."""
-    command = [sys.executable, "-m", "otel_llm.cli.main", "relay", *map(str, arguments)]
+    """Run a relay on free ports, unless `arguments` say otherwise; they name its backends, rules and files."""
+    command = [sys.executable, "-m", "otel_llm.cli.main", "relay", "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"]
     process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"],
+        [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         env={**environment(), **(more or {})},

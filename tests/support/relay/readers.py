@@ -45,7 +45,7 @@ async def read(
     body: dict[str, Any],
     *,
     headers: Mapping[str, str] | None = None,
-    between: Callable[[], Awaitable[None]] | None = None,
+    between: Callable[[Reply], Awaitable[None]] | None = None,
     told: object = None,
 ) -> Reply:
     """Read one reply to its end, whatever that is; `between` is awaited behind each reading.
@@ -70,7 +70,7 @@ async def read(
                 for line in lines:
                     _take(reply, line.strip(), now_ns)
                 if between is not None:
-                    await between()
+                    await between(reply)
     except aiohttp.ClientError as problem:
         reply.errors.append({"client": repr(problem)})
     return reply

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.relay.fake_model import FakeModel, Json, detokenize
+from support.relay.fake_model import FakeModel, Json
 
 from otel_llm.relay.seam.leg import CUT, DIFFERS, Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.seam.resume import Carry, detokenized, left, resume_body
+from otel_llm.relay.seam.resume import Carry, detokenize_body, detokenized, left, resume_body
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -93,11 +93,12 @@ def owned(body: Json) -> OwnedRequest:
     return request
 
 
-def carried(reply: Reply) -> int | None:
-    """Return how many ids are carried, as the fake engine's `/detokenize` answers; None where that cannot be told."""
+def carried(reply: Reply, model: FakeModel) -> int | None:
+    """Return how many ids are carried, as the engine's `/detokenize` answers; None where that cannot be told."""
     carry = Carry(reply)
     while carry.asks is not None:
-        carry.answer(detokenized(json.dumps({"prompt": detokenize(carry.asks)}).encode()))
+        asked = json.loads(detokenize_body(reply, carry.asks))
+        carry.answer(detokenized(json.dumps(model.detokenized(asked)).encode()))
     assert (carry.count is None) == (carry.reason is not None)
     return carry.count
 
@@ -150,15 +151,16 @@ def run(
             result.data += reply.take(leg, piece)
             result.tokens += sum(number for _, number, _ in piece.tokens)
         if reply.finish is not None or index == len(models) - 1:
-            result.bare_finish = not reply.done and index < len(models) - 1
-            result.data += reply.separator() if result.bare_finish else b""
+            broke = index < len(models) - 1
+            result.bare_finish = broke and not reply.done
+            result.data += reply.separator() if broke else b""
             break
         assert reply.reason is None
         if not reply.begun:
             count, sent = None, json.loads(request.body_with_ids())
             result.again += 1
             continue
-        count = carried(reply)
+        count = carried(reply, model)
         if count is None:
             result.lost = True
             break

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from support.relay.readers import Reply, read
 
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.service import Service
+from otel_llm.relay.settings import Preempt
 from otel_llm.relay.settings.file import load_settings
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.shared.web.address import Address
@@ -60,6 +62,15 @@ class Rig:
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
+    async def preempt(self, instance: str, rule: str = "Overload") -> tuple[str, str]:
+        """Have the relay pause a stream of a backend, its own choice; return the outcome and its detail."""
+        owned = self.service._owned
+        assert owned is not None
+        settled: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        command = Command("act_1", "preempt", 0, rule, instance=instance)
+        owned.preempt(command, lambda outcome, detail, _facts: settled.set_result((outcome, detail)))
+        return await asyncio.wait_for(settled, WITHIN_S)
+
     def decisions(self) -> list[dict[str, Any]]:
         path = self.folder / "decisions.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -99,9 +110,14 @@ async def at_rest(number: Callable[[], int]) -> int:
 
 @asynccontextmanager
 async def rig(
-    folder: Path, *engines: FakeEngine, rules: str = NO_RULES, settings: str = "", slo: Path | None = None
+    folder: Path,
+    *engines: FakeEngine,
+    rules: str = NO_RULES,
+    settings: str = "",
+    slo: Path | None = None,
+    preempt: Preempt | None = None,
 ) -> AsyncIterator[Rig]:
-    """Run a relay in front of engines; it has stopped when this returns."""
+    """Run a relay in front of engines; it has stopped when this returns. `preempt`: instead of that of the settings."""
     (folder / "rules.yaml").write_text(rules)
     (folder / "relay.yaml").write_text("version: 1\n" + settings)
     async with AsyncExitStack() as stack:
@@ -109,6 +125,11 @@ async def rig(
             await stack.enter_async_context(engine)
         backends = [f"{name}={engine.url}" for name, engine in zip("abcdef", engines, strict=False)]
         found = load_settings(folder / "relay.yaml", backends)
+        if preempt is not None:
+            found = replace(found, preempt=preempt)
+        kinds = {name: engine.kind for name, engine in zip("abcdef", engines, strict=False)}
+        told = [replace(one, kind=kinds.get(one.name, one.kind)) for one in found.backends]
+        found = replace(found, backends=tuple(told))
         exporter = InMemorySpanExporter()
         said: list[str] = []
         service = Service(

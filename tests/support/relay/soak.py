@@ -1,8 +1,9 @@
-"""A relay process between engines that fail at random and clients that vanish or read slowly, and what came of it."""
+"""A relay process between engines that fail at random, clients that vanish or read slowly, and a sender of actions."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import time
@@ -17,7 +18,8 @@ from aiohttp import web
 from support.relay.fake_engine import Asked, FakeEngine, Fault, FaultKind
 from support.relay.fake_model import FakeModel, Json
 from support.relay.process import Relay, relay
-from support.relay.readers import read
+from support.relay.readers import Reply, read
+from support.relay.signed_actions import SECRET, event, signed, write_secret
 from support.relay.soaked import Receiver, Sample, Soaked, account, judged
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,6 +40,9 @@ SETTINGS = """\
 version: 1
 eject: 0.5s
 failover: {first_byte: 1s}
+preempt: {resume_runway: 1s, calm: 0.3s, max_paused: 6}
+drain: {migrate: true}
+actions: {secret_file: relay.secret}
 """
 QUIET_S: Final = 60.0
 """How long the relay may take to come to rest."""
@@ -86,7 +91,9 @@ class Soak:
         self.session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True), trace_configs=[sent]
         )
+        self.over = False
         self._all_dead = False
+        self._number = 0
         self._begun_s = time.monotonic()
 
     # Faults.
@@ -136,6 +143,51 @@ class Soak:
         await asyncio.sleep(for_s)
         self._all_dead = False
 
+    # Actions.
+
+    async def commands(self) -> None:
+        """Ask for an action at random, again and again: of streams in flight, of some that are gone, of backends.
+
+        It ends behind an answer once `over` is set: an action that was sent is always counted here.
+        """
+        while not self.over:
+            await asyncio.sleep(self.chance.uniform(0.0, 0.1))
+            with suppress(aiohttp.ClientError):
+                await self._command()
+
+    async def _command(self) -> None:
+        chance = self.chance
+        verb = chance.choices(("preempt", "migrate", "abort", "drain"), (0.7, 0.2, 0.02, 0.08))[0]
+        instance = chance.choice(self.engines).url.removeprefix("http://")
+        span = None
+        if verb in ("migrate", "abort"):
+            async with self.session.get(self.running.web + "/v1/streams") as response:
+                shown = await response.json()
+            rows = [*shown["streams"], *shown["recent"][-3:]]
+            if not rows:
+                return
+            row = chance.choice(rows)
+            span = row["trace_id"], row["span_id"]
+        self._number += 1
+        body = event(verb, self._number, span=span, instance=instance, arguments={"to": "least_load"})
+        data = json.dumps(body).encode()
+        forged = chance.random() < 0.05
+        headers = signed(data, body["id"], secret=bytes(32) if forged else SECRET)
+        times = 2 if chance.random() < 0.1 else 1
+        for _ in range(times):
+            async with self.session.post(self.running.web + "/v1/actions", data=data, headers=headers) as response:
+                answer = await response.json()
+                result = f"{response.status}" if response.status != 200 else f"{answer['result']}"
+            self.found.actions["forged" if forged else verb, result] += 1
+            self.found.asked += 1
+            if forged and response.status != 401:
+                self.found.problems.append(f"a forged action was answered {response.status}")
+        if verb == "drain":
+            await asyncio.sleep(chance.uniform(0.0, 0.5))
+            async with self.session.post(f"{self.running.web}/v1/backends/{instance}/undrain", json={}) as response:
+                if response.status != 200:
+                    self.found.problems.append(f"undrain was answered {response.status}")
+
     # Clients.
 
     async def clients(self, count: int, seconds: float) -> None:
@@ -154,7 +206,7 @@ class Soak:
         body: Json = {
             "model": "fake",
             "temperature": 0,
-            "max_tokens": chance.randint(1, 60),
+            "max_tokens": chance.randint(1, 90),
             "stream": chance.random() < 0.9,
             "return_token_ids": chance.random() < 0.5,
             "stream_options": {"include_usage": True},
@@ -183,7 +235,7 @@ class Soak:
         leaves_after = self.chance.randint(1, 30)
         reads = 0
 
-        async def between() -> None:
+        async def between(_: Reply) -> None:
             nonlocal reads
             reads += 1
             if manner == "vanishes" and reads > leaves_after:
@@ -281,6 +333,7 @@ async def soak(
     """Run it in this loop; the relay is a process of its own."""
     (folder / "rules.yaml").write_text(RULES)
     (folder / "relay.yaml").write_text(SETTINGS)
+    write_secret(folder)
     found, received, chance = Soaked(), Receiver(), random.Random(seed)
     engines = [FakeEngine(FakeModel(), rate=100) for _ in range(3)]
     async with _receiving(received) as endpoint:
@@ -302,10 +355,15 @@ async def soak(
                 asyncio.create_task(run.trouble(seconds)),
                 asyncio.create_task(run.watch(max(1.0, seconds / 60), say)),
             ]
+            commands = asyncio.create_task(run.commands())
             await run.clients(clients, seconds)
+            run.over = True
+            await asyncio.wait_for(commands, QUIET_S)
             for task in beside:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            for ended in await asyncio.gather(*beside, return_exceptions=True):
+                if not isinstance(ended, asyncio.CancelledError):
+                    found.problems.append(f"what happens beside the clients stopped: {ended!r}")
             found.samples.append(await run.rest())
             samples = await run.metrics()
         finally:

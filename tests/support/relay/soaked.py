@@ -37,6 +37,11 @@ class Soaked:
     faults: Counter[str] = field(default_factory=Counter)
     samples: list[Sample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    actions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Signed actions that were sent, by verb (or `forged`) and answer."""
+    asked: int = 0
+    pauses: Counter[str] = field(default_factory=Counter)
+    """Pauses by what ended them: the stream went on, or was over."""
     migrations: dict[str, float] = field(default_factory=dict)
     owned: dict[str, str] = field(default_factory=dict)
     """How each owned request ended for its client, by trace id."""
@@ -52,6 +57,8 @@ class Receiver:
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.outcomes: dict[str, list[str]] = {}
+        self.events: dict[str, list[str]] = {}
+        """Names of the events of pauses, in their order, by trace id."""
 
     async def take(self, request: web.Request) -> web.Response:
         message = ExportTraceServiceRequest.FromString(await request.read())
@@ -59,6 +66,9 @@ class Receiver:
             trace_id = span.trace_id.hex()
             if span.name != semconv.SEGMENT_SPAN:
                 self.requests[trace_id] += 1
+                names = [one.name for one in span.events if one.name in (semconv.PAUSED_EVENT, semconv.RESUMED_EVENT)]
+                if names:
+                    self.events.setdefault(trace_id, []).extend(names)
             for pair in span.attributes:
                 if span.name == semconv.SEGMENT_SPAN and pair.key == semconv.OUTCOME:
                     self.outcomes.setdefault(trace_id, []).append(pair.value.string_value)
@@ -80,6 +90,9 @@ def judged(reply: Reply, body: Json) -> str:
     same = (reply.text, reply.ids, [reply.finish]) == (expected.text, ids, expected.finishes)
     if reply.errors and reply.finish is not None:
         return "whole, an error behind it" if same else "WRONG: not as undisturbed"
+    if reply.errors and reply.errors[0].get("type") == "aborted":
+        whole = not reply.done and expected.text.startswith(reply.text) and ids[: len(reply.ids)] == reply.ids
+        return "cut" if whole else "WRONG: an aborted reply"
     if reply.errors:
         cut = not reply.done and len(reply.errors) == 1
         whole = cut and expected.text.startswith(reply.text) and ids[: len(reply.ids)] == reply.ids
@@ -107,11 +120,35 @@ def account(found: Soaked, received: Receiver, samples: dict[str, float]) -> Non
             found.problems.append(f"{trace_id} ({end}): {times} request spans, ends of its stream: {outcomes}")
         elif (end.startswith("whole") and outcomes != ["completed"]) or (end == "cut" and outcomes != ["error"]):
             found.problems.append(f"{trace_id} ({end}): recorded as {outcomes}")
+    _account_for_actions(found, received, samples)
     name = "otel_llm_relay_migrations_total"
     for sample, value in samples.items():
         if sample.startswith(name):
             outcome = sample.partition('outcome="')[2].partition('"')[0]
             found.migrations[outcome] = found.migrations.get(outcome, 0) + value
+
+
+def _account_for_actions(found: Soaked, received: Receiver, samples: dict[str, float]) -> None:
+    """Check that each action is counted once, and that each pause ended: its stream went on, or was over."""
+    counted = sum(value for name, value in samples.items() if name.startswith("otel_llm_relay_received_actions_total"))
+    if counted != found.asked:
+        found.problems.append(f"{found.asked} actions were sent, {counted:.0f} counted")
+    for trace_id, names in received.events.items():
+        while names[:2] == [semconv.PAUSED_EVENT, semconv.RESUMED_EVENT]:
+            found.pauses["the stream went on"] += 1
+            del names[:2]
+        if names == [semconv.PAUSED_EVENT]:
+            end = found.owned.get(trace_id, "")
+            found.pauses[f"then {end}"] += 1
+            if end.startswith("whole"):
+                found.problems.append(f"{trace_id}: whole, and its pause has no end")
+        elif names:
+            found.problems.append(f"{trace_id}: {names} are no pauses")
+    preempted = samples.get("otel_llm_relay_preempted_total")
+    if preempted != sum(found.pauses.values()):
+        found.problems.append(f"{preempted} streams were preempted, {sum(found.pauses.values())} pauses are on spans")
+    if samples.get("otel_llm_relay_paused") != 0:
+        found.problems.append(f"{samples.get('otel_llm_relay_paused')} streams are paused at rest")
 
 
 def slope(samples: list[Sample]) -> float:

@@ -1,0 +1,83 @@
+"""A group of commands, each loaded when it is asked for, and behind the kernels that its module needs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OURS: Final = ("otel_llm",)
+
+
+class Lazy(NamedTuple):
+    """Where a command is, and what it does in a line."""
+
+    module: str
+    attribute: str
+    words: str
+    kernels: bool = False
+    """Whether its module imports compiled kernels."""
+
+
+class MissingExtraError(click.UsageError):
+    """Say that a command's dependencies are not installed; exit code 2."""
+
+    def __init__(self, command: str, package: str) -> None:
+        super().__init__(f"`otel-llm {command}` needs {package}: pip install 'otel-llm[collector]'")
+
+
+class LazyGroup(click.Group):
+    """Load a command's module only when that command runs: `--help` stays quick, and a missing extra is named.
+
+    Args:
+        table: the commands by name, in the order of a first visit.
+    """
+
+    def __init__(self, *arguments: Any, table: Mapping[str, Lazy], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; raise MissingExtraError where a dependency of it is not installed."""
+        if cmd_name not in self._table:
+            return None
+        module, attribute, _, kernels = self._table[cmd_name]
+        try:
+            if kernels:
+                _compile_kernels()
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.split(".")[0] in OURS:
+                raise
+            groups = ctx.command_path.split()[1:]
+            raise MissingExtraError(" ".join([*groups, cmd_name]), missing.name) from missing
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.words) for name, lazy in self._table.items()])
+
+
+def _compile_kernels() -> None:
+    """Compile the kernels with a line on stderr where they are not kept: to import them would compile them in silence.
+
+    Raises UsageError where `OTEL_LLM_CORE` cannot be followed.
+    """
+    from otel_llm.core.compiling.mode import ModeError
+
+    try:
+        from otel_llm.core.compiling.warm import prepare
+
+        prepare(lambda line: click.echo(line, err=True))
+    except ModeError as wrong:
+        raise click.UsageError(str(wrong)) from wrong

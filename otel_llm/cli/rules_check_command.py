@@ -1,0 +1,68 @@
+"""`otel-llm rules check`: rule files as the service would load them, and what is odd in them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from otel_llm.rules.check import check_rules, token_read_times
+from otel_llm.rules.rule_reader import RELAY_ONLY
+from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, load_yaml
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True)
+@click.option("--strict", is_flag=True, help="Count warnings as errors.")
+@click.option("--slo", "slo_file", metavar="FILE", help="The SLO classes, so that others are warned about.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="The settings of the collector, or of the relay (those with `backends`): what they can do may be enforced.",
+)
+def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_path: Path | None) -> None:
+    """Check rule FILES (files, folders, globs) as `collect` or `relay` would load them; warn of what is odd in them.
+
+    Of a folder, and of a glob in quotes, tests of rules and SLO classes are left out.
+    A `migrate` or `preempt` in `mode: enforce` is right, with a note: a relay does it. With a --config that names an
+    engine of kind relay there is no note: `collect` asks that relay. With the settings of a relay itself `abort` and
+    `drain` are right, too.
+    Exits 0 if they are right, 1 if one is refused (file, line, column, what is wrong and what to write), 2 if one
+    cannot be read.
+
+    \b
+    Example:
+      otel-llm rules check --slo my-slo.yaml --config collector.yaml rules/ my-rules.yaml
+      otel-llm rules check --config relay.yaml relay-rules.yaml
+    """
+    try:
+        classes = None if slo_file is None else load_slo(slo_file)
+    except ConfigError as problem:
+        raise click.UsageError(str(problem)) from problem
+    try:
+        names, reading = (None, None) if classes is None else (classes.names, token_read_times(classes))
+        report = check_rules(files, _executors(config_path), names, reading, RELAY_ONLY)
+    except UnreadableConfigError as problem:
+        raise click.UsageError(str(problem)) from problem
+    click.echo(str(report))
+    sys.exit(report.exit_code(strict=strict))
+
+
+def _executors(config_path: Path | None) -> frozenset[str]:
+    """Return the verbs that the process of these settings can have done; a usage error where they cannot be read."""
+    if config_path is None:
+        return frozenset()
+    from otel_llm.actions.executors import RELAY_DOES, executors
+    from otel_llm.collector.config_file import load_settings
+    from otel_llm.relay.settings.file import load_settings as load_relay
+    from otel_llm.shared.errors import StartError
+
+    try:
+        if "backends" in load_yaml(config_path).data:
+            return frozenset(RELAY_DOES | executors(load_relay(config_path, ())))
+        return frozenset(executors(load_settings(config_path)))
+    except (ConfigError, StartError) as problem:
+        raise click.UsageError(str(problem)) from problem

@@ -1,0 +1,41 @@
+"""What a collector says where its kernels are not compiled: that it carries less, and once when that is too little."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_llm.core import kernel
+from otel_llm.core.compiling import mode
+
+TIMES_SLOWER: Final = "10 to 20"
+"""Decoding by protobuf, as today before the kernels, beside the compiled scan of the prototype; by size of segment."""
+BEHIND_NS: Final = 5_000_000_000
+"""An export that waited longer is late for its window, with the default of `--lateness`."""
+
+
+def notice() -> str | None:
+    """Return a line for the start; None where the kernels are compiled."""
+    if kernel.PLAIN is None:
+        return None
+    return (
+        f"plain mode ({kernel.PLAIN}): exports are decoded by protobuf, {TIMES_SLOWER} times slower than by compiled"
+        f" kernels: enough for tests and small loads, else {_remedy()}"
+    )
+
+
+def too_slow() -> str | None:
+    """Return a line for the moment at which the collector falls behind; None where the kernels are compiled."""
+    if kernel.PLAIN is None:
+        return None
+    return (
+        f"this load is too high for plain mode ({kernel.PLAIN}): exports wait longer than {BEHIND_NS // 10**9} s:"
+        f" {_remedy()}, or run several collectors"
+    )
+
+
+def _remedy() -> str:
+    if kernel.PLAIN == mode.CHOSEN:
+        return f"unset {mode.VARIABLE}"
+    if kernel.PLAIN == mode.ABSENT:
+        return mode.REMEDY
+    return "see to it that numba can be used"

@@ -1,0 +1,150 @@
+"""Where compiled kernels are kept: a folder that is named by a hash of all that they are made of.
+
+It is the folder in `OTEL_LLM_CACHE_DIR`; without that in the installation (`lib/otel-llm` of its environment), or where
+that cannot be written to and has none, in the user's cache. The kernels are machine code that this process runs. So
+a folder is refused where its owner is neither this user nor root, or where others may write to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sysconfig
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from importlib.resources.abc import Traversable
+
+VARIABLE: Final = "OTEL_LLM_CACHE_DIR"
+PREFIX: Final = "kernels-"
+KEPT: Final = 8
+"""Folders of other versions that are left where a new one is made: those used last."""
+_COMPLETE: Final = "complete"
+"""A file that says that every kernel is there."""
+
+
+class KernelCache:
+    """The folder of this process's kernels, chosen and made.
+
+    Args:
+        facts: what the machine code depends on beside our sources: versions and the processor.
+
+    `path` is None where there is no such folder; `refused` then says why, a reason for each that was tried. `complete`
+    tells whether every kernel was there when it was chosen; `broken` why it was given up since.
+    """
+
+    def __init__(self, facts: Iterable[str]) -> None:
+        self.name = PREFIX + fingerprint(facts)
+        self.refused: list[str] = []
+        self.broken: str | None = None
+        self.complete = False
+        self.path: Path | None = None
+        for place in _places():
+            problem = self._take(place)
+            if problem is None:
+                return
+            self.refused.append(f"{place}: {problem}")
+
+    def _take(self, place: Path) -> str | None:
+        """Use the folder in a place if that can be done safely, else return why it cannot."""
+        path = place / self.name
+        try:
+            if not path.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+                _forget_old(place)
+                with suppress(FileExistsError):  # another process is as far as this one
+                    path.mkdir(mode=0o700)  # others do not come to the files in it, whatever these allow
+            problem = unsafe(path)
+            complete = (path / _COMPLETE).exists()
+        except OSError as error:
+            return error.strerror or str(error)
+        if problem is not None:
+            return problem
+        if os.access(path, os.W_OK):
+            with suppress(OSError):
+                os.utime(path)  # it is the one used last
+        elif not complete:
+            return "its kernels are not complete, and it cannot be written to"
+        self.path, self.complete = path, complete
+        return None
+
+    def give_up(self, reason: str) -> None:
+        """Use it no longer, and remove it if that can be done: the next process makes it anew."""
+        if self.path is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.path, self.broken = None, reason
+
+    def seal(self) -> None:
+        """Note that every kernel is there. What root made is for all to read: so an image is used by another user."""
+        if self.path is None or self.complete:
+            return
+        try:
+            (self.path / _COMPLETE).touch()
+            if os.geteuid() == 0:
+                for file in self.path.iterdir():
+                    file.chmod(0o644)
+                self.path.chmod(0o755)
+        except OSError as error:
+            self.give_up(str(error))
+
+
+def unsafe(folder: Path) -> str | None:
+    """Return why machine code is not read from a folder; None where only this user, or root, can have put it there."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a folder"
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to another user ({found.st_uid})"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to it ({stat.filemode(found.st_mode)})"
+    return None
+
+
+def fingerprint(facts: Iterable[str]) -> str:
+    """Return a hash of facts and of every source that a kernel can depend on: those of `otel_llm.core`, and the
+    constants' of `otel_llm.semconv`.
+    """
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(f"{fact}\0".encode())
+    for name, source in _sources():
+        digest.update(f"{name}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _sources() -> list[tuple[str, Traversable]]:
+    """Return each source with its path within the package, in the order of these paths."""
+    ours = resources.files("otel_llm")
+    core = ours / "core"
+    folders = {"core": core, "core/compiling": core / "compiling"}
+    kernels = [
+        (f"{path}/{file.name}", file)
+        for path, folder in folders.items()
+        for file in folder.iterdir()
+        if file.name.endswith(".py")
+    ]
+    return [*sorted(kernels, key=lambda source: source[0]), ("semconv.py", ours / "semconv.py")]
+
+
+def _places() -> Iterator[Path]:
+    if stated := os.environ.get(VARIABLE):
+        yield Path(stated).absolute()
+        return
+    yield Path(sysconfig.get_path("data")) / "lib" / "otel-llm"
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    with suppress(RuntimeError):  # a user without a home
+        yield (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "otel-llm"  # noqa: PTH117
+
+
+def _forget_old(place: Path) -> None:
+    """Remove folders of other versions, but for those used last."""
+    with suppress(OSError):
+        found = sorted(place.glob(f"{PREFIX}*"), key=lambda path: path.lstat().st_mtime, reverse=True)
+        for old in found[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)

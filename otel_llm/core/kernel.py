@@ -1,0 +1,37 @@
+"""Compile a function of this package with numba, or leave it as it is.
+
+`compiling.mode` says which, `compiling.kernel_cache` where the machine code is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from otel_llm.core.compiling.mode import plain_because
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+PLAIN: Final = plain_because()
+"""Why kernels run as plain Python; None where they are compiled."""
+COMPILED: Final = PLAIN is None
+
+
+def kernel(signature: str | None = None, *, inline: bool = False) -> Callable[[Function], Function]:
+    """Return a decorator that compiles a function: now where a signature is given, else with what calls it.
+
+    What has a signature is kept on disk, with all that it calls, and read from there by the next process. `inline`:
+    into what calls it, always. A call with two arrays costs more than a small function does.
+    """
+
+    def compiled(function: Function) -> Function:
+        if not COMPILED:
+            return function
+        from otel_llm.core.compiling import jit
+
+        made: Function = jit.compiled(function, signature, inline=inline)
+        return made
+
+    return compiled

@@ -1,0 +1,14 @@
+"""What is read of one message at most; also what other readers keep to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_TIME_NS: Final = 2**62 - 1
+"""In the year 2116. A bit is left, so that lengths can be added to times in 64 bits."""
+MAX_COUNT: Final = 2**31 - 1
+"""Of a segment's number, of its first token's, of a choice, of tokens."""
+MAX_TOKENS: Final = 1_000_000
+"""Tokens on one span at most: ten times the longest context of today."""
+MAX_MESSAGE_TOKENS: Final = 4_000_000
+"""Tokens that one message may expand to: an event of 40 bytes can claim a million."""

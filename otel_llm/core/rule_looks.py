@@ -1,0 +1,300 @@
+"""Look at the rules of streams: which may change their state now, and up to when no other can if no token comes.
+
+The facts are those of `otel_llm.rules.snapshot`, in the same integers of ns; thresholds are edges in whole ns that are
+found when rules are loaded. A comparison of a fact that is missing is false.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_llm.core import rule_tables as table
+from otel_llm.core import stream_columns as column
+from otel_llm.core.kernel import kernel
+from otel_llm.core.rule_tables import ALWAYS, LOOK_EVERY_NS
+from otel_llm.core.stream_columns import NEVER
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+    Bools = npt.NDArray[np.bool_]
+    Bytes = npt.NDArray[np.int8]
+
+
+@kernel(inline=True)
+def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
+    """Return the first instant at which a length of time is at least the edge; of the runway: is below it."""
+    if fact == table.RUNWAY:
+        until_ns = row[column.DRY_NS] if row[column.COUNT] > 0 else row[column.ALLOWANCE_NS]
+        return int(until_ns) - (edge_ns - 1)
+    if fact == table.GAP:
+        return int(row[column.LAST_NS]) + edge_ns
+    if fact == table.AGE:
+        return int(row[column.COMMIT_NS]) + edge_ns
+    if fact == table.FACT_AGE:
+        return int(row[column.WATERMARK_NS]) + edge_ns
+    if fact == table.IDLE:
+        zero_ns = int(row[column.ALLOWANCE_NS])
+        floor_ns = max(0, max(row[column.DRY_NS], row[column.COMMIT_NS]) - zero_ns)
+        return ALWAYS if floor_ns >= edge_ns else zero_ns + edge_ns
+    if row[column.COUNT] == 0:  # idle time in mid-reply: it stands still at 0
+        return ALWAYS if edge_ns <= 0 else NEVER
+    zero_ns = int(row[column.READ_FIRST_NS] + row[column.COUNT] * row[column.PACE_NS])
+    return ALWAYS if row[column.DRY_NS] - zero_ns >= edge_ns else zero_ns + edge_ns
+
+
+@kernel(inline=True)
+def _misses(row: Ints, x_ns: int) -> int:
+    """Return the deadlines missed, overdue ones included, where deadlines are known."""
+    late_ns = x_ns - int(row[column.DUE_NS])
+    overdue = 0 if late_ns <= 0 else 1 + late_ns // int(row[column.TBT_NS])
+    if row[column.ONE_A_TOKEN] != 0:
+        return int(row[column.LATE]) + min(overdue, 1)
+    return int(row[column.MISSED]) + overdue
+
+
+@kernel(inline=True)
+def _deadlines(row: Ints, x_ns: int) -> int:
+    """Return the deadlines so far, where they are known."""
+    return int(row[column.COUNT] - row[column.LATE]) + _misses(row, x_ns)
+
+
+@kernel(inline=True)
+def _is_present(fact: int, row: Ints, x_ns: int) -> bool:
+    """Tell whether a fact is not missing, but for its age."""
+    if fact == table.TTFT:
+        return bool(row[column.TOKENS] > 0)
+    if fact == table.RATE:
+        return bool(row[column.READ_LAST_NS] > row[column.READ_FIRST_NS])
+    if fact == table.FLUIDITY:
+        return bool(row[column.DUE_NS] >= 0) and _deadlines(row, x_ns) > 0
+    return bool(row[column.DUE_NS] >= 0) or (fact != table.DEADLINES and fact != table.DEADLINE_MISSES)
+
+
+@kernel(inline=True)
+def _integer(fact: int, row: Ints, x_ns: int) -> int:
+    if fact == table.TOKENS:
+        return int(row[column.TOKENS])
+    if fact == table.TOKENS_READ:
+        return int(row[column.COUNT])
+    return _deadlines(row, x_ns) if fact == table.DEADLINES else _misses(row, x_ns)
+
+
+@kernel(inline=True)
+def _double(fact: int, row: Ints, x_ns: int) -> float:
+    if fact == table.TTFT:
+        return int(row[column.FIRST_NS] - row[column.COMMIT_NS]) / 1e9
+    if fact == table.RATE:
+        return int(row[column.COUNT] - 1) / (int(row[column.READ_LAST_NS] - row[column.READ_FIRST_NS]) / 1e9)
+    deadlines = _deadlines(row, x_ns)
+    return (deadlines - _misses(row, x_ns)) / deadlines
+
+
+@kernel(inline=True)
+def _holds(term: Ints, constant: float, row: Ints, x_ns: int) -> bool:
+    """Tell whether the comparison of a fact that is no length of time holds."""
+    fact = term[table.FACT]
+    if fact == table.IDENTITY:
+        return bool((row[column.IDENTITY] >> term[table.EDGE]) & 1 == 1)
+    if not _is_present(fact, row, x_ns):
+        return False
+    if fact >= table.FLUIDITY:
+        value = _double(fact, row, x_ns)
+        less, greater = value < constant, value > constant
+    else:
+        number = _integer(fact, row, x_ns)
+        less, greater = number < term[table.EDGE], number > term[table.EDGE]
+    order = table.LESS if less else table.GREATER if greater else table.EQUAL
+    return bool(term[table.ORDER] & order != 0)
+
+
+@kernel(inline=True)
+def _next_deadline(row: Ints, x_ns: int) -> int:
+    """Return the first instant at which the next deadline is overdue."""
+    due_ns, tbt_ns = int(row[column.DUE_NS]), int(row[column.TBT_NS])
+    if due_ns < 0:
+        return NEVER
+    if x_ns <= due_ns:
+        return due_ns + 1
+    return due_ns + ((x_ns - due_ns) // tbt_ns + 1) * tbt_ns
+
+
+@kernel(inline=True)
+def _look_from(instant_ns: int, row: Ints, x_ns: int) -> int:
+    """Return the first look at a stream, one every LOOK_EVERY_NS from its commit, at a later instant or after it."""
+    if instant_ns <= x_ns or instant_ns == NEVER:
+        return instant_ns
+    commit_ns = int(row[column.COMMIT_NS])
+    return commit_ns + -((commit_ns - instant_ns) // LOOK_EVERY_NS) * LOOK_EVERY_NS
+
+
+@kernel(inline=True)
+def _is_time(fact: int) -> bool:
+    return table.AGE <= fact <= table.RUNWAY
+
+
+@kernel(inline=True)
+def _term_changes(term: Ints, row: Ints, x_ns: int) -> int:
+    """Return the first instant after now at which a comparison may be found changed."""
+    fact = term[table.FACT]
+    if _is_time(fact):
+        found = _reaches(fact, term[table.EDGE], row)
+        if found <= x_ns:
+            found = NEVER
+        if term[table.ORDER] == table.EQUAL or term[table.ORDER] == table.LESS | table.GREATER:
+            second = _reaches(fact, term[table.SECOND_EDGE], row)
+            if second > x_ns:
+                found = min(found, second)
+        return found
+    if table.DEADLINES <= fact <= table.FLUIDITY:
+        return _look_from(_next_deadline(row, x_ns), row, x_ns)
+    return NEVER
+
+
+@kernel(inline=True)
+def _term_opens(term: Ints, constant: float, row: Ints, x_ns: int) -> int:
+    """Return an instant not after now where a comparison holds, else the first at which it may; NEVER: at none."""
+    fact, order = term[table.FACT], term[table.ORDER]
+    if not _is_time(fact):
+        if _holds(term, constant, row, x_ns):
+            return ALWAYS
+        return _next_deadline(row, x_ns) if table.DEADLINES <= fact <= table.FLUIDITY else NEVER
+    first = _reaches(fact, term[table.EDGE], row)
+    if order == table.EQUAL or order == table.LESS | table.GREATER:
+        second = _reaches(fact, term[table.SECOND_EDGE], row)
+        between = min(first, second) <= x_ns < max(first, second)
+        return ALWAYS if between == (order == table.EQUAL) else _term_changes(term, row, x_ns)
+    if (order & table.GREATER != 0) == (fact != table.RUNWAY):
+        return first
+    return ALWAYS if x_ns < first else NEVER
+
+
+@kernel(inline=True)
+def _part_changes(terms: Ints, at: int, row: Ints, x_ns: int) -> int:
+    """Return the first instant after now at which one of a part's comparisons may be found changed."""
+    found = NEVER
+    for place in range(at, at + terms[at, table.SIZE]):
+        if terms[place, table.FACT] < table.AND:
+            found = min(found, _term_changes(terms[place], row, x_ns))
+    return found
+
+
+@kernel(inline=True)
+def _part_opens(terms: Ints, constants: Floats, at: int, row: Ints, x_ns: int) -> int:
+    """Return an instant not after now where a part of a condition holds, else the first at which it may."""
+    size = terms[at, table.SIZE]
+    truths = 0  # a bit each, the last one lowest: conditions are not so deep (64 levels) that 64 would wait here
+    for place in range(at, at + size):
+        fact = terms[place, table.FACT]
+        if fact == table.NOT:
+            truths ^= 1
+        elif fact == table.AND:
+            truths = truths >> 1 & (truths | ~1)
+        elif fact == table.OR:
+            truths = truths >> 1 | truths & 1
+        else:
+            opens_ns = _term_opens(terms[place], constants[place], row, x_ns)
+            if size == 1:
+                return opens_ns
+            truths = truths << 1 | (opens_ns <= x_ns)
+    return ALWAYS if truths == 1 else _part_changes(terms, at, row, x_ns)
+
+
+@kernel(inline=True)
+def _fresh_until(rule: Ints, row: Ints) -> int:
+    return NEVER if rule[table.MAX_AGE_NS] == NEVER else int(row[column.WATERMARK_NS] + rule[table.MAX_AGE_NS])
+
+
+@kernel(inline=True)
+def _look_inactive(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
+    """Tell whether an inactive rule's condition may hold now; return when it may next, where it does not."""
+    opens_ns = ALWAYS
+    at = rule[table.TERMS]
+    while at < rule[table.TERMS_END]:
+        part_ns = _part_opens(terms, constants, at, row, x_ns)
+        if part_ns == NEVER:
+            return False, NEVER  # nearly always: of a rule on first tokens, say
+        if at >= rule[table.STEPS]:
+            part_ns = _look_from(part_ns, row, x_ns)
+        opens_ns = max(opens_ns, part_ns)
+        at += terms[at, table.SIZE]
+    until_ns = _fresh_until(rule, row)
+    if opens_ns <= x_ns:
+        return x_ns <= until_ns, NEVER  # where all terms hold and a fact is too old, only another token can tell
+    return False, NEVER if opens_ns > until_ns else opens_ns
+
+
+@kernel(inline=True)
+def _look_firing(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
+    """Tell whether a rule that fires may not go on firing now; return when it first may not."""
+    holds = True
+    changes_ns = NEVER
+    at = rule[table.TERMS]
+    while at < rule[table.TERMS_END]:
+        holds &= _part_opens(terms, constants, at, row, x_ns) <= x_ns
+        changes_ns = min(changes_ns, _part_changes(terms, at, row, x_ns))
+        at += terms[at, table.SIZE]
+    until_ns = _fresh_until(rule, row)
+    if changes_ns > until_ns:
+        changes_ns = NEVER
+    if holds or x_ns > until_ns:
+        return False, changes_ns
+    for fact in range(table.DEADLINES, table.RATE + 1):
+        if rule[table.NEEDS] >> fact & 1 == 1 and not _is_present(fact, row, x_ns):
+            return False, changes_ns  # a rule that fires goes on while a fact is missing
+    return True, changes_ns
+
+
+@kernel(
+    "int64(int64[:, ::1], int64[:, ::1], float64[::1], int64[:, ::1], int8[:, ::1], int64[::1], int64[::1],"
+    " int64[::1], boolean[::1], boolean[:, ::1], int64[:, ::1])"
+)
+def look(
+    rules: Ints,
+    terms: Ints,
+    constants: Floats,
+    rows: Ints,
+    states: Bytes,
+    due_ns: Ints,
+    slots: Ints,
+    at_ns: Ints,
+    calm: Bools,
+    stirred: Bools,
+    opens_ns: Ints,
+) -> int:
+    """Look at all rules of the streams in `slots`, each at its own instant; return the earliest instant noted.
+
+    `rules`, `terms`, `constants`: as `rule_tables` says. `rows`: the streams' columns; `states` (slots, rules)
+    INACTIVE, SETTLED or OPEN; `at_ns` (S,) on the collector's axis. Written: `due_ns`, at each slot, when the stream is
+    to be looked at next, on the collector's axis, NEVER where it is not calm; `calm` (S,), whether no rule stirs;
+    `stirred` (S, rules), whether a rule's state may change now; `opens_ns` (S, rules), when that of one that does not
+    stir may next, on the stream's axis.
+    """
+    earliest_ns = NEVER
+    for place in range(len(slots)):
+        slot = slots[place]
+        row = rows[slot]
+        x_ns = max(int(at_ns[place] + row[column.OFFSET_NS]), int(row[column.LAST_NS]))
+        rests = True
+        next_ns = NEVER
+        for number in range(len(rules)):
+            if states[slot, number] == table.INACTIVE:
+                may, next_of_rule_ns = _look_inactive(rules[number], terms, constants, row, x_ns)
+            else:
+                may, next_of_rule_ns = _look_firing(rules[number], terms, constants, row, x_ns)
+                may |= states[slot, number] == table.OPEN and row[column.TOKENS] != row[column.KNOWN_TOKENS]
+            stirred[place, number] = may
+            opens_ns[place, number] = next_of_rule_ns
+            rests &= not may
+            next_ns = min(next_ns, next_of_rule_ns)
+        if rests and next_ns != NEVER:
+            next_ns -= int(row[column.OFFSET_NS])
+        else:
+            next_ns = NEVER
+        calm[place] = rests
+        due_ns[slot] = next_ns
+        earliest_ns = min(earliest_ns, next_ns)
+    return earliest_ns

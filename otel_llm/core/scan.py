@@ -1,0 +1,168 @@
+"""Scan the bytes of an OTLP trace export request: one walk over its fields, whatever their order, into columns.
+
+Segments are read whole, with the times of their tokens. Of our own request spans the fixed fields are read, and where
+each attribute stands. Every other span, and one of ours that says what is not read here, is a row that says where it
+stands: protobuf is to read it. What the scan reads it reads as protobuf would; where fields around spans do not add
+up the answer is UNREADABLE, and protobuf is to say what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_llm.core import tags
+from otel_llm.core.kernel import kernel
+from otel_llm.core.limits import MAX_MESSAGE_TOKENS
+from otel_llm.core.protobuf import is_text, length, skip, tag
+from otel_llm.core.span_columns import (
+    ALL_TOKENS,
+    BEGIN,
+    CLASS,
+    EXPANDED,
+    MORE_ROOM,
+    MOST_EXPANDED,
+    PIECES,
+    PLAIN,
+    PLAIN_SPANS,
+    READ,
+    RESOURCE,
+    RESOURCE_PIECE,
+    RESOURCES,
+    SCOPE_PIECE,
+    SPANS,
+    STOP,
+    UNREADABLE,
+)
+from otel_llm.core.span_fields import read_span
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from otel_llm.core.loads import Bytes
+
+    Ints = npt.NDArray[np.int64]
+
+
+@kernel()
+def _note_piece(pieces: Ints, filled: Ints, what: int, begin: int, end: int) -> bool:
+    """Note a piece of the present ResourceSpans; return False where the array is full."""
+    if filled[PIECES] == len(pieces):
+        return False
+    piece = pieces[filled[PIECES]]
+    piece[0], piece[1], piece[2], piece[3] = what, filled[RESOURCES], begin, end
+    filled[PIECES] += 1
+    return True
+
+
+@kernel()
+def _scope_spans(
+    data: Bytes,
+    at: int,
+    end: int,
+    spans: Ints,
+    times: Ints,
+    kinds: Bytes,
+    attributes: Ints,
+    pieces: Ints,
+    filled: Ints,
+) -> int:
+    """Read a ScopeSpans; return an answer."""
+    resource = filled[RESOURCES]
+    said = False
+    while at < end:
+        found, at = tag(data, at, end)
+        if at < 0:
+            return UNREADABLE
+        if found != tags.SPAN and found != tags.SCOPE and found != tags.SCHEMA_URL:
+            at = skip(data, at, end, found & 7)
+            if at < 0:
+                return UNREADABLE
+            continue
+        begin, at = length(data, at, end)
+        if at < 0:
+            return UNREADABLE
+        if found == tags.SPAN:
+            number = filled[SPANS]
+            if number == len(spans):
+                return MORE_ROOM
+            row = spans[number]
+            what = read_span(data, begin, at, row, times, kinds, attributes, filled)
+            if what < 0:
+                too_many = filled[ALL_TOKENS] > MAX_MESSAGE_TOKENS or filled[EXPANDED] > MOST_EXPANDED
+                return UNREADABLE if too_many else MORE_ROOM
+            row[CLASS], row[BEGIN], row[STOP], row[RESOURCE] = what, begin, at, resource
+            filled[SPANS] = number + 1
+            if what == PLAIN:
+                filled[PLAIN_SPANS] += 1
+        elif found == tags.SCOPE:
+            if said:
+                return UNREADABLE
+            said = True
+            if not _note_piece(pieces, filled, SCOPE_PIECE, begin, at):
+                return MORE_ROOM
+        elif not is_text(data, begin, at):
+            return UNREADABLE
+    return READ
+
+
+@kernel(
+    "int64(Array(uint8, 1, 'C', readonly=True), int64[:, ::1], int64[::1], uint8[::1], int64[:, ::1], int64[:, ::1],"
+    " int64[::1])"
+)
+def scan(
+    data: Bytes,
+    spans: Ints,
+    times: Ints,
+    kinds: Bytes,
+    attributes: Ints,
+    pieces: Ints,
+    filled: Ints,
+) -> int:
+    """Read an export request into arrays; return READ, or why it was not read.
+
+    `data`: (B,) its bytes. Filled from their beginning, as far as `filled` (COUNTS,), all 0 before, says:
+    `spans` (S, SPAN_COLUMNS), `times` (N,) unix ns and `kinds` (N,) of all tokens, `attributes` (A, 2) where each
+    attribute's field begins and ends, `pieces` (P, PIECE_COLUMNS).
+    """
+    end = len(data)
+    at = 0
+    while at < end:
+        found, at = tag(data, at, end)
+        if at < 0:
+            return UNREADABLE
+        if found != tags.RESOURCE_SPANS:
+            at = skip(data, at, end, found & 7)
+            if at < 0:
+                return UNREADABLE
+            continue
+        inner, at = length(data, at, end)
+        if at < 0:
+            return UNREADABLE
+        said = False
+        while inner < at:
+            found, inner = tag(data, inner, at)
+            if inner < 0:
+                return UNREADABLE
+            if found != tags.RESOURCE and found != tags.SCOPE_SPANS and found != tags.SCHEMA_URL:
+                inner = skip(data, inner, at, found & 7)
+                if inner < 0:
+                    return UNREADABLE
+                continue
+            begin, inner = length(data, inner, at)
+            if inner < 0:
+                return UNREADABLE
+            if found == tags.SCOPE_SPANS:
+                answer = _scope_spans(data, begin, inner, spans, times, kinds, attributes, pieces, filled)
+                if answer != READ:
+                    return answer
+            elif found == tags.RESOURCE:
+                if said:
+                    return UNREADABLE
+                said = True
+                if not _note_piece(pieces, filled, RESOURCE_PIECE, begin, inner):
+                    return MORE_ROOM
+            elif not is_text(data, begin, inner):
+                return UNREADABLE
+        filled[RESOURCES] += 1
+    return READ

@@ -1,0 +1,95 @@
+"""Find the slot of a stream by its key: a hash table with open addressing and linear probing.
+
+`index` is (C, 4) int64, C a power of two: the three words of a key, and its slot plus one; 0 where a place is free. Who
+owns it keeps half of the places free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.core.kernel import COMPILED, kernel
+from otel_llm.core.stream_columns import INDEX_WIDTH
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+_SLOT: Final = 3
+_ODD: Final = 0x9E3779B97F4A7C15 - (1 << 64)
+
+if TYPE_CHECKING or not COMPILED:
+
+    def _wrapped(value: int) -> int:
+        return (value + 2**63) % 2**64 - 2**63
+
+else:
+
+    @kernel()
+    def _wrapped(value: int) -> int:
+        return value  # it is as it should be: 64 bits, the others are lost
+
+
+@kernel()
+def _home(first: int, second: int, third: int, seed: int, mask: int) -> int:
+    """Return the place where a key is looked for first."""
+    found = _wrapped((int(first) ^ seed) * _ODD + int(second))
+    found = _wrapped((found ^ (found >> 32)) * _ODD + int(third))
+    found = _wrapped((found ^ (found >> 32)) * _ODD)
+    return (found >> 32) & mask
+
+
+@kernel()
+def _place(index: Ints, first: int, second: int, third: int, seed: int) -> int:
+    """Return the place where a key stands, or the free one where it would."""
+    mask = len(index) - 1
+    place = _home(first, second, third, seed, mask)
+    while index[place, _SLOT] != 0 and (
+        index[place, 0] != first or index[place, 1] != second or index[place, 2] != third
+    ):
+        place = (place + 1) & mask
+    return place
+
+
+@kernel("void(int64[:, ::1], int64, int64[:, ::1], int64[::1])")
+def find(index: Ints, seed: int, keys: Ints, found: Ints) -> None:
+    """Fill `found` (N,) with the slot of each of `keys` (N, 3), -1 for none."""
+    for at in range(len(keys)):
+        found[at] = index[_place(index, keys[at, 0], keys[at, 1], keys[at, 2], seed), _SLOT] - 1
+
+
+@kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
+def put(index: Ints, seed: int, key: Ints, slot: int) -> None:
+    """Note the slot of a key (3,), whether it had one or not."""
+    place = _place(index, key[0], key[1], key[2], seed)
+    index[place, 0], index[place, 1], index[place, 2], index[place, _SLOT] = key[0], key[1], key[2], slot + 1
+
+
+@kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
+def drop(index: Ints, seed: int, key: Ints, slot: int) -> None:
+    """Forget a key (3,) if its slot is this one."""
+    mask = len(index) - 1
+    free = _place(index, key[0], key[1], key[2], seed)
+    if index[free, _SLOT] != slot + 1:
+        return
+    place = (free + 1) & mask
+    while index[place, _SLOT] != 0:
+        home = _home(index[place, 0], index[place, 1], index[place, 2], seed, mask)
+        if (place - home) & mask >= (place - free) & mask:  # else it would stand before where it is looked for
+            for word in range(INDEX_WIDTH):
+                index[free, word] = index[place, word]
+            free = place
+        place = (place + 1) & mask
+    index[free, _SLOT] = 0
+
+
+@kernel("void(int64[:, ::1], int64, int64[:, ::1])")
+def move(index: Ints, seed: int, larger: Ints) -> None:
+    """Put all keys into another index, which is empty."""
+    for at in range(len(index)):
+        if index[at, _SLOT] != 0:
+            place = _place(larger, index[at, 0], index[at, 1], index[at, 2], seed)
+            for word in range(INDEX_WIDTH):
+                larger[place, word] = index[at, word]

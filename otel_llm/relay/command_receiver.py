@@ -1,0 +1,139 @@
+"""Receive signed actions on the web port: `POST /v1/actions`, the CloudEvents of `docs/actions.md`.
+
+The signature authenticates the sender. Nothing else does: no bearer token, no content type, no name of a host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from otel_llm.actions.executor import bounded_line
+from otel_llm.actions.executors import RELAY_DOES
+from otel_llm.actions.receiving import MOST_BODY_BYTES, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.actions.doing import Settled
+    from otel_llm.actions.receiving import Admission, Asked
+    from otel_llm.relay.deciding.command import Command
+    from otel_llm.relay.deciding.command_reader import CommandReader
+    from otel_llm.shared.clock import Clock
+
+ANSWER_S: Final = 0.25
+"""How long an answer waits for the outcome."""
+BODY_S: Final = 10.0
+"""How long a body may take to arrive."""
+MOST_READING: Final = 64
+"""Bodies that are read at one time; their signatures are not checked yet."""
+OTHER: Final = "other"
+
+
+class CommandReceiver:
+    """Receive actions, and have them done by `do`, which calls back once with what became of one.
+
+    `clock` is the relay's, by which actions expire. `stopping` tells whether the relay stops. `counted` takes the verb
+    and the result of each message, for the metrics.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        clock: Clock,
+        reader: CommandReader,
+        do: Callable[[Command, Callable[[Settled], None]], None],
+        stopping: Callable[[], bool],
+        counted: Callable[[str, str], None],
+        *,
+        body_s: float = BODY_S,
+        most_reading: int = MOST_READING,
+    ) -> None:
+        self._admission = admission
+        self._clock = clock
+        self._reader = reader
+        self._do = do
+        self._stopping = stopping
+        self._counted = counted
+        self._body_s = body_s
+        self._most_reading = most_reading
+        self._reading = 0
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Answer one POST."""
+        asked = await self._admitted(request)
+        if isinstance(asked, Response):
+            action, answer = OTHER, asked
+        else:
+            action = asked.action if asked.action in RELAY_DOES else OTHER
+            answer = Response(500, None, "it failed here")
+            try:
+                answer = await self._done(asked)
+            finally:
+                self._admission.settle(asked.id, answer)
+        self._counted(action, _result(answer))
+        return web.Response(body=answer.body, status=answer.status, content_type="application/json")
+
+    async def _admitted(self, request: web.Request) -> Asked | Response:
+        body = await self._body(request)
+        if isinstance(body, Response):
+            return body
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        return self._admission.admit(headers, body, time.time_ns(), self._clock.now_ns())
+
+    async def _body(self, request: web.Request) -> bytes | Response:
+        """Read a body; one byte beyond the limit is enough to refuse it."""
+        if self._reading >= self._most_reading:
+            return Response(429, None, f"{self._most_reading} bodies are being read")
+        self._reading += 1
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._body_s):
+                while len(body) <= MOST_BODY_BYTES and (found := await request.content.readany()):
+                    body += found
+        except TimeoutError:
+            return Response(408, None, f"the body did not come within {self._body_s:g} s")
+        except web.RequestPayloadError:
+            return Response(400, None, "the body is not whole")
+        finally:
+            self._reading -= 1
+        return bytes(body)
+
+    async def _done(self, asked: Asked) -> Response:
+        """Do an action; return what is known of it by the time of the answer."""
+        if self._stopping():
+            return Response(200, "refused", "the relay is stopping")
+        command = self._reader.read(asked)
+        if isinstance(command, Response):
+            return command
+        outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+
+        def settled(how: Settled) -> None:
+            if not outcome.done():
+                outcome.set_result(how)
+
+        self._do(command, settled)
+        done, _ = await asyncio.wait({outcome}, timeout=ANSWER_S)
+        return _answer(outcome.result()) if done else Response(200, "accepted", "begun")
+
+
+def _answer(how: Settled) -> Response:
+    """Return what is answered to an action that was settled in time."""
+    moved = how.migration
+    if how.outcome == "done":
+        told = how.detail or ("" if moved is None else f"moved from {moved.source} to {moved.to}")
+        return Response(200, "done", bounded_line(told))
+    if how.outcome == "unconfirmed":  # it was begun, and nobody knows how it ended
+        return Response(200, "accepted", bounded_line(how.detail))
+    told = how.detail if how.outcome == "failed" else f"{how.outcome}: {how.detail}"
+    return Response(200, "refused", bounded_line(told))
+
+
+def _result(answer: Response) -> str:
+    """Name what was answered, for the metrics."""
+    if answer.repeated:
+        return "repeated"
+    return "rejected" if answer.result is None else answer.result

@@ -1,0 +1,46 @@
+"""A command about the relay's own streams or backends: from its own rules, or from a collector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_llm.actions.events import Order
+    from otel_llm.relay.recording.recorded import RequestKey
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A verb and what it is about.
+
+    `id`: the idempotency key. `expires_ns`: when it is worth nothing any more, unix ns of the relay's clock. `rule`:
+    the one that decided it. `request`: the stream that it is about, None for scopes instance and class. `instance`: ""
+    where it is about none. `candidates`: of a `preempt`, the requests to try, in their order.
+    """
+
+    id: str
+    verb: str
+    expires_ns: int
+    rule: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    request: RequestKey | None = None
+    instance: str = ""
+    candidates: tuple[RequestKey, ...] = ()
+
+    @classmethod
+    def of_order(cls, order: Order) -> Command:
+        """Return the command that an order of the relay's own rules is."""
+        decision = order.decision
+        return cls(
+            order.id,
+            order.verb,
+            order.expires_ns,
+            decision.rule,
+            decision.arguments,
+            None if decision.stream is None else decision.stream[:2],
+            order.instance,
+            tuple((bytes.fromhex(one.trace_id), bytes.fromhex(one.span_id)) for one in order.candidates),
+        )

@@ -1,0 +1,116 @@
+"""Turn an action that another process asks for into a command: find its request and its backend, or say why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from otel_llm.actions.executor import bounded_line
+from otel_llm.actions.executors import RELAY_DOES
+from otel_llm.actions.receiving import Response
+from otel_llm.relay.deciding.command import Command
+from otel_llm.rules.ruleset import DEFAULT_DESTINATION, Destination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from otel_llm.actions.receiving import Asked
+    from otel_llm.relay.recording.recorded import RequestKey
+
+_DESTINATIONS: Final = frozenset(get_args(Destination))
+_TRACE_BYTES, _SPAN_BYTES = 16, 8
+
+
+class CommandReader:
+    """Read commands.
+
+    `find` returns the open requests that a span stands for (trace id and span id): the relay's own span, or the span of
+    the client above it. `is_backend` tells whether an instance is a backend of this relay.
+    """
+
+    def __init__(self, find: Callable[[RequestKey], Sequence[RequestKey]], is_backend: Callable[[str], bool]) -> None:
+        self._find = find
+        self._is_backend = is_backend
+
+    def read(self, asked: Asked) -> Command | Response:
+        """Return the command, or the answer to an action that cannot be one here."""
+        if asked.action not in RELAY_DOES:
+            return _refused(f"a relay does no `{bounded_line(asked.action)}`")
+        instance = asked.labels.get("instance", "")
+        if asked.action == "drain":
+            return self._command(asked, instance=instance) if self._is_backend(instance) else _no_backend(instance)
+        if asked.action == "preempt":
+            return self._preempt(asked, instance)
+        request = self._one(asked)
+        if isinstance(request, Response):
+            return request
+        if asked.action == "abort":
+            return self._command(asked, request=request, instance=instance if self._is_backend(instance) else "")
+        to = asked.arguments.get("to", DEFAULT_DESTINATION)
+        if not isinstance(to, str) or to not in _DESTINATIONS:
+            return _refused(f"`to` is none of {', '.join(sorted(_DESTINATIONS))}")
+        return self._command(asked, {"to": to}, request=request)
+
+    def _preempt(self, asked: Asked, instance: str) -> Command | Response:
+        """Name the candidates that are here, then the instance; a request without candidates is the only candidate."""
+        if not asked.candidates and asked.request is not None:
+            victim = self._one(asked)
+            return victim if isinstance(victim, Response) else self._command(asked, candidates=(victim,))
+        candidates = tuple(dict.fromkeys(self._here(asked.candidates)))
+        if self._is_backend(instance):
+            found = [] if asked.request is None else self._named(asked.request[0], asked.request[1])
+            request = found[0] if len(found) == 1 else None
+            return self._command(asked, request=request, instance=instance, candidates=candidates)
+        if candidates:
+            return self._command(asked, candidates=candidates)
+        if asked.candidates:
+            return Response(200, "unknown_request", "none of the candidates is open here")
+        return _no_backend(instance)
+
+    def _one(self, asked: Asked) -> RequestKey | Response:
+        """Return the one open request that an action is about."""
+        if asked.request is None:
+            return _refused(f"`{asked.action}` needs a request")
+        found = self._named(asked.request[0], asked.request[1])
+        if len(found) > 1:
+            return _refused(f"ambiguous: {len(found)} requests of this span are open here")
+        return found[0] if found else Response(200, "unknown_request", "no such request is open here")
+
+    def _here(self, candidates: Iterable[Mapping[str, Any]]) -> Iterable[RequestKey]:
+        for candidate in candidates:
+            found = self._named(candidate.get("trace_id"), candidate.get("span_id"))
+            if len(found) == 1:
+                yield found[0]
+
+    def _named(self, trace_id: object, span_id: object) -> Sequence[RequestKey]:
+        trace, span = _id(trace_id, _TRACE_BYTES), _id(span_id, _SPAN_BYTES)
+        return () if trace is None or span is None else self._find((trace, span))
+
+    def _command(
+        self,
+        asked: Asked,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        request: RequestKey | None = None,
+        instance: str = "",
+        candidates: tuple[RequestKey, ...] = (),
+    ) -> Command:
+        rule, expires_ns = bounded_line(asked.rule), asked.expires_unix_nano
+        return Command(asked.id, asked.action, expires_ns, rule, arguments or {}, request, instance, candidates)
+
+
+def _refused(detail: str) -> Response:
+    return Response(200, "refused", detail)
+
+
+def _no_backend(instance: str) -> Response:
+    return _refused(f"no backend is called {bounded_line(instance)!r}")
+
+
+def _id(written: object, length: int) -> bytes | None:
+    """Return an id of so many bytes that is written in hex, None where it is none."""
+    if not isinstance(written, str) or len(written) != 2 * length:
+        return None
+    try:
+        return bytes.fromhex(written)
+    except ValueError:
+        return None

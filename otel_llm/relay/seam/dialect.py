@@ -1,0 +1,71 @@
+"""What differs between the HTTP APIs of the kinds of backend, as far as a resumed stream needs it.
+
+vLLM (0.32): with `return_token_ids` a stream of either endpoint brings ids: those of the prompt in the first chunk,
+those of the output with each, inside the choice or beside it. A finish has `stop_reason`. A chunk of text and one id
+has all the text of that id. `/detokenize` names special tokens, which a stream leaves out.
+
+SGLang (0.5.23), read from its code and not run. `/v1/completions` takes `return_token_ids`; ids stand in the choice:
+`prompt_token_ids` in the first chunk, and in each `token_ids`, those that are new, whatever `--stream-interval` and
+`--incremental-streaming-output` say. A list of ids as `prompt` becomes the engine's `input_ids` and is continued as it
+is. A streamed chat brings no ids while it runs: with `return_token_ids` it is refused (400), and `sglext`, which can be
+asked for instead, comes in one chunk behind the finish. `/generate` streams ids, but a chat cannot be served by it, or
+by `/v1/completions`, unnoticed: a chat's stop tokens, parsers and sampling defaults are those of its endpoint. So chats
+are not resumable there. A finish has `matched_stop`, the id of the stop token, also where that is the end of text. Text
+that the next token may change is sent up to its last space, so that a chunk's text may end within that of its one id.
+`/detokenize` leaves special tokens out unless `skip_special_tokens` is false, as a stream does. A server with a
+completion template makes a text of `prompt` and `suffix`, whatever they are, unless the suffix is "". A `usage` has
+`reasoning_tokens`; a resumed one has not, since the count of the source is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.relay.seam.keys import BOTH, COMPLETIONS, SGLANG_KEYS, VLLM_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_llm.relay.seam.keys import Key
+    from otel_llm.relay.seam.request import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The API of one kind of backend; the defaults are those of a kind that returns no ids."""
+
+    ids_of: tuple[Endpoint, ...] = ()
+    """The endpoints whose streams bring token ids where `return_token_ids` asks for them."""
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """What is known of a request's keys; others do not carry over."""
+    stop_key: str = "stop_reason"
+    """The member of a choice that tells what ended it."""
+    whole_texts: bool = True
+    """A chunk of text and one id has all the text of that id."""
+    detokenize_keys: tuple[str, ...] = ()
+    """Keys of a request that `/detokenize` is told too, to answer with the text of a stream."""
+    resume_members: str = ""
+    """What a request that resumes has beside the members of every kind: JSON members, with a comma before each."""
+    health_s: float = 0.0
+    """How long `/health` takes at the least (s): SGLang's sleeps before it looks whether the engine has answered it."""
+
+
+NO_IDS: Final = Dialect()
+_DIALECTS: Final[Mapping[str, Dialect]] = {
+    "vllm": Dialect(ids_of=BOTH, keys=VLLM_KEYS),
+    "sglang": Dialect(
+        ids_of=COMPLETIONS,
+        keys=SGLANG_KEYS,
+        stop_key="matched_stop",
+        whole_texts=False,
+        detokenize_keys=("skip_special_tokens",),
+        resume_members=',"suffix":""',
+        health_s=1.0,
+    ),
+}
+
+
+def dialect_of(kind: str) -> Dialect:
+    """Return the API of a kind of backend."""
+    return _DIALECTS.get(kind, NO_IDS)

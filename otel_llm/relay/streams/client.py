@@ -1,0 +1,87 @@
+"""The client's side of one owned request: its answer is begun, written and ended here, and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import web
+
+from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers
+
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.http import StreamWriter
+
+    from otel_llm.relay.recording.recorded import Recorded
+
+
+class Client:
+    """Answer a client. While bytes wait for its socket, `recorded` is told so.
+
+    `begun` tells that it has headers, so that no other answer can be passed on.
+    """
+
+    def __init__(self, request: web.BaseRequest, recorded: Recorded) -> None:
+        self._request = request
+        self._recorded = recorded
+        self._response: web.StreamResponse | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether the client has headers."""
+        return self._response is not None
+
+    @property
+    def code(self) -> int:
+        """Return the status that the client got; 499 where it left before it had one."""
+        return CLIENT_LEFT if self._response is None else self._response.status
+
+    @property
+    def answer(self) -> web.StreamResponse:
+        """Return what the client got."""
+        return self._response or web.Response()  # nobody reads the answer to a client that has left
+
+    async def begin(self, upstream: aiohttp.ClientResponse) -> None:
+        """Begin the answer, once, with the headers of the backend that served first."""
+        if self._response is not None:
+            return
+        response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=reader_headers(upstream))
+        await response.prepare(self._request)
+        self._response = response
+        if self._request.transport is not None:
+            # Whatever the kernel does not take at once counts as waiting for the client.
+            self._request.transport.set_write_buffer_limits(high=0)
+
+    async def write(self, data: bytes) -> int:
+        """Write, as fast as the client reads; return the instant at which the kernel had it all (monotonic ns)."""
+        transport = self._request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has left")
+        # The writer's own waiting, which comes now and then, would not be told as such.
+        await cast("StreamWriter", self._request.writer).write(data, drain=False)
+        if transport.get_write_buffer_size():  # the kernel did not take all of it: the client reads slowly
+            self._recorded.blocked(True)
+            await self._request.writer.drain()
+            self._recorded.blocked(False)
+        return time.monotonic_ns()
+
+    async def end(self) -> None:
+        """End an answer that is whole."""
+        assert self._response is not None  # noqa: S101
+        await self._response.write_eof()
+
+    async def cut(self, event: bytes) -> None:
+        """End an answer that cannot be whole: one error event, and the connection."""
+        assert self._response is not None  # noqa: S101
+        await self._response.write(event)
+        self._response.force_close()
+        await self._response.write_eof()
+
+    def refuse(self, response: web.Response) -> None:
+        """Answer with something of the relay's own."""
+        self._response = response
+
+    async def pass_on(self, upstream: aiohttp.ClientResponse) -> None:
+        """Pass on an answer that is no stream."""
+        self._response = await pass_response(self._request, upstream)

@@ -1,0 +1,181 @@
+"""The pauses of one stream: its backend is left while its reader has text, and it goes on before that is read."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.relay.backends.upstream import UpstreamError
+from otel_llm.relay.streams.opening import is_of_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.recording.recorded import Recorded
+    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.streams.client import Client
+    from otel_llm.relay.streams.opening import Opening
+    from otel_llm.relay.streams.pauses import Pause, Pauses
+    from otel_llm.relay.streams.run import Run
+
+PAUSED: Final = "paused"
+"""The comment that the client of a paused stream gets, and why its reply is cut where it cannot go on."""
+TRY_AGAIN_S: Final = 0.25
+"""How often it is tried to go on behind a pause while no backend takes the stream."""
+ASK_S: Final = 1.0
+"""How long a backend may be asked which ids the reader has whole: meanwhile its stream stands still (s)."""
+NO_SPARE: Final = "its reader has no text to spare"
+NOT_SERVED: Final = "no backend serves the stream now"
+
+
+class Pausing:
+    """Pause one stream and let it go on. `begin` and `reason` are called while a backend serves it."""
+
+    def __init__(self, recorded: Recorded, reply: Reply, opening: Opening, client: Client, pauses: Pauses) -> None:
+        self._recorded = recorded
+        self._reply = reply
+        self._opening = opening
+        self._client = client
+        self._pauses = pauses
+        self._pause: Pause | None = None
+        self._asking: asyncio.Task[None] | None = None
+        """Asks whether the stream could go on behind a pause."""
+        self._begun_s: float | None = None
+        """When it was paused last (s of the loop's clock)."""
+        self._resuming: tuple[Run, str] | None = None
+        """What goes on behind a pause, and why, until the client has text of it."""
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether the stream is paused."""
+        return self._pause is not None
+
+    def reason(self, run: Run) -> str | None:
+        """Say why a stream that `run` serves cannot be paused now; None where it can."""
+        settings = self._opening.preempt
+        if self._asking is not None:
+            return "the stream is being paused already"
+        if self._resuming is not None:
+            return "the stream goes on behind a pause just now"
+        if self._begun_s is not None and _now_s() - self._begun_s < settings.again_s:
+            return f"the stream was paused within {settings.again_s:g} s"
+        if not self._has_spare:
+            return NO_SPARE
+        return self._opening.pause_reason(run.backend, self._reply)
+
+    @property
+    def _has_spare(self) -> bool:
+        """Tell whether the reader has so much text that a pause is worth its while."""
+        settings, runway_s = self._opening.preempt, self._recorded.runway_s
+        return runway_s is not None and runway_s > settings.resume_runway_s + settings.spare_s
+
+    def begin(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
+        """Pause a stream that has no `reason` against it; `settle` gets the outcome, once.
+
+        Where it does not follow which ids the reader has whole, the backend is asked first, and the reply stays as it
+        is meanwhile, see `asked`. Then `may_begin` tells whether the stream is to be paused still.
+        """
+        if not self._reply.tail:
+            self._begin(run, rule, settle)
+            return
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._asking = None
+            if task.cancelled():
+                settle("failed", "the stream is over", {})
+
+        self._asking = asyncio.get_running_loop().create_task(self._ask(run, rule, settle, may_begin))
+        self._asking.add_done_callback(over)
+
+    async def asked(self) -> None:
+        """Wait until the backend has answered, if it is asked: until then nothing more is made part of the reply."""
+        if self._asking is not None:
+            await asyncio.wait({self._asking})
+
+    async def _ask(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(ASK_S):
+                carried = await self._opening.carried(run.backend, self._reply)
+        except TimeoutError:
+            settle("failed", "silent", {})
+            return
+        except UpstreamError as problem:
+            settle("failed", problem.reason, {})
+            return
+        if not may_begin():
+            settle("failed", NOT_SERVED, {})
+        elif not self._has_spare:
+            settle("failed", NO_SPARE, {})
+        elif (reason := self._opening.pause_reason(run.backend, self._reply, carried)) is not None:
+            settle("failed", reason, {})
+        elif self._pauses.full:
+            settle("budget", self._pauses.words, {})
+        else:
+            self._begin(run, rule, settle)
+
+    def _begin(self, run: Run, rule: str, settle: Settle) -> None:
+        self._pause = self._pauses.begin(run.backend.name, lambda: self._recorded.runway_s)
+        self._begun_s = _now_s()
+        self._recorded.paused(run.backend.name, rule)
+        run.close()  # wakes the reading of it
+        settle("done", f"paused {self._recorded.key[0].hex()}/{self._recorded.key[1].hex()}", {})
+
+    async def rest(self, run: Run) -> Run | None:
+        """Keep the client's stream open until it is to go on; return the backend that does, None where none can.
+
+        `run` served it. Where the stream is cut meanwhile, this is cancelled.
+        """
+        pause = self._pause
+        assert pause is not None  # noqa: S101
+        self._recorded.disconnected()
+        try:
+            while not await self._is_due(pause):
+                await self._client.write(self._reply.comment(PAUSED))
+            found = await self._go_on(run)
+        finally:
+            self._pauses.end(pause)
+            self._pause = None
+        if found is not None:
+            self._resuming = (found, pause.reason)
+        return found
+
+    def resumed(self, gap_s: float) -> None:
+        """Note that the client has text again, if it is the first behind a pause: `gap_s` after the last."""
+        if self._resuming is not None:
+            found, reason = self._resuming
+            self._resuming = None
+            self._recorded.resumed(found.backend.name, found.leg.carried or 0, gap_s, reason)
+
+    def close(self) -> None:
+        """Take note that the stream is over, which it may be before its pause was waited for."""
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._pause is not None:
+            self._pauses.end(self._pause)
+            self._pause = None
+
+    async def _is_due(self, pause: Pause) -> bool:
+        """Wait until a pause is over, at most until its client is to get a comment; return whether it is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._opening.preempt.comment_s):
+                await pause.due.wait()
+        return pause.due.is_set()
+
+    async def _go_on(self, run: Run) -> Run | None:
+        """Return a backend that goes on behind a pause; where there is none, wait for one as for a silent backend."""
+        until_s = _now_s() + self._opening.silent_s
+        comment_s = _now_s() + self._opening.preempt.comment_s
+        while True:
+            found = await self._opening.resumed(self._reply, run.backend, back=True)
+            if found is not None or _now_s() >= until_s or is_of_stream(self._opening.last_reason):
+                return found
+            if _now_s() >= comment_s:
+                comment_s = _now_s() + self._opening.preempt.comment_s
+                await self._client.write(self._reply.comment(PAUSED))
+            await asyncio.sleep(TRY_AGAIN_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

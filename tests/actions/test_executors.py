@@ -1,0 +1,128 @@
+"""Who does what, by the settings alone: kinds of engine, instances, and what is not even asked for."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from actions.orders import MS, NOW_NS, order
+from support.action_receiver import Came, Receiver, Say, receiving
+from support.commands import wait_until
+
+from otel_llm.actions.doing import Doing, Settled
+from otel_llm.actions.engines import VllmAbort
+from otel_llm.actions.events import Candidate
+from otel_llm.actions.executors import Executors
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine
+from otel_llm.actions.settings import Receiver as ReceiverSettings
+from otel_llm.actions.webhook import Webhook
+from otel_llm.rules.decisions import Outcome
+from otel_llm.shared.clock import FakeClock
+
+VICTIM = Candidate("0" * 31 + "9", "0" * 15 + "9", 0, "batch", -1, 3.5)
+
+
+class Settings:
+    receivers: tuple[ReceiverSettings, ...] = ()
+    alertmanager: AlertmanagerSettings | None = None
+    alerts = AlertSettings()
+
+    def __init__(self, *engines: Engine) -> None:
+        self.actions = ActionSettings(engines)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "relay.secret"
+    file.write_text("whsec_" + base64.b64encode(bytes(range(32))).decode() + "\n")
+    return file
+
+
+def found(*engines: Engine) -> Executors:
+    return Executors(Settings(*engines), "/here", "agent", lambda *_: True)
+
+
+def relay(secret: Path, **instances: str) -> Engine:
+    named = {name.replace("any", "*"): url for name, url in instances.items()}
+    return Engine("r", "relay", tuple(named.items()), secret_file=secret)
+
+
+@pytest.mark.parametrize(
+    ("verb", "exclusive"), [("migrate", False), ("preempt", False), ("abort", True), ("drain", True)]
+)
+def test_a_relay_is_asked_at_one_path_for_four_verbs(secret: Path, verb: Any, exclusive: bool) -> None:
+    asked = found(relay(secret, a="http://one:1/under", any="http://two:2")).find
+    for instance, url in (("a", "http://one:1/under/v1/actions"), ("b", "http://two:2/v1/actions")):
+        who = asked(order(action=verb, instance=instance, candidates=(VICTIM,)))
+        assert isinstance(who, Webhook)
+        assert (who.url, who.exclusive, who.in_stream) == (url, exclusive, False)
+
+
+def test_a_relay_is_not_asked_for_more(secret: Path) -> None:
+    assert found(relay(secret, any="http://a")).find(order(action="scale")) == (
+        "no engine is configured that does `scale` for instance 'a'"
+    )
+
+
+def test_an_entry_for_the_instance_goes_before_the_one_for_any(secret: Path) -> None:
+    vllm = Engine("v", "vllm", (("a", "http://a:1"),))
+    for engines in ((vllm, relay(secret, any="http://r")), (relay(secret, any="http://r"), vllm)):
+        asked = found(*engines).find
+        assert isinstance(asked(order(action="abort", instance="a")), VllmAbort)
+        assert isinstance(asked(order(action="abort", instance="b")), Webhook)
+        assert isinstance(asked(order(action="drain", instance="a")), Webhook)
+
+
+def test_nobody_is_asked_to_preempt_where_there_is_nobody_to_take(secret: Path) -> None:
+    asked = found(relay(secret, any="http://a")).find
+    assert asked(order(action="preempt")) == "nobody to take: no other stream is known on the instance"
+    assert isinstance(asked(order(action="preempt", candidates=(VICTIM,))), Webhook)
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "detail"),
+    [
+        (b'{"result":"done","detail":"moved to b"}', "done", "moved to b"),
+        (b'{"result":"accepted","detail":"begun"}', "sent", "begun"),
+        (b'{"result":"refused","detail":"the kill switch is there"}', "failed", "refused: the kill switch is there"),
+        (b'{"result":"unknown_request","detail":""}', "failed", "unknown_request"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["migrate", "abort"])
+def test_what_a_relay_answers_is_what_becomes_of_it(
+    secret: Path, verb: Any, body: bytes, outcome: Outcome, detail: str
+) -> None:
+    with receiving(Receiver(lambda came, before: Say(body=body))) as receiver:
+        doing = Doing(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
+        assert settled(doing, order(action=verb, ttl_ns=60_000 * MS)) == [Settled(outcome, detail)]
+    assert [came.path for came in receiver.came] == ["/v1/actions"]
+
+
+def test_migrations_are_not_held_back_by_each_other_and_drains_are(secret: Path) -> None:
+    said: list[str] = []
+
+    def inner(came: Came, before: int) -> Say:
+        if not said:  # while the first is open
+            said.append("")
+            for number, verb in ((2, "migrate"), (3, "drain"), (4, "abort")):
+                doing.take(order(number, action=verb, ttl_ns=60_000 * MS), lambda how: said.append(how.outcome))
+        return Say(body=b'{"result":"done","detail":""}')
+
+    with receiving(Receiver(inner)) as receiver:
+        doing = Doing(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
+        assert [how.outcome for how in settled(doing, order(action="drain", ttl_ns=60_000 * MS), more=1)] == ["done"]
+    assert sorted(said[1:]) == ["budget", "budget", "done"]
+
+
+def settled(doing: Doing, one: Any, more: int = 0) -> list[Settled]:
+    """Do an order, and wait until it and `more` others are settled."""
+    how: list[Settled] = []
+    doing.start()
+    try:
+        doing.take(one, how.append)
+        wait_until("it is settled", lambda: sum(doing.outcomes.values()) >= 1 + 3 * bool(more))
+    finally:
+        doing.stop(0.0)
+    return how

@@ -1,0 +1,44 @@
+"""A collector whose kernels are not compiled says so at its start, with the remedy; one whose are says nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.commands import collector
+
+from otel_llm.collector.plain_mode import notice, too_slow
+from otel_llm.core import kernel
+from otel_llm.core.compiling import mode
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        (mode.CHOSEN, "unset OTEL_LLM_CORE"),
+        (mode.ABSENT, "pip install 'otel-llm[collector]'"),
+        ("numba cannot be imported (x)", "see to it that numba can be used"),
+    ],
+)
+def test_what_is_said_names_the_reason_and_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, reason: str, remedy: str
+) -> None:
+    monkeypatch.setattr(kernel, "PLAIN", reason)
+    for said in (notice(), too_slow()):
+        assert said is not None
+        assert f"plain mode ({reason}): " in said
+        assert remedy in said
+    monkeypatch.setattr(kernel, "PLAIN", None)
+    assert (notice(), too_slow()) == (None, None)
+
+
+def test_a_plain_collector_says_so_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_LLM_CORE", "plain")
+    with collector(tmp_path) as running:
+        code, said = running.stop()
+    assert code == 0
+    assert said.count("warning: plain mode (OTEL_LLM_CORE=plain): ") == 1
+    monkeypatch.setenv("OTEL_LLM_CORE", "compiled")
+    with collector(tmp_path) as running:
+        code, said = running.stop()
+    assert (code, "plain mode" in said) == (0, False)

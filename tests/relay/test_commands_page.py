@@ -1,0 +1,57 @@
+"""The settings that `docs/relay.md` shows are read; those for commands of a collector by both sides."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from support.doors_tls import authority, signed
+from support.relay.signed_actions import write_secret
+
+from otel_llm.actions.executors import RELAY_DOES, executors
+from otel_llm.collector.config_file import load_settings as load_collector
+from otel_llm.relay.settings import RelaySettings
+from otel_llm.relay.settings.file import load_settings as load_relay
+
+PAGE = (Path(__file__).parents[2] / "docs" / "relay.md").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_secret(tmp_path)
+    for name in ("relay.yaml", "collector.yaml"):
+        (block,) = re.findall(rf"(?m)^    # {name}, for:.*\n(?:    .*\n)+", PAGE)
+        (tmp_path / name).write_text(dedent(block))
+    return tmp_path
+
+
+def test_both_files_are_read(folder: Path) -> None:
+    relay = load_relay(folder / "relay.yaml", ())
+    collector = load_collector(folder / "collector.yaml")
+    assert relay.drain.migrate
+    assert executors(collector) == RELAY_DOES
+    (engine,) = collector.actions.engines
+    assert engine.secret_file == relay.action_secret_file == folder / "relay.secret"
+
+
+def test_the_settings_of_the_page_are_the_defaults(folder: Path) -> None:
+    (block,) = re.findall(r"(?s)\n## Settings\n.*?```yaml\n(.*?)```", PAGE)
+    pair, ca = signed(), authority().certificate.read_bytes()
+    files = {"server.pem": pair.certificate.read_bytes(), "server.key": pair.key.read_bytes(), "clients.pem": ca}
+    for name, content in {
+        **files,
+        "ca.pem": ca,
+        "b.key": b"a-key-of-this-test\n",
+        "tokens.txt": b"a-token-of-this-test\n",
+    }.items():
+        (folder / name).write_bytes(content)
+    (folder / "every.yaml").write_text(block)
+    found = load_relay(folder / "every.yaml", ())
+    given = {"backends", "tls", "auth", "web_hosts", "actions", "action_secret_file"}
+    default = RelaySettings()
+    assert replace(found, **{name: getattr(default, name) for name in given}) == default
+    assert all(getattr(found, name) != getattr(default, name) for name in given)
+    assert [(one.name, one.kind, one.group) for one in found.backends] == [(name, "vllm", "llama") for name in "ab"]

@@ -1,0 +1,80 @@
+"""Streams drawn at random in the middle of their lives, and the rows that the evaluator's table holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+from rules.scripted import View, key
+from support.core_fleets import MS, slo_class
+
+from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.rules.sieve import Looks, Sieve
+from otel_llm.slo.stream import Stream
+
+COMMIT = 1_790_000_000_000_000_000
+
+
+def view(random: Random, number: int) -> View:
+    """Draw a stream in the middle of its life, of a class of its own."""
+    slo = slo_class(random, f"c{number % 2}")
+    stream = Stream(slo, COMMIT + random.randrange(10**9), random.choice((None, 5, 50, 500)))
+    at_ns = stream.commit_ns
+    for _ in range(random.choice((0, 0, 1, 2, 9))):
+        times = []
+        for _ in range(random.choice((1, 2, 8, 40))):
+            at_ns += random.choice((0, 1, 20 * MS, 50 * MS, 199 * MS, 900 * MS))
+            times.append(at_ns)
+        kind = random.choice((0, 0, 1, 2))
+        stream.extend(times, [kind] * len(times))
+    return View(
+        stream,
+        key=key(number),
+        slo_class=slo.name,
+        model=random.choice(("m", "n")),
+        instance=random.choice(("a", "")),
+        exact_resume=random.random() < 0.5,
+        watermark_ns=at_ns + random.choice((0, 3, 250 * MS)),
+        offset_ns=random.randrange(-(10**9), 10**9),
+    )
+
+
+def drawn(random: Random, number: int) -> tuple[list[View], list[int]]:
+    """Draw streams, and an instant of each, on its own axis, that is not before its last token."""
+    views = [view(random, at + 1) for at in range(number)]
+    later = (0, 1, 30 * MS, 100 * MS, 777 * MS, 3_000 * MS)
+    return views, [max(one.stream.last_ns, one.watermark_ns) + random.choice(later) for one in views]
+
+
+class Rows:
+    """Rows of streams in a table, as the evaluator holds them, and looks at them by a sieve.
+
+    `more_tokens`: how many have come since the engine looked at them.
+    """
+
+    def __init__(self, views: Sequence[View], sieve: Sieve, *, more_tokens: int = 0) -> None:
+        self.table = table = StreamTable()
+        taken = [table.take(cast("StreamInFlight", one), None) for one in (*views, *views)]
+        self.slots = np.array(taken[:-1:2][::-1], dtype=np.int64)  # not all, nor in order
+        self._sieve = sieve
+        for slot, one in zip(self.slots.tolist(), views, strict=True):
+            stream = one.stream
+            table.running.store(slot, stream.running, stream.slo)
+            table.offset_ns[slot], table.watermark_ns[slot] = one.offset_ns, one.watermark_ns
+            table.tokens[slot] = len(stream.times_ns)
+            table.first_ns[slot] = stream.times_ns[0] if stream.times_ns else stream.commit_ns
+            table.last_ns[slot] = stream.last_ns
+            table.known_tokens[slot] = len(stream.times_ns) - more_tokens
+            identity = (one.slo_class, one.model, one.instance, one.measured_at, one.exact_resume)
+            table.identity[slot] = sieve.bits(identity)
+
+    def look(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> Looks:
+        """Look at all of them, each at its own instant; `states`: (S, rules), or one for all."""
+        of_slots = np.zeros((self.table.size, self._sieve.count), dtype=np.int8)
+        of_slots[self.slots] = states
+        at_ns = np.array(x_ns, dtype=np.int64) - self.table.offset_ns[self.slots]
+        return self._sieve.look(self.table.rows, of_slots, self.table.due_ns, self.slots, at_ns)
