@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.courier import Message
 from otel_llm.actions.firing import Alert
+from otel_llm.rules.output_file import read_inside
 from otel_llm.shared.whole_files import replace_whole
 
 if TYPE_CHECKING:
@@ -46,13 +47,18 @@ def read_state(folder: Path) -> State:
     """Return what stands in the file; an empty state where there is none, or (logged) a broken one."""
     path = folder / STATE_FILE
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(_contents(path))
         return _state(whole)
     except FileNotFoundError:
         return State()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _log.warning("%s: cannot be used: %s; alerts that fire are told anew", path, error)
         return State()
+
+
+def _contents(path: Path) -> bytes:
+    with read_inside(path) as file:
+        return file.readall()
 
 
 def _state(whole: dict[str, Any]) -> State:

@@ -19,6 +19,7 @@ from otel_llm.export.attempt import backoff_s
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
+from otel_llm.shared.printable import one_line
 from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
@@ -187,10 +188,9 @@ class Alertmanager:
             return Attempt("accepted")
         attempt = of_http_status(answer.status, answer.headers.get("retry-after"))
         return Attempt(
-            attempt.verdict, f"{attempt.reason}: {_line(answer.body)}", attempt.after_s, 0, attempt.divisible
+            attempt.verdict,
+            f"{attempt.reason}: {one_line(answer.body[:200].decode('utf-8', 'replace'))}",
+            attempt.after_s,
+            0,
+            attempt.divisible,
         )
-
-
-def _line(body: bytes) -> str:
-    text = body[:200].decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else " " for char in text).strip()

@@ -52,6 +52,7 @@ class Alerts:
         self._source = source
         alerts, manager = settings.alerts, settings.alertmanager
         self._dead_letter = alerts.dead_letter or folder / DEAD_LETTERS
+        self._mode = settings.files.mode
         self._lock = threading.Lock()
         kept_s = 900.0 if manager is None else manager.resolved_for_s
         self._firing = Firing(round(alerts.settle_s * 1e9), round(kept_s * 1e9))
@@ -237,7 +238,7 @@ class Alerts:
 
     def _bury(self, message: Message, reason: str) -> None:
         try:
-            bury(self._dead_letter, message, reason, self._clock.now_ns())
+            bury(self._dead_letter, message, reason, self._clock.now_ns(), self._mode)
         except OSError as error:
             _log.error("otel-llm: %s: %s: message %s is lost", self._dead_letter, error.strerror, message.id)
             self._unwritten += 1

@@ -7,7 +7,9 @@ is lost where that is interrupted; it may then be sent twice, under its one id.
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
 import json
 import os
 import re
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.courier import Message
+from otel_llm.rules.output_file import PRIVATE, open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -50,10 +53,10 @@ class Resent:
     broken: list[tuple[int, str]] = field(default_factory=list)
 
 
-def bury(path: Path, message: Message, reason: str, now_ns: int) -> None:
-    """Append a message that was given up; raises OSError where it cannot be written."""
+def bury(path: Path, message: Message, reason: str, now_ns: int, mode: int = PRIVATE) -> None:
+    """Append a message that was given up; raises OSError where it cannot be written. A new file gets `mode`."""
     line = {"time_unix_nano": now_ns, "reason": reason, **message.record()}
-    _append(path, json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+    _append(path, json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n", mode)
 
 
 def unbury(line: bytes) -> Message:
@@ -183,7 +186,9 @@ def _taken(path: Path, beside: Path, places: Mapping[str, Place]) -> Iterator[tu
 
     False with them: none is for a place, so that nothing was moved; the file is locked as long as they are looked at.
     """
-    with path.open("r+b") as file, beside.open("a+b") as taken:
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    with io.BufferedRandom(open_inside(path)) as file, io.BufferedRandom(open_inside(beside, append=True)) as taken:
         try:
             fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -217,10 +222,10 @@ def _is_for(line: bytes, places: Mapping[str, Place]) -> bool:
     return False
 
 
-def _append(path: Path, data: bytes) -> None:
+def _append(path: Path, data: bytes, mode: int = PRIVATE) -> None:
     if not data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with io.BufferedRandom(open_inside(path, append=True, mode=mode)) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(data)

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from otel_llm.shared.printable import one_line
+
 if TYPE_CHECKING:
     from otel_llm.actions.events import Order
     from otel_llm.actions.post import Answer, NoAnswerError
@@ -85,18 +87,12 @@ def result_of(answer: Answer) -> Reply:
     except ValueError:
         return reply
     result = said.get("result") if isinstance(said, dict) else None
-    detail = bounded_line(said.get("detail")) if isinstance(said, dict) else ""
+    detail = one_line(said.get("detail")) if isinstance(said, dict) else ""
     if result == "done":
         return Reply("done", detail)
     if result in ("refused", "unknown_request"):
         return Reply("refused", f"{result}: {detail}" if detail else str(result))
     return Reply("accepted", detail)
-
-
-def bounded_line(value: object) -> str:
-    """Return a bounded line of what the other side wrote: it goes into a record and a log."""
-    text = value if isinstance(value, str) else ""
-    return "".join(char if char.isprintable() else " " for char in text[:200]).strip()
 
 
 def _after_s(answer: Answer) -> float:

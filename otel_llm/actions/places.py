@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_llm.actions.events import CONTENT_TYPE
 from otel_llm.actions.post import NoAnswerError, ask
 from otel_llm.actions.signing import signed_headers
+from otel_llm.rules.output_file import PRIVATE, open_output
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
@@ -73,6 +75,7 @@ class LogPlace:
     """A file of JSON lines; opened for each, so that it can be moved away. What stands there is not written again."""
 
     path: Path
+    mode: int = PRIVATE
     _there: set[str] | None = None
 
     def deliver(self, message: Message) -> Attempt:
@@ -82,8 +85,9 @@ class LogPlace:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._there = ids_in(self.path)
             if message.id not in self._there:
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(message.body + "\n")
+                opened = open_output(self.path, append=True, mode=self.mode)
+                with io.BufferedWriter(opened.file) as file:
+                    file.write(f"{message.body}\n".encode())
                 self._there.add(message.id)
         except OSError as error:
             return Attempt("retry", f"{self.path}: {error.strerror}")
@@ -129,7 +133,7 @@ def places_of(settings: Acting, clock: Clock, source: str) -> dict[str, WebhookP
         f"{WEBHOOK}{receiver.name}": WebhookPlace(receiver, clock) for receiver in receivers
     }
     if settings.alerts.log is not None:
-        places[LOG] = LogPlace(settings.alerts.log)
+        places[LOG] = LogPlace(settings.alerts.log, settings.files.mode)
     if settings.alerts.otlp is not None:
         places[OTLP] = OtlpPlace(settings.alerts.otlp, clock, source)
     return places

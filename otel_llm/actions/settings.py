@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from otel_llm.rules.output_file import PRIVATE
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -115,6 +117,14 @@ class DecisionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSettings:
+    """The files that a service makes anew: decisions, windows, the log of alerts, dead letters."""
+
+    mode: int = PRIVATE
+    """The journal stays private, whatever this is."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSettings:
     """The labels of `/metrics`; a value that is not listed counts as `other`."""
 
@@ -135,6 +145,10 @@ class Acting(Protocol):
     @property
     def alertmanager(self) -> AlertmanagerSettings | None:
         """Return the Alertmanagers, None where there is none."""
+
+    @property
+    def files(self) -> FileSettings:
+        """Return what new files are like."""
 
     @property
     def alerts(self) -> AlertSettings:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.audit.columns import judgements, span_ns
 from otel_llm.audit.coverage import timeless
-from otel_llm.audit.words import number, printable, seconds, share
+from otel_llm.audit.words import number, seconds, share
+from otel_llm.shared.printable import printable
 from otel_llm.slo.summary import figures
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from otel_llm.audit import classical
 from otel_llm.audit.page import facts, picture, table, text
 from otel_llm.audit.pictures import MOST_SHADES, Figure, timeline_figure
 from otel_llm.audit.timeline import build
-from otel_llm.audit.words import MISSING, number, plural, seconds, truth
+from otel_llm.audit.words import number, plural, seconds, truth
+from otel_llm.shared.printable import MISSING
 from otel_llm.slo.request import arrivals
 
 if TYPE_CHECKING:

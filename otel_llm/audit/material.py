@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
-from otel_llm.audit.words import instant, printable, seconds
+from otel_llm.audit.words import instant, seconds
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

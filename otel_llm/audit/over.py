@@ -9,7 +9,8 @@ from otel_llm.audit.coverage import NO_START_TIMES
 from otel_llm.audit.material import by_class, groups
 from otel_llm.audit.page import key, picture, table, text, values
 from otel_llm.audit.rests import timeless
-from otel_llm.audit.words import number, plural, printable, seconds, share
+from otel_llm.audit.words import number, plural, seconds, share
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd

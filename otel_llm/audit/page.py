@@ -13,7 +13,7 @@ import importlib.resources
 import json
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.audit.words import printable
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

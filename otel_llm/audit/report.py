@@ -8,8 +8,9 @@ from otel_llm.audit import digest, honesty, objectives, over, rests, worst
 from otel_llm.audit.deliveries import Chosen, deliveries
 from otel_llm.audit.material import Material, clock_of, material_of, reals
 from otel_llm.audit.page import contents, page, table, text
-from otel_llm.audit.words import instant, number, plural, printable, seconds, share
+from otel_llm.audit.words import instant, number, plural, seconds, share
 from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -109,15 +109,18 @@ class Audit:
         trace_id, span_id, choice = (row.column(name)[0].as_py() for name in ("trace_id", "span_id", "choice"))
         return self.kept.find((trace_id, span_id, choice))
 
-    def write_requests(self, path: str | Path) -> None:
-        """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done."""
+    def write_requests(self, path: str | Path, *, csv_raw: bool = False) -> None:
+        """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done.
+
+        `csv_raw`: text in CSV as it is, also where a spreadsheet would run it.
+        """
         from otel_llm.audit.saved import about
 
-        _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about(self))
+        _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about(self), csv_raw=csv_raw)
 
-    def write_windows(self, path: str | Path) -> None:
-        """Write the rows of `--windows` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done."""
-        _write(Path(path), self.window_rows, WINDOWS, None)
+    def write_windows(self, path: str | Path, *, csv_raw: bool = False) -> None:
+        """Write the rows of `--windows`, as `write_requests` does."""
+        _write(Path(path), self.window_rows, WINDOWS, None, csv_raw=csv_raw)
 
     def write_html(self, path: str | Path) -> None:
         """Write the report as one self-contained page. Raises OutputError where that cannot be done."""
@@ -128,7 +131,12 @@ class Audit:
 
 
 def _write(
-    path: Path, rows: list[Row] | pa.Table, columns: dict[str, Kind], metadata: dict[bytes, bytes] | None
+    path: Path,
+    rows: list[Row] | pa.Table,
+    columns: dict[str, Kind],
+    metadata: dict[bytes, bytes] | None,
+    *,
+    csv_raw: bool,
 ) -> None:
     check_output(path, ENDINGS)
-    write_table(path, rows, columns, metadata=metadata)
+    write_table(path, rows, columns, metadata=metadata, csv_raw=csv_raw)

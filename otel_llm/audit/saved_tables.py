@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from otel_llm.audit.csv_cells import GUARDED
 from otel_llm.audit.tables import arrow_type
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _json_lines(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
 def _csv(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         _check(path, next(csv.reader(file), []), kinds)
-    return pyarrow.csv.read_csv(
+    table = pyarrow.csv.read_csv(
         path,
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
@@ -104,6 +105,11 @@ def _csv(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
             false_values=["false"],
         ),
     )
+    for position, field in enumerate(table.schema):
+        if field.type == pa.string():
+            text = pc.replace_substring_regex(table.column(position), pattern=GUARDED, replacement=r"\1")
+            table = table.set_column(position, field, text)
+    return table
 
 
 def _check(path: Path, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.audit.page import page, picture, table, text
-from otel_llm.audit.words import MISSING, number, plural, seconds, share
+from otel_llm.audit.words import number, plural, seconds, share
+from otel_llm.shared.printable import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

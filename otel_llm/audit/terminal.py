@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit import breakdown, coverage, digest, objectives, worst
 from otel_llm.audit.columns import rows_of
-from otel_llm.audit.words import MISSING, number, plural, printable, seconds, share, truth
+from otel_llm.audit.words import number, plural, seconds, share, truth
 from otel_llm.audit.write import csv_text
+from otel_llm.shared.printable import MISSING, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,14 +96,14 @@ def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
     return table
 
 
-def summary_csv(summary: Mapping[str, Any]) -> str:
-    """Return the figures of a summary as CSV: one line for each class and measured_at."""
+def summary_csv(summary: Mapping[str, Any], *, raw: bool = False) -> str:
+    """Return the figures of a summary as CSV: one line for each class and measured_at; `raw`: text as it is."""
     classes = summary["classes"]
     figures = [
         {"slo_class": name, "measured_at": place} | classes[name][place] for name, place in digest.groups(classes)
     ]
     columns = list(figures[0]) if figures else ["slo_class", "measured_at"]
-    return csv_text(figures, columns)
+    return csv_text(figures, columns, raw=raw)
 
 
 def _summary_table(classes: Mapping[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""Numbers and foreign strings as words: one spelling for the terminal and the page.
+"""Numbers as words: one spelling for the terminal and the page.
 
 Values are shown with three significant digits; the exact ones are in `--requests` and `--format json`.
 """
@@ -6,10 +6,8 @@ Values are shown with three significant digits; the exact ones are in `--request
 from __future__ import annotations
 
 import datetime as dt
-import unicodedata
 
-MISSING = "–"
-"""What stands where a value is null: neither 0 nor good."""
+from otel_llm.shared.printable import MISSING
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -76,23 +74,6 @@ def instant(unix_nano: int | None) -> str:
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Write a count with its noun: `1 request`, `2 requests`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def printable(text: str | None, limit: int = 80) -> str:
-    """Make a string from telemetry safe to show: control and direction characters become visible, length is bounded.
-
-    A model name may hold an escape sequence for the terminal or a right-to-left override; neither may act.
-    """
-    if text is None:
-        return MISSING
-    shown = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(_visible(character) for character in shown)
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
-        return f"\\u{{{ord(character):x}}}"
-    return character
 
 
 def _digits(value: float) -> str:

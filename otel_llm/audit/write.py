@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.audit.csv_cells import guarded
 from otel_llm.audit.tables import arrow_table
 from otel_llm.shared.outputs import OutputError, check_place, refuse_clashes, replacing
 
@@ -49,10 +49,13 @@ def write_table(
     rows: Sequence[Mapping[str, Cell]] | pa.Table,
     columns: Mapping[str, Kind],
     metadata: Mapping[bytes, bytes] | None = None,
+    *,
+    csv_raw: bool = False,
 ) -> None:
     """Write rows in the form of the path's ending: every key present, integers as integers, null as null.
 
-    In CSV a null is an empty field and a truth is `true` or `false`. `metadata` goes into a Parquet file's schema; the
+    In CSV a null is an empty field and a truth is `true` or `false`; text that a spreadsheet would run as a formula
+    gets an apostrophe in front, unless `csv_raw`. `metadata` goes into a Parquet file's schema; the
     other forms have no place for it. Raises OutputError where it cannot be written.
     """
     with replacing(path) as file:
@@ -64,7 +67,7 @@ def write_table(
         elif path.suffix.lower() == ".csv":
             file.write(csv_text([], list(columns)).encode("utf-8", "backslashreplace"))
             for some in _portions(rows):
-                file.write(csv_text(some, list(columns), head=False).encode("utf-8", "backslashreplace"))
+                file.write(csv_text(some, list(columns), head=False, raw=csv_raw).encode("utf-8", "backslashreplace"))
         else:
             for some in _portions(rows):
                 for row in some:
@@ -86,20 +89,30 @@ def write_text(path: Path, content: str) -> None:
         file.write(content.encode("utf-8", "backslashreplace"))
 
 
-def csv_text(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, head: bool = True) -> str:
-    """Return rows as CSV, with a header line unless `head` is false."""
-    file = io.StringIO(newline="")
-    writer = csv.writer(file, lineterminator="\n")
+def csv_text(
+    rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, head: bool = True, raw: bool = False
+) -> str:
+    """Return rows as CSV, with a header line unless `head` is false, and with text as it is if `raw`."""
+    lines = _Lines()
+    writer = csv.writer(lines, lineterminator="\r\n")  # of both characters, so that either is quoted in a cell
     if head:
         writer.writerow(columns)
     for row in rows:
-        writer.writerow([_csv_cell(row[column]) for column in columns])
-    return file.getvalue()
+        writer.writerow([_csv_cell(row[column], raw=raw) for column in columns])
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
-def _csv_cell(value: Cell) -> str:
+class _Lines(list[str]):
+    """Take lines as a file does."""
+
+    write = list.append
+
+
+def _csv_cell(value: Cell, *, raw: bool) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str):
+        return value if raw else guarded(value)
     return repr(value) if isinstance(value, float) else str(value)

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
 from otel_llm.actions.dead_letters import BusyError, NoDeadLettersError, resend
 from otel_llm.actions.places import close, places_of
-from otel_llm.audit.words import printable
+from otel_llm.cli.say import say
+from otel_llm.cli.wide import SafeConsole
 from otel_llm.collector.config_file import load_settings
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import StartError
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,18 +80,18 @@ def _say(file: Path, resent: Resent) -> int:
     lines = [f"kept: {one.id} to {one.to}: {reason}" for one, reason in resent.kept[:MOST_SHOWN]]
     lines += [f"kept: line {number}: no dead letter: {why}" for number, why in resent.broken[:MOST_SHOWN]]
     for line in lines:
-        click.echo(printable(line, LONGEST_LINE), err=True)
+        say(printable(line, LONGEST_LINE), err=True)
     kept = len(resent.kept) + len(resent.broken)
     if kept > len(lines):
-        click.echo(f"kept: and {kept - len(lines)} more", err=True)
-    click.echo(f"{resent.sent} sent" + (f", {kept} kept in {file}" if kept else ""))
+        say(f"kept: and {kept - len(lines)} more", err=True)
+    say(f"{resent.sent} sent" + (f", {kept} kept in {file}" if kept else ""))
     return 1 if kept else 0
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
     """Give what shows how many of how many were tried; None: nobody looks."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield None
         return

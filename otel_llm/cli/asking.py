@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.shared.printable import printable
 from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class Source:
             words = f"no HTTP/1.1, as at a gRPC door: {_WEB_DOOR}"
             raise UnexpectedError(f"what answers at {self.url} is no collector's web door ({words})") from error
         except (ValueError, http.client.HTTPException) as error:
-            raise UnexpectedError(f"what answers at {self.url} is no collector ({_shown(str(error))})") from error
+            raise UnexpectedError(
+                f"what answers at {self.url} is no collector ({printable(str(error), _MOST_WORDS)})"
+            ) from error
         if not isinstance(snapshot, dict) or "streams" not in snapshot:
             raise UnexpectedError(f"what answers at {self.url} is no collector (no streams in its answer)")
         return snapshot
@@ -113,7 +116,7 @@ class Source:
             words = no.read(_MOST_WORDS).decode("utf-8", "replace").partition("\n")[0].strip()
         except (OSError, http.client.HTTPException):
             words = ""
-        words = _shown(words) or no.reason
+        words = printable(words or str(no.reason), _MOST_WORDS)
         if no.code == HTTPStatus.NOT_FOUND and "/v1/traces" in words:
             words = f"that is its OTLP door: {_WEB_DOOR}"
         raise UnexpectedError(f"{self.url} answers {no.code}: {words}")
@@ -124,11 +127,6 @@ class Source:
         else:
             advice = "--ca FILE names the authority that signed it"
         return f"the certificate at {self.url} cannot be trusted ({error.verify_message}): {advice}"
-
-
-def _shown(words: str) -> str:
-    """Return words of whoever answers, without what a terminal would obey."""
-    return "".join(letter for letter in words[:_MOST_WORDS] if letter.isprintable())
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

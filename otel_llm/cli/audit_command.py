@@ -12,14 +12,15 @@ import click
 
 from otel_llm.audit import load, objectives, parquet_streams, terminal, write
 from otel_llm.audit.inputs import BrokenRecordError
-from otel_llm.audit.words import printable
 from otel_llm.audit.workers import WorkerError, cores
 from otel_llm.cli import comparing
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.say import CSV_RAW, say, write_data
 from otel_llm.cli.wide import wide_console
 from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, replacing
+from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--window", default="10s", show_default=True, metavar="LENGTH", help="Length of a window, as 10s or 1m.")
 @click.option("--html", type=_FILE, metavar="OUT", help="Write the report: one page that needs no network.")
 @click.option("--streams", type=_FILE, metavar="OUT", help="Write the token times as .parquet, to be audited again.")
+@click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--strict", is_flag=True, help="Stop at the first broken record, and exit 1.")
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for large inputs; all cores if absent."
@@ -86,6 +88,7 @@ def audit(
     window: str,
     html: Path | None,
     streams: Path | None,
+    csv_raw: bool,
     strict: bool,
     jobs: int | None,
     fail_on_objective: bool,
@@ -115,9 +118,9 @@ def audit(
             )
         beside.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict)
         if requests is not None:
-            found.write_requests(requests)
+            found.write_requests(requests, csv_raw=csv_raw)
         if windows is not None:
-            found.write_windows(windows)
+            found.write_windows(windows, csv_raw=csv_raw)
         if html is not None:
             beside.write_html(found, html)
     except ModuleNotFoundError as missing:
@@ -125,15 +128,15 @@ def audit(
 
         raise MissingExtraError("audit", missing.name or "a module") from missing
     except BrokenRecordError as error:
-        click.echo(f"{printable(str(error), 300)} (--strict: stopped)", err=True)
+        say(f"{printable(str(error), 300)} (--strict: stopped)", err=True)
         sys.exit(1)
     except WorkerError as error:
         raise click.UsageError(str(error)) from error
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    worse = beside.show(found, form, _print)
+    worse = beside.show(found, form, _print, csv_raw=csv_raw)
     for note in found.skipped.notes:
-        click.echo(printable(note, 300), err=True)
+        say(printable(note, 300), err=True)
     if slo is None and form == "table" and found.judged_table.num_rows:
         wide_console().print(SHIPPED, style="dim", markup=False)
     missed: list[objectives.Check] = []
@@ -144,10 +147,10 @@ def audit(
         if why := objectives.unshown(found.judged_table, checks):
             unshown.append(f"--fail-on-objective: {why}")
     for one in missed:
-        click.echo(terminal.objective_words(one), err=True)
+        say(terminal.objective_words(one), err=True)
     if worse or missed:
         for why in unshown:
-            click.echo(why, err=True)
+            say(why, err=True)
         sys.exit(1)
     if unshown:
         # A gate that looked at nothing must not pass: the run that should have made the recording may have failed.
@@ -177,11 +180,11 @@ def _length(window: str) -> str | float:
     return length
 
 
-def _print(found: Audit, form: str) -> None:
+def _print(found: Audit, form: str, csv_raw: bool) -> None:
     if form == "json":
         click.echo(json.dumps(found.summary(), allow_nan=False))
         return
     if form == "csv":
-        click.echo(terminal.summary_csv(found.summary()), nl=False)
+        write_data(terminal.summary_csv(found.summary(), raw=csv_raw))
         return
     terminal.show(wide_console(), found)

@@ -13,12 +13,14 @@ from rich.text import Text
 from otel_llm.audit import leaving, load_streams, prefill
 from otel_llm.audit.fit import SHAPES
 from otel_llm.audit.kernel import JUDGED, judge_batch
-from otel_llm.audit.words import number, printable, seconds, share
+from otel_llm.audit.words import number, seconds, share
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.say import say, write_data
 from otel_llm.cli.wide import wide_console
 from otel_llm.rules.durations import exact
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def alpha(
         unknown = 0 if wanted is None else len(wanted - set(readers.trace_ids))
         if unknown:  # said before the fit, which may be refused for just that
             about = "complaint is about a request that is" if unknown == 1 else "complaints are about requests that are"
-            click.echo(f"{unknown:,} {about} not in the recording", err=True)
+            say(f"{unknown:,} {about} not in the recording", err=True)
         fits = leaving.calibrate(readers, wanted)
         tokens = leaving.worth(readers, worth)
     except _ERRORS as error:
@@ -111,7 +113,7 @@ def alpha(
     if form == "json":
         click.echo(json.dumps(_fits_object(fits, tokens, readers, complaints), allow_nan=False))
     elif form == "yaml":
-        click.echo(_benefit(fits.best, tokens), nl=False)
+        write_data(_benefit(fits.best, tokens))
     else:
         _show_fits(fits, tokens, readers, complaints)
 
@@ -150,7 +152,7 @@ def prefill_command(
         cells = {**asdict(found), "curve": found.curve.points, "left_out": prompts.left_out}
         click.echo(json.dumps({**cells, "not_alone": int((~prompts.alone).sum())}, allow_nan=False))
     elif form == "yaml":
-        click.echo(found.yaml(), nl=False)
+        write_data(found.yaml())
     else:
         _show_prefill(found, prompts)
 

@@ -17,8 +17,9 @@ from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import load_enforced
 from otel_llm.cli.durations import Duration
+from otel_llm.cli.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
-from otel_llm.cli.signals import Signals, exit_now
+from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.journal_resume import RESUME_FILE
@@ -114,7 +115,7 @@ def collect(  # one parameter an option
       tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
       auth: {tokens_file: tokens.txt}                   # one token a line
     """
-    lines = BackgroundWriter(click.echo)
+    lines = BackgroundWriter(say)
     folder = journal or default_journal()
     outputs = [path for path in (decisions, windows_path) if path is not None]
     try:
@@ -141,28 +142,31 @@ def collect(  # one parameter an option
         dead = never_true(rule_files, frozenset(classes.names))
         signals = Signals()
         service.prepare()
+        signals.started()
+    except StoppedEarly as stopped_early:
+        end_early(stopped_early)
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
-    click.echo(service.listening())
-    click.echo(service.following())
+    say(service.listening())
+    say(service.following())
     if service.resumed is not None:
-        click.echo(service.resumed)
+        say(service.resumed)
     said = [line for line in (notice(), opened) if line is not None]
     for warning in [*service.warnings, *said, *map(str, dead)]:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     lines.start()
     service.serve()
     while signals.next() == signal.SIGHUP:
         reloaded, refused = service.reload()
         if reloaded is not None:
-            lines(reloaded)  # `echo` raises where the reader of the output is gone; `lines` does not
+            lines(reloaded)  # `say` raises where the reader of the output is gone; `lines` does not
         for line in refused:
-            click.echo(f"error: {line}", err=True)
+            say(f"error: {line}", err=True)
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
     lines("stopping: refusing new exports, evaluating what was accepted")
     stopped = service.stop()
     lines.stop(LAST_LINES_S)
-    click.echo(stopped.line)
+    say(stopped.line)
     if not stopped.clean:
         sys.stdout.flush()
         exit_now(1)  # without waiting for threads that do not end

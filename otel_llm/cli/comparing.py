@@ -13,10 +13,12 @@ import click
 from otel_llm.audit import bootstrap, compare, coverage, gate, load, tiers, write
 from otel_llm.audit.bootstrap import GIVEN
 from otel_llm.audit.digest import FIGURES as WORDS
-from otel_llm.audit.words import MISSING, number, printable, share
+from otel_llm.audit.words import number, share
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.say import say, write_data
 from otel_llm.cli.wide import wide_console
 from otel_llm.rules.slo_file import load_slo
+from otel_llm.shared.printable import MISSING, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,21 +87,21 @@ class Beside:
 
         write.write_text(path, render(found, tiers=self._judging.result()))
 
-    def show(self, found: Audit, form: str, audit: Callable[[Audit, str], None]) -> bool:
+    def show(self, found: Audit, form: str, audit: Callable[[Audit, str, bool], None], *, csv_raw: bool) -> bool:
         """Print what was asked for, with `audit` where that is the audit itself; return whether the gate is shut."""
         console = wide_console()
         if self._old is not None:
-            return _show_comparison(console, self._old, found, self, form)
+            return _show_comparison(console, self._old, found, self, form, csv_raw=csv_raw)
         if self._judging is None:
-            audit(found, form)
+            audit(found, form, csv_raw)
             return False
         counted = self._judging.result()
         if form == "json":
             click.echo(json.dumps({**found.summary(), "tiers": counted.summary()}, allow_nan=False))
         elif form == "csv":
-            click.echo(write.csv_text(counted.rows, tiers.COLUMNS), nl=False)
+            write_data(write.csv_text(counted.rows, tiers.COLUMNS, raw=csv_raw))
         else:
-            audit(found, form)
+            audit(found, form, csv_raw)
             if counted.rows:
                 _show_tiers(console, counted)
         return False
@@ -168,7 +170,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, form: str) -> bool:
+def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, form: str, *, csv_raw: bool) -> bool:
     """Print the comparison of two audits; return whether the gate is shut."""
     found = compare.compare(old, new, by=beside.by, drawing=beside.drawing)
     worse = [] if beside.limits is None else gate.regressions(found, beside.limits)
@@ -176,7 +178,7 @@ def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, f
         both = {"old": old.summary(), "new": new.summary(), "comparison": found.summary(), "regressions": worse}
         click.echo(json.dumps(both, allow_nan=False))
     elif form == "csv":
-        click.echo(write.csv_text(found.rows, compare.COLUMNS), nl=False)
+        write_data(write.csv_text(found.rows, compare.COLUMNS, raw=csv_raw))
     else:
         for table in comparison_tables(found):
             console.print(table)
@@ -187,12 +189,12 @@ def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, f
             console.print(f"{name}: {said}", style="dim", markup=False)
         console.print(_method(found), style="dim", markup=False)
     for note in old.skipped.notes:
-        click.echo(f"baseline: {printable(note, 300)}", err=True)
+        say(f"baseline: {printable(note, 300)}", err=True)
     for sentence in worse:
-        click.echo(f"regression: {printable(sentence, 400)}", err=True)
+        say(f"regression: {printable(sentence, 400)}", err=True)
     if beside.limits is not None:
         for change in gate.undecided(found, beside.limits):
-            click.echo(f"not judged: {printable(f'{change.slo_class}, {change.figure}: {change.why}', 400)}", err=True)
+            say(f"not judged: {printable(f'{change.slo_class}, {change.figure}: {change.why}', 400)}", err=True)
     return bool(worse)
 
 

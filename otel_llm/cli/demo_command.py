@@ -10,10 +10,9 @@ from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -22,6 +21,10 @@ from otel_llm.cli import demo_children
 from otel_llm.cli.asking import Source
 from otel_llm.cli.children import Child
 from otel_llm.cli.live_view import view
+from otel_llm.cli.wide import SafeConsole
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 REPLIES_S = 60.0
 VERDICTS_S = 20.0
@@ -64,7 +67,7 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
       otel-llm demo --out demo-out
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
-    console = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console = SafeConsole(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
     folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)
     watched = console.is_terminal if live is None else live

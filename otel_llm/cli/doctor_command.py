@@ -8,12 +8,14 @@ from pathlib import Path
 
 import click
 
+from otel_llm.cli.say import say
 from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import worst
 from otel_llm.instrumentation.doctor.program import run
 from otel_llm.instrumentation.doctor.program_checks import examine_program
 from otel_llm.instrumentation.doctor.situation import Situation
 from otel_llm.instrumentation.doctor.words import as_json, lines
+from otel_llm.shared.outputs import OutputError, replacing
 
 PROBLEM = 1
 
@@ -72,11 +74,12 @@ def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: 
         findings += examine_program(situation, ran.reports)
     report = as_json(findings, ran) if form == "json" else "\n".join(lines(findings))
     if output is None:
-        click.echo(report, err=ran is not None)
+        say(report, err=ran is not None)
     else:
         try:
-            output.write_text(f"{report}\n", encoding="utf-8")
-        except OSError as error:
-            raise click.UsageError(f"cannot write {output}: {error.strerror}") from error
+            with replacing(output) as file:
+                file.write(f"{report}\n".encode())
+        except OutputError as error:
+            raise click.UsageError(str(error)) from error
     status = 0 if ran is None else ran.exit_status
     sys.exit(status or (PROBLEM if worst(findings) == "problem" else 0))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from otel_llm.cli.say import say
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -78,6 +80,6 @@ def _compile_kernels() -> None:
     try:
         from otel_llm.core.compiling.warm import prepare
 
-        prepare(lambda line: click.echo(line, err=True))
+        prepare(lambda line: say(line, err=True))
     except ModeError as wrong:
         raise click.UsageError(str(wrong)) from wrong

@@ -8,8 +8,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from otel_llm.shared.printable import printable
+
 SHOWN_STREAMS = 16
 SHOWN_ROWS = 8
+LONGEST_NAME = 48
 BAR = 20
 BAR_S = 10.0
 """The runway bar is full at so many seconds of unread text."""
@@ -24,8 +27,8 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
     table.add_column("runway: text still unread, in seconds of reading", no_wrap=True)
     for one in streams[:SHOWN_STREAMS]:
         table.add_row(
-            Text(f"{one['model'] or one['slo_class']} {one['trace_id'][:6]}"),
-            str(one["tokens"]),
+            _stream(one),
+            _text(one["tokens"]),
             _seconds(one["ttft_s"]),
             Text(_seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
             _bar(one["runway_s"]) + Text(" paused" if one.get("paused") else "", style="cyan"),
@@ -36,21 +39,29 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
     for row in rows[-SHOWN_ROWS:]:
         done.add_row(
             _verdict(row["met"]),
-            Text(f"{row['model'] or row['slo_class']} {row['trace_id'][:6]}"),
-            Text(str(row["outcome"])),
-            f"{row['tokens']} tokens",
+            _stream(row),
+            _text(row["outcome"]),
+            _text(f"{row['tokens']} tokens"),
             f"TTFT {_seconds(row['ttft_s'])}",
             f"idle {_seconds(row['idle_s'])}",
             f"fluidity {_share(row['fluidity_index'])}",
         )
     fired = snapshot.get("decisions", [])
-    head = Text(
+    head = _text(
         f"{snapshot['in_flight']} in flight, {snapshot['starving']} waiting, {snapshot['judged']} judged, "
-        f"{len(fired)} decisions",
-        style="bold",
+        f"{len(fired)} decisions"
     )
+    head.stylize("bold")
     judged = (Text("judged:", style="bold"), done) if rows or steady else ()
     return Group(head, table, *judged)
+
+
+def _stream(row: dict[str, Any]) -> Text:
+    return _text(f"{printable(row['model'] or row['slo_class'], LONGEST_NAME)} {row['trace_id'][:6]}")
+
+
+def _text(value: object) -> Text:
+    return Text(printable(str(value)))
 
 
 def _bar(runway_s: float) -> Text:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any, Final
 
 import click
 
 from otel_llm.cli.lazy_group import Lazy, LazyGroup
+from otel_llm.cli.say import SafeLog
 from otel_llm.cli.standard_output import watched_output
+from otel_llm.shared.printable import printable_lines
 
 COMMANDS: Final = {
     "demo": Lazy(
@@ -28,7 +31,7 @@ COMMANDS: Final = {
         "otel_llm.cli.calibrate_command", "calibrate", "Alpha and first-token targets from recordings.", True
     ),
     "doctor": Lazy("otel_llm.cli.doctor_command", "doctor", "Look for what keeps streams from being recorded."),
-    "alerts": Lazy("otel_llm.cli.alerts_command", "alerts", "Send again what was given up.", True),
+    "alerts": Lazy("otel_llm.cli.alerts_command", "alerts", "Send again what was given up."),
     "rules": Lazy("otel_llm.cli.rules_command", "rules", "Check, test, backtest and explain rules."),
 }
 
@@ -40,8 +43,18 @@ class WatchedGroup(LazyGroup):
         """Run with a standard output that is watched, unless a program calls."""
         if not options.get("standalone_mode", True):
             return super().main(*arguments, **options)
+        if logging.lastResort is not None:  # what writes to stderr where a program configures no log
+            logging.lastResort.setFormatter(SafeLog())
         with watched_output():
             return super().main(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what is wrong is told in words that do not act on a terminal."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as problem:
+            problem.message = printable_lines(problem.message)  # type: ignore[misc]  # Final in name only
+            raise
 
 
 @click.group(cls=WatchedGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

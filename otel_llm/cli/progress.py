@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from otel_llm.cli.wide import SafeConsole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ LONG_INPUT_BYTES: Final = 20_000_000
 @contextlib.contextmanager
 def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[[int], None] | None]:
     """Give what takes the bytes read so far, of `size`, and shows them with rate and time left; None: nobody looks."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if size < long_bytes or not console.is_terminal:
         yield None
         return
@@ -32,7 +33,7 @@ def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[
 def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Callable[[int], None] | None]:
     """Give what `reading` does, for the files that paths stand for; what cannot be read is said when it is."""
     # Each file of a folder is opened for that, and again when it is read: done only where somebody looks.
-    return reading(_size_of(paths) if Console(stderr=True).is_terminal else 0)
+    return reading(_size_of(paths) if SafeConsole(stderr=True).is_terminal else 0)
 
 
 def _size_of(paths: Sequence[Path]) -> int:

@@ -14,8 +14,9 @@ import click
 from otel_llm.actions.execute.background_writer import BackgroundWriter
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.cli.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
-from otel_llm.cli.signals import exit_now
+from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings.file import load_settings
 from otel_llm.rules.lint import never_true
@@ -81,7 +82,7 @@ def relay(
       preempt: {resume_runway: 2s, calm: 1s, max_paused: 64}
       actions: {secret_file: relay.secret}      # takes signed commands of a collector
     """
-    lines = BackgroundWriter(click.echo)
+    lines = BackgroundWriter(say)
     try:
         settings = load_settings(config_path, backends)
         outputs = [*([] if decisions is None else [decisions]), *named_files(settings, written=True)]
@@ -102,23 +103,26 @@ def relay(
             load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings, RELAY_DOES)[0]),
         )
         dead = never_true(rule_files, frozenset(classes.names))
+        Signals()  # until the loop has handlers of its own
         service.prepare()
+    except StoppedEarly as stopped_early:
+        end_early(stopped_early)
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
-    click.echo(service.listening())
-    click.echo(service.judging())
+    say(service.listening())
+    say(service.judging())
     for warning in [*service.warnings(), *([] if opened is None else [opened]), *map(str, dead)]:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     lines.start()
     asyncio.run(_run(service, lines))
     lines.stop(LAST_LINES_S)
-    click.echo("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
+    say("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
     if not service.clean:
         sys.stdout.flush()
         exit_now(CUT)
 
 
-async def _run(service: Service, say: BackgroundWriter) -> None:
+async def _run(service: Service, lines: BackgroundWriter) -> None:
     """Run a service, and tell it what signals say."""
     loop = asyncio.get_running_loop()
 
@@ -126,14 +130,14 @@ async def _run(service: Service, say: BackgroundWriter) -> None:
         if service.stop.is_set():
             exit_now(128 + signum, "otel-llm: ended at once\n")
         service.stop.set()
-        say("stopping: no new requests, streams end by themselves")
+        lines("stopping: no new requests, streams end by themselves")
 
     def reload() -> None:
         reloaded, refused = service.reload()
         if reloaded is not None:
-            say(reloaded)  # `echo` raises where the reader of the output is gone; `say` does not
+            lines(reloaded)  # `say` raises where the reader of the output is gone; `lines` does not
         for line in refused:
-            click.echo(f"error: {line}", err=True)
+            say(f"error: {line}", err=True)
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop, signum)

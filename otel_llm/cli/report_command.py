@@ -10,9 +10,11 @@ import click
 from otel_llm.audit import write
 from otel_llm.audit.report import TITLE, build
 from otel_llm.audit.saved import load_saved
-from otel_llm.audit.words import plural, printable
+from otel_llm.audit.words import plural
+from otel_llm.cli.say import say
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs
+from otel_llm.shared.printable import printable
 
 EXAMPLES = """
 \b
@@ -66,4 +68,4 @@ def report(
     except (ConfigError, ValueError, OSError) as error:
         raise click.UsageError(printable(str(error), 1000)) from error
     size = html.stat().st_size / 1e6
-    click.echo(f"{printable(str(html), 300)}: {plural(len(material.requests), 'request')}, {size:.1f} MB")
+    say(f"{printable(str(html), 300)}: {plural(len(material.requests), 'request')}, {size:.1f} MB")

@@ -13,6 +13,7 @@ import click
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.progress import reading
 from otel_llm.cli.rules_no_records import refuse_without_record
+from otel_llm.cli.say import say
 from otel_llm.rules.load import RulesError, load_rules
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
@@ -115,7 +116,7 @@ def backtest(
         new = load_rules(rule_paths, VERBS)
         old = load_rules(against, VERBS) if against else None
     except RulesError as refused:
-        click.echo("\n".join(str(one) for one in refused.errors), err=True)
+        say("\n".join(str(one) for one in refused.errors), err=True)
         sys.exit(1)
     except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error

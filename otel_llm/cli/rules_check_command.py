@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from otel_llm.cli.say import say
 from otel_llm.rules.check import check_rules, token_read_times
 from otel_llm.rules.rule_reader import RELAY_ONLY
 from otel_llm.rules.slo_file import load_slo
@@ -47,7 +48,7 @@ def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_pat
         report = check_rules(files, _executors(config_path), names, reading, RELAY_ONLY)
     except UnreadableConfigError as problem:
         raise click.UsageError(str(problem)) from problem
-    click.echo(str(report))
+    say(str(report))
     sys.exit(report.exit_code(strict=strict))
 
 

@@ -13,7 +13,7 @@ COMMANDS: Final = {
         "otel_llm.cli.rules_backtest_command", "backtest", "What rules would have decided over a journal.", True
     ),
     "check": Lazy("otel_llm.cli.rules_check_command", "check", "Check rule files as `collect` or `relay` load them."),
-    "explain": Lazy("otel_llm.cli.rules_explain_command", "explain", "Say a recorded decision in words.", True),
+    "explain": Lazy("otel_llm.cli.rules_explain_command", "explain", "Say a recorded decision in words."),
     "prometheus": Lazy(
         "otel_llm.cli.rules_prometheus_command",
         "prometheus",

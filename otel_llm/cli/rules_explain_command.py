@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.audit.words import printable
 from otel_llm.cli.progress import reading
 from otel_llm.cli.rules_no_records import refuse_others
+from otel_llm.cli.say import say
 from otel_llm.rules.decision_files import decision_files, read_back
 from otel_llm.rules.explain import explain as in_words
 from otel_llm.rules.explain import headline
 from otel_llm.rules.load import load_rules
 from otel_llm.rules.transitions import NoIdError, find, newest
 from otel_llm.rules.yamlfile import ConfigError, did_you_mean
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def explain(
             sys.exit(_not_one(id_, list(found.matches)))
         (one,) = found.matches.values()
         for line in in_words(one, found.before, found.after, _rule(rule_files, str(one.first["rule_hash"]))):
-            click.echo(printable(line, LONGEST_LINE))
+            say(printable(line, LONGEST_LINE))
         _say_broken(found.broken)
     except (OSError, ConfigError, NoIdError) as problem:
         raise click.UsageError(str(problem)) from problem
@@ -102,31 +103,31 @@ def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str |
     if not rules:
         refuse_others(path, broken)
     for one in found:
-        click.echo(printable(headline(one), LONGEST_LINE))
+        say(printable(headline(one), LONGEST_LINE))
     if not found:
-        click.echo("no decisions")
+        say("no decisions")
         if rules and rule is not None and rule not in rules:
             why = f"no record has the rule {rule}; {did_you_mean(rule, sorted(rules))}"
-            click.echo(printable(why, LONGEST_LINE), err=True)
+            say(printable(why, LONGEST_LINE), err=True)
         elif rules and trace:
             of = "" if rule is None else f" of the rule {rule}"
-            click.echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
+            say(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
     _say_broken(broken)
 
 
 def _not_one(id_: str, matches: list[str]) -> int:
     if not matches:
-        click.echo(f"no decision's id begins with {id_}", err=True)
+        say(f"no decision's id begins with {id_}", err=True)
     else:
         shown = ", ".join(matches[:MOST_SHOWN]) + (" ..." if len(matches) > MOST_SHOWN else "")
-        click.echo(f"{len(matches)} ids begin with {id_}: {shown}", err=True)
+        say(f"{len(matches)} ids begin with {id_}: {shown}", err=True)
     return 1
 
 
 def _say_broken(broken: int) -> None:
     if broken:
         words = "1 line is no decision record" if broken == 1 else f"{broken} lines are no decision records"
-        click.echo(words, err=True)
+        say(words, err=True)
 
 
 def _rule(files: tuple[str, ...], rule_hash: str) -> Rule | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from otel_llm.cli.say import say, write_data
 from otel_llm.collector.prometheus_rules import (
     LEAST_REQUESTS,
     PrometheusSettings,
@@ -59,13 +60,13 @@ def prometheus(slo: Path | None, job: str, match: tuple[str, ...], service: str,
     except UnreadableConfigError as problem:
         raise click.UsageError(str(problem)) from problem
     except ConfigError as problem:
-        click.echo(str(finding(problem, source)), err=True)
+        say(str(finding(problem, source)), err=True)
         sys.exit(1)
     except UnwritableError as problem:
         raise click.ClickException(f"{path}: {problem}") from problem
     for note in written.notes:
-        click.echo(f"note: {note}", err=True)
-    click.echo(written.text, nl=False)
+        say(f"note: {note}", err=True)
+    write_data(written.text)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from otel_llm.cli.say import say
+from otel_llm.cli.wide import SafeConsole
 from otel_llm.rules.check import finding
 from otel_llm.rules.load import RulesError
 from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
@@ -50,7 +51,7 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
         except ConfigError as problem:
             refused += 1
             for error in problem.errors if isinstance(problem, RulesError) else [problem]:
-                click.echo(str(finding(error, _text(error.file))))
+                say(str(finding(error, _text(error.file))))
             continue
         todo += [(path, read, one) for one in read.tests if only is None or only in one.name]
     if not todo and not refused:
@@ -62,19 +63,19 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
     said: Path | None = None
     for path, result in results:
         if said != path:
-            click.echo(f"{path}")
+            say(f"{path}")
             said = path
-        click.echo(result.words(str(path), story=verbose))
+        say(result.words(str(path), story=verbose))
     passed = sum(result.passed for _, result in results)
     failed = len(results) - passed
-    click.echo(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))
+    say(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))
     sys.exit(1 if failed or refused else 0)
 
 
 @contextlib.contextmanager
 def _progress(tests: int) -> Iterator[Callable[[float], None] | None]:
     """Give what takes how many tests are done, parts of one included, and shows it; None: nobody looks."""
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     if not console.is_terminal or not tests:
         yield None
         return

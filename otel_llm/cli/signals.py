@@ -17,17 +17,31 @@ LOOK_EVERY_S: Final = 0.5
 """How long a signal may go unseen."""
 
 
+class StoppedEarly(BaseException):
+    """Say that the service is to stop while it starts."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
 class Signals:
     """What the process is told from outside, one after the other, for the main thread.
 
-    SIGHUP: reload, SIGTERM and SIGINT: stop; the second of these ends the process at once.
+    SIGHUP: reload, SIGTERM and SIGINT: stop; the second of these ends the process at once. Until `started`, the first
+    raises StoppedEarly wherever the main thread is: a start may take minutes, or wait for a file.
     """
 
     def __init__(self) -> None:
+        self._starting = True
         self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._stopping = False
         for told in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             signal.signal(told, self._take)
+
+    def started(self) -> None:
+        """Take note that the start is over: from now on whoever asks `next` is told."""
+        self._starting = False
 
     def next(self) -> int:
         """Return the next signal, waiting for it."""
@@ -47,7 +61,14 @@ class Signals:
             if self._stopping:
                 exit_now(128 + signum, "otel-llm: ended at once\n")
             self._stopping = True
+            if self._starting:
+                raise StoppedEarly(signum)
         self._told.put(signum)
+
+
+def end_early(stopped: StoppedEarly) -> NoReturn:
+    """End the process that was told to stop while it started."""
+    exit_now(128 + stopped.signum, "otel-llm: stopped while it started\n")
 
 
 def exit_now(status: int, words: str = "") -> NoReturn:

@@ -11,13 +11,15 @@ from rich.text import Text
 
 from otel_llm.audit import load_streams, sweep, sweep_page, write
 from otel_llm.audit.bootstrap import RESAMPLES, Drawing
-from otel_llm.audit.words import MISSING, number, printable, seconds, share
+from otel_llm.audit.words import number, seconds, share
 from otel_llm.cli.numbers import NumbersError, numbers
 from otel_llm.cli.progress import reading_files
+from otel_llm.cli.say import CSV_RAW, write_data
 from otel_llm.cli.wide import wide_console
 from otel_llm.rules.slo_file import load_slo
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs
+from otel_llm.shared.printable import MISSING, printable
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
 @click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--points", type=_FILE, metavar="OUT", help="Write a row for each point: .parquet, .csv or .jsonl.")
 @click.option("--optima", type=_FILE, metavar="OUT", help="Write a row for each best load: the same endings.")
 @click.option("--html", type=_FILE, metavar="OUT", help="Write the pictures: one page that needs no network.")
@@ -64,6 +67,7 @@ def sweep_command(
     slo: Path | None,
     class_name: str | None,
     form: str,
+    csv_raw: bool,
     points: Path | None,
     optima: Path | None,
     html: Path | None,
@@ -99,14 +103,14 @@ def sweep_command(
                 levels += sweep.judge_recording(str(path), load_streams(path, progress=advance), classes, speeds, load)
         found = sweep.sweep(levels, alphas, drawing)
         if points is not None:
-            write.write_table(points, found.points, sweep.POINTS)
+            write.write_table(points, found.points, sweep.POINTS, csv_raw=csv_raw)
         if optima is not None:
-            write.write_table(optima, found.optima, sweep.OPTIMA)
+            write.write_table(optima, found.optima, sweep.OPTIMA, csv_raw=csv_raw)
         if html is not None:
             write.write_text(html, sweep_page.render(found))
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    _print(found, form)
+    _print(found, form, csv_raw=csv_raw)
 
 
 def _labelled(text: str) -> tuple[Path, float | None]:
@@ -120,11 +124,11 @@ def _labelled(text: str) -> tuple[Path, float | None]:
     return Path(path), at
 
 
-def _print(found: sweep.Sweep, form: str) -> None:
+def _print(found: sweep.Sweep, form: str, *, csv_raw: bool) -> None:
     if form == "json":
         click.echo(json.dumps({"points": found.points, "optima": found.optima}, allow_nan=False))
     elif form == "csv":
-        click.echo(write.csv_text(found.points, sweep.POINT_COLUMNS), nl=False)
+        write_data(write.csv_text(found.points, sweep.POINT_COLUMNS, raw=csv_raw))
     else:
         console = wide_console()
         console.print(_points_table(found.points))

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.live import Live
 
 from otel_llm.cli.asking import AskError, Source, UnreachableError
 from otel_llm.cli.live_view import view
-from otel_llm.cli.wide import WIDTH, wide_console
+from otel_llm.cli.say import say
+from otel_llm.cli.wide import WIDTH, SafeConsole, wide_console
 from otel_llm.rules.yamlfile import ConfigError
 from otel_llm.shared.secret_files import exposed
 
@@ -50,8 +50,8 @@ def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path 
         raise click.UsageError(str(problem)) from problem
     warning = None if token_file is None else exposed(token_file)
     if warning is not None:
-        click.echo(f"warning: {warning}", err=True)
-    console = Console()
+        say(f"warning: {warning}", err=True)
+    console = SafeConsole()
     if once:
         wide_console(max(WIDTH, console.width)).print(view(first, steady=console.is_terminal))
         return

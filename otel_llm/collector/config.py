@@ -13,9 +13,11 @@ from otel_llm.actions.settings import (
     AlertmanagerSettings,
     AlertSettings,
     DecisionSettings,
+    FileSettings,
     MetricsSettings,
     Receiver,
 )
+from otel_llm.live.labels import METRICS_BYTES
 
 if TYPE_CHECKING:
     from otel_llm.shared.otlp_target import OtlpTarget
@@ -38,8 +40,12 @@ class Limits:
     attributes_per_span: int = 128
     attribute_chars: int = 1024
     """A longer value is left out, never cut."""
+    metrics_bytes: int = METRICS_BYTES
+    """A scrape is at most this; label sets that would make it longer count as `other`."""
     connections: int = 1024
-    """At each door; more are closed at once."""
+    """At each door; more are closed at once. A quarter of them may be beginning for one peer."""
+    connections_per_peer: int | None = None
+    """Established ones at each door, of one address (of one /64 network of IPv6); None: as many as fit."""
     concurrent_exports: int = 64
     """Exports that a door has in hand at once; the others wait."""
     queued_exports: int = 1024
@@ -47,7 +53,7 @@ class Limits:
     body_s: float = 30.0
     """The whole of a body, or of a gRPC message, must be there this long after its headers."""
     header_s: float = 10.0
-    """The whole of a TLS handshake, and of a request's headers, must come within this."""
+    """A TLS handshake and the headers of the first request must come within this; so must those of each later one."""
     idle_connection_s: float = 120.0
     """A connection on which nothing happens is closed; more than the usual 5 to 60 s between exports or scrapes."""
     drain_s: float = 10.0
@@ -94,6 +100,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     journal: JournalSettings = field(default_factory=JournalSettings)
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
+    files: FileSettings = field(default_factory=FileSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     tls: Tls | None = None
     auth: Auth | None = None

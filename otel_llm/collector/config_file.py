@@ -21,6 +21,7 @@ from otel_llm.actions.config.acting import (
 from otel_llm.actions.config.service import (
     AuthShape,
     DecisionsShape,
+    FilesShape,
     MetricsShape,
     TlsShape,
     build_auth,
@@ -70,7 +71,9 @@ class _Limits(StrictModel):
     segments_per_request: _Count = _LIMITS.segments_per_request
     attributes_per_span: Annotated[int, Field(ge=1, le=10_000)] = _LIMITS.attributes_per_span
     attribute_chars: Annotated[int, Field(ge=16, le=_MIB)] = _LIMITS.attribute_chars
+    metrics_bytes: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = _LIMITS.metrics_bytes
     connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
+    connections_per_peer: Annotated[int, Field(ge=1, le=100_000)] | None = None
     concurrent_exports: Annotated[int, Field(ge=1, le=1024)] = _LIMITS.concurrent_exports
     queued_exports: Annotated[int, Field(ge=1, le=10**6)] = _LIMITS.queued_exports
     body_seconds: _Seconds = _LIMITS.body_s
@@ -126,6 +129,7 @@ class _File(StrictModel):
     limits: _Limits = Field(default_factory=_Limits)
     journal: _Journal = Field(default_factory=_Journal)
     decisions: DecisionsShape = Field(default_factory=DecisionsShape)
+    files: FilesShape = Field(default_factory=FilesShape)
     metrics: MetricsShape = Field(default_factory=MetricsShape)
     tls: TlsShape | None = None
     auth: AuthShape | None = None
@@ -160,6 +164,7 @@ def load_settings(path: Path | None) -> config.Settings:
         limits=model.limits.build(),
         journal=model.journal.build(),
         decisions=model.decisions.build(),
+        files=model.files.build(),
         metrics=model.metrics.build(),
         tls=None if model.tls is None else build_tls(file, folder, model.tls),
         auth=None if model.auth is None else build_auth(file, folder, model.auth),

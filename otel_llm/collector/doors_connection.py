@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from otel_llm.shared.web.acceptor import FULL, bare_answer
+
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from uvicorn.config import Config
     from uvicorn.server import ServerState
+
+    from otel_llm.shared.web.acceptor import Door
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The request line, headers and trailers of a request."""
@@ -51,14 +54,14 @@ class _Part(Enum):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with time limits; `lost` is called with it when it is gone."""
+    """A connection with time limits, made when it is accepted; `door` is told of its first request and its end."""
 
-    def __init__(
-        self, config: Config, server_state: ServerState, patience: Patience, lost: Callable[[Connection], None]
-    ) -> None:
+    def __init__(self, config: Config, server_state: ServerState, patience: Patience, door: Door[Connection]) -> None:
         super().__init__(config=config, server_state=server_state, app_state={})
         self._patience = patience
-        self._lost = lost
+        self._door = door
+        self._established = self._too_many = False
+        self._accepted_at = self.loop.time()
         self._part = _Part.NONE
         self._head_bytes = 0
         self._unparsed_bytes = 0
@@ -70,11 +73,12 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._retire_at = self.loop.time() + self._patience.age_s
         self._expect_head()
+        self._overdue_at = self._accepted_at + self._patience.header_s  # a TLS handshake has its part of it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say so to whoever counts."""
         super().connection_lost(exc)
-        self._lost(self)
+        self._door.left(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse; any byte begins a request, also one that the parser skips."""
@@ -115,6 +119,11 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Expect the body, and start the application."""
+        if not self._established:
+            self._established = self._door.established(self)
+            if not self._established:
+                self._too_many = True
+                raise ValueError("too many connections of this peer")  # as in `_count_head`
         self._part = _Part.BODY
         self._overdue_at = self.loop.time() + self._patience.body_s * _UNREAD_SHARE
         super().on_headers_complete()
@@ -133,7 +142,10 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, or what we stopped parsing."""
-        if self._head_bytes > MAX_HEAD_BYTES:
+        if self._too_many:
+            self.transport.write(FULL)
+            self.transport.close()
+        elif self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         else:
             super().send_400_response(msg)
@@ -173,9 +185,3 @@ class Connection(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self.transport.write(bare_answer(http))
             self.transport.close()
-
-
-def bare_answer(http: HTTPStatus, *headers: str) -> bytes:
-    """Return an HTTP answer without content, after which the connection is closed."""
-    lines = (f"HTTP/1.1 {http.value} {http.phrase}", "content-length: 0", "connection: close", *headers)
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -23,11 +22,13 @@ from otel_llm.collector.errors import (
     BusyError,
     InternalError,
     TooSlowError,
+    UnavailableError,
     UnsupportedContentError,
     answer,
     as_refusal,
     status,
 )
+from otel_llm.collector.grpc_connections import ConnectionWatch, let_in
 from otel_llm.collector.grpc_patience import MessagePatience, Waiting
 from otel_llm.shared.errors import RefusalError
 from otel_llm.shared.web.address import Address, listen, refused_address
@@ -81,7 +82,8 @@ class GrpcReceiver:
         self._exports = _Pool(limits.concurrent_exports, "otlp-grpc")
         self._patience = MessagePatience(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
         most = limits.concurrent_exports + limits.queued_exports
-        handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most, self._refused)
+        self._watch = ConnectionWatch(limits)
+        handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most, self._refused, self._watch)
         self._server: grpc.Server = grpc.server(
             self._exports,
             handlers=[handlers],
@@ -126,10 +128,12 @@ class GrpcReceiver:
         self.bind()
         self._patience.start()
         self._server.start()
+        self._watch.start(self.port)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no more exports, and return when those begun are answered, at the latest after `grace_s` seconds."""
         self._server.stop(grace_s).wait(grace_s + 1)
+        self._watch.stop()
         self._patience.stop()
         self._exports.shutdown(wait=False)
 
@@ -137,6 +141,7 @@ class GrpcReceiver:
         # gRPC counts an RPC against its connection until it is freed: no error may stay behind that holds this frame.
         waiting = None
         try:
+            self._check_connection(context)
             with self._patience.waiting(context) as waiting:
                 raw = next(messages)
             return self._accept(raw)
@@ -155,6 +160,12 @@ class GrpcReceiver:
         self._refused.count(refusal)
         _refuse(refusal, messages, context)
         return None
+
+    def _check_connection(self, context: grpc.ServicerContext) -> None:
+        if not self._watch.established(context.peer()):
+            refusal = UnavailableError("too many connections")
+            refusal.counted = True  # connections are not
+            raise refusal
 
     def _count_missed(self, waiting: Waiting | None) -> None:
         if waiting is not None and waiting.given_up:
@@ -218,18 +229,24 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Find the handler of an RPC: ours, or one that says no; the headers have come, the message has not been read."""
 
     def __init__(
-        self, export: _Handler, tokens: KnownTokens | None, full: Callable[[], bool], refused: Refused
+        self,
+        export: _Handler,
+        tokens: KnownTokens | None,
+        full: Callable[[], bool],
+        refused: Refused,
+        watch: ConnectionWatch,
     ) -> None:
         self._export = grpc.stream_unary_rpc_method_handler(export)
         self._tokens = tokens
         self._full = full
         self._refused = refused
+        self._watch = watch
         self._refusals = ThreadPoolExecutor(1, thread_name_prefix="otlp-grpc-no")
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        if details.method != EXPORT and not details.method.startswith(_OTLP_SERVICES):
-            return None  # gRPC answers UNIMPLEMENTED
         try:
+            if details.method != EXPORT and not details.method.startswith(_OTLP_SERVICES):
+                return self._saying(UnsupportedContentError("Method not found!"))  # as gRPC itself; none is counted
             if self._tokens is not None:
                 self._tokens.check(value for key, value in details.invocation_metadata if key == "authorization")
             if details.method != EXPORT:
@@ -242,7 +259,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._export
 
     def _saying(self, refusal: RefusalError) -> grpc.RpcMethodHandler:
-        say = partial(_refuse, refusal)
+        def say(messages: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
+            self._watch.established(context.peer())
+            _refuse(refusal, messages, context)
+
         # Not behind those that are being exported: their threads may all be taken.
         say.experimental_thread_pool = self._refusals  # type: ignore[attr-defined]
         return grpc.stream_unary_rpc_method_handler(say)
@@ -264,7 +284,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # Soft and hard limit are one: between two of them gRPC would refuse at random.
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        ("grpc.max_allowed_incoming_connections", limits.connections),
+        ("grpc.max_allowed_incoming_connections", let_in(limits)),
         # More on one connection are refused by gRPC itself, without saying when to come back.
         ("grpc.max_concurrent_streams", limits.concurrent_exports + limits.queued_exports + 1),
         # Up to the client's HTTP/2 settings, TLS included.

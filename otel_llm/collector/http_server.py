@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_accept import Acceptor
 from otel_llm.collector.doors_connection import Connection, Patience
+from otel_llm.shared.web.acceptor import Acceptor
 from otel_llm.shared.web.address import Address, listen
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Server(uvicorn.Server):
             )
         )
         self.up = Event()
-        self.acceptor: Acceptor | None = None
+        self.acceptor: Acceptor[Connection] | None = None
         self._limits = limits
         self._context = context
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,8 +141,9 @@ class _Server(uvicorn.Server):
         patience = Patience(limits.header_s, limits.body_s)
         self.acceptor = Acceptor(
             sockets[0],
-            lambda lost: Connection(self.config, self.server_state, patience, lost),
+            lambda door: Connection(self.config, self.server_state, patience, door),
             most=limits.connections,
+            most_per_peer=limits.connections_per_peer,
             handshake_s=limits.header_s,
             context=self._context,
         )
@@ -158,7 +159,7 @@ class _Server(uvicorn.Server):
         tending.cancel()
 
 
-async def _tend(acceptor: Acceptor) -> None:
+async def _tend(acceptor: Acceptor[Connection]) -> None:
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_TEND_S)

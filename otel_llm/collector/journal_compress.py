@@ -6,12 +6,13 @@ and nobody reads it (the journal's contract), so a crash at any point costs the 
 
 from __future__ import annotations
 
-import os
+import io
 import time
 from typing import TYPE_CHECKING, Final
 
 import zstandard
 
+from otel_llm.rules.output_file import replace_inside
 from otel_llm.shared.whole_files import sync_folder
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def compress_file(path: Path, target: Path, *, fsync: Callable[[int], None], sto
 def _write(path: Path, target: Path, fsync: Callable[[int], None], stopping: Callable[[], bool]) -> bool:
     parameters = zstandard.ZstdCompressionParameters.from_level(LEVEL, write_checksum=True)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with path.open("rb", buffering=0) as source, os.fdopen(os.open(target, flags, 0o600), "wb") as file:
+    with path.open("rb", buffering=0) as source, io.BufferedWriter(replace_inside(target)) as file:
         while chunk := source.read(_CHUNK_BYTES):
             if stopping():
                 return False

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.rules.output_file import replace_inside
 from otel_llm.shared.whole_files import reason_of, sync_folder
 
 if TYPE_CHECKING:
@@ -103,11 +104,12 @@ def make_folder(folder: Path, fsync: Callable[[int], None] | None) -> None:
 def try_to_write(folder: Path, size: int, fsync: Callable[[int], None] | None) -> None:
     """Take room for `size` bytes in a folder and give it back; raises OSError where they could not be written."""
     path = folder / PROBE_FILE
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    file = replace_inside(path)
+    fd = file.fileno()
     try:
         os.posix_fallocate(fd, 0, max(1, size))
         if fsync is not None:
             fsync(fd)
     finally:
-        os.close(fd)
+        file.close()
         path.unlink(missing_ok=True)

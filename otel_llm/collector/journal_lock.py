@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.errors import JournalInUseError
+from otel_llm.rules.output_file import open_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +32,10 @@ class FolderLock:
 
         Raises:
             JournalInUseError: another process has it.
-            OSError: the folder cannot be used.
+            OSError: the folder cannot be used, or the file of the lock is none of ours.
         """
-        fd = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with open_inside(self._folder / LOCK_FILE) as file:
+            fd = os.dup(file.fileno())
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.errors import JournalError
+from otel_llm.rules.output_file import read_inside
 from otel_llm.shared.whole_files import reason_of, replace_whole
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def read_resume(folder: Path) -> dict[str, int]:
     """Return the checkpoint's numbers; none where there is no checkpoint, or (logged) a broken one."""
     path = folder / RESUME_FILE
     try:
-        with path.open("rb") as file:
+        with io.BufferedReader(read_inside(path)) as file:
             data = file.read(_MAX_BYTES + 1)
         return _numbers(data)
     except FileNotFoundError:

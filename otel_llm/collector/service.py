@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import threading
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_b
 from otel_llm.rules.decisions import FIRST_KEY, read_decided
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.line_files import hold, refuse_other_lines
+from otel_llm.rules.output_file import open_output
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
@@ -162,14 +164,14 @@ class Service:
     def _flow(self, journal: Journal) -> Pipeline:
         try:
             path, kept = self.decisions_path, self.settings.decisions
-            self._windows = _append_to(self.windows_path)
+            self._windows = _append_to(self.windows_path, self.settings.files.mode)
             if path is not None:
                 refuse_other_lines(path, FIRST_KEY, "decisions")
             decided, _ = read_decided([] if path is None else read_back(path, READ_BACK_BYTES))
             written = set() if self.windows_path is None else written_windows(self.windows_path)
             self._seen_windows = Windows(self._write_window, written)
             if path is not None:
-                self._decisions = DecisionFiles(path, kept.file_bytes, kept.retain_bytes)
+                self._decisions = DecisionFiles(path, kept.file_bytes, kept.retain_bytes, self.settings.files.mode)
         except OSError as problem:
             raise StartError(f"{problem.filename}: {problem.strerror}: choose another file") from problem
         metrics = self.settings.metrics
@@ -183,6 +185,7 @@ class Service:
                 by_instance=metrics.instance_label,
                 models=None if metrics.models is None else frozenset(metrics.models),
                 instances=None if metrics.instances is None else frozenset(metrics.instances),
+                max_bytes=self.settings.limits.metrics_bytes,
             ),
             decisions=self._decisions,
             latency=DecisionLatency(),
@@ -315,16 +318,16 @@ def _rest_the_cyclic_collector() -> None:
     gc.set_threshold(2_000, 2_500, 100)
 
 
-def _append_to(path: Path | None) -> TextIO | None:
+def _append_to(path: Path | None, mode: int) -> TextIO | None:
     if path is None:
         return None
     refuse_other_lines(path, WINDOW_COLUMNS[0], "windows")
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a", encoding="utf-8")
+    opened = open_output(path, append=True, mode=mode)
     try:
-        if path.is_file():
-            hold(file.fileno(), path)
+        if opened.regular:
+            hold(opened.file.fileno(), path)
     except OSError:
-        file.close()
+        opened.file.close()
         raise
-    return file
+    return io.TextIOWrapper(io.BufferedWriter(opened.file), encoding="utf-8")

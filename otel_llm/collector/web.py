@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.collector.self_metrics import own_families
-from otel_llm.live.exposition import text_of
+from otel_llm.live.exposition import SharedText
 from otel_llm.live.page import page
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
@@ -22,6 +25,7 @@ class Web:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
+        self._metrics = SharedText(lambda: families(pipeline), pipeline.clock.now_ns)
 
     def streams(self) -> dict[str, Any]:
         """Return the streams in flight, those closest to starving first, and the last verdicts and decisions."""
@@ -32,8 +36,8 @@ class Web:
         return {"requests": self._pipeline.ask(lambda: [row() for row in self._pipeline.sinks.recent])}
 
     def metrics(self) -> bytes:
-        """Return the Prometheus text (format 0.0.4)."""
-        return text_of(families(self._pipeline))
+        """Return the Prometheus text (format 0.0.4), at most a second old."""
+        return self._metrics.text().result()
 
     def page(self) -> str:
         """Return the page."""
@@ -47,7 +51,7 @@ class Web:
         return {**found, **counts, "queue": pipeline.counts()["queue"]}
 
 
-def families(pipeline: Pipeline) -> list[Metric]:
+def families(pipeline: Pipeline) -> Iterator[Metric]:
     """Return all families of metrics as they are now; raises TimeoutError where the evaluator does not answer.
 
     Only what is the evaluator's own is asked of it: with many sets of labels the rest takes a while.
@@ -56,7 +60,7 @@ def families(pipeline: Pipeline) -> list[Metric]:
     latency = pipeline.sinks.latency
     gauges, counts = pipeline.ask(lambda: _figures(pipeline))
     decisions = [] if latency is None else latency.families()
-    return [*metrics.families(), *gauges, *own_families(counts), *decisions]
+    return chain(metrics.families(), gauges, own_families(counts), decisions)
 
 
 def _figures(pipeline: Pipeline) -> tuple[list[Metric], dict[str, int | float]]:

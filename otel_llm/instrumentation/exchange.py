@@ -237,7 +237,7 @@ class Exchange:
             return None
         try:
             chunk = _decoder.decode(event.decode("utf-8", "replace"))
-        except ValueError:  # not ours to judge
+        except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
             return None
         reading: Reading = self._text(chunk)
         if self.served.reader.adopted:

@@ -208,7 +208,7 @@ class Tap:
             return FRAMING
         try:
             chunk = _decoder.decode(event.decode("utf-8", "replace"))
-        except ValueError:  # not ours to judge
+        except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
             return None
         reading = FRAMING
         if isinstance(chunk, View):

@@ -63,7 +63,7 @@ def asked(api: Api, path: str, body: object) -> Asked | None:
             return Asked(stream=True, model=model)
         try:
             body = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(body, dict):
         return Asked(stream=True, model=model) if api.asks == "path" else UNSEEN

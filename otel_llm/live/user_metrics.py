@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from otel_llm.live.exposition import text_of
 from otel_llm.live.histogram import NS_PER_S, Histogram
+from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
 from otel_llm.slo.classes import OUTCOMES
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ LABELS: Final = ("slo_class", "model", "measured_at")
 OTHER: Final = "other"
 MAX_SERIES: Final = 500
 """Distinct label sets; beyond them models and instances count as `other`: telemetry must not fill the memory."""
+OTHER_FAMILIES_BYTES: Final = 128 * 1024
+"""The part of a scrape that is left to what the program says about itself."""
+LONGEST_NUMBER: Final = 24
+"""Characters of a float in the text format, sign and exponent included."""
 REMEMBERED_KEYS: Final = 4096
 """Keys whose series is known without looking at the lists; beyond them all are forgotten and found again."""
 
@@ -82,15 +89,20 @@ class UserMetrics:
     """Count what readers felt, by class, model and place of measurement.
 
     `by_instance`: whether `instance` is a label too. `models`, `instances`: the only values of these labels, all others
-    count as `other`; without a list the first MAX_SERIES label sets are kept and what comes then counts as `other`. The
-    class and the place of measurement are never folded: their values are the operator's and the convention's.
+    count as `other`; without a list the first MAX_SERIES label sets are kept and what comes then counts as `other`. So
+    does what would make a scrape longer than `max_bytes`. The class and the place of measurement are never folded:
+    their values are the operator's and the convention's. Long values are `shortened`.
     """
 
     by_instance: bool = False
     models: frozenset[str] | None = None
     instances: frozenset[str] | None = None
+    max_bytes: int = METRICS_BYTES
     series: dict[Labels, Series] = field(default_factory=dict)
     _known: dict[Key, Series] = field(default_factory=dict)
+    _bytes: int = OTHER_FAMILIES_BYTES
+    """An upper bound of a scrape, with room for a set of `other` of each class and place of measurement seen."""
+    _others: set[Labels] = field(default_factory=set)
 
     @property
     def labels(self) -> Labels:
@@ -149,8 +161,9 @@ class UserMetrics:
         labels: Labels = (slo_class, _listed(model, self.models), measured_at)
         if self.by_instance:
             labels = (*labels, _listed(instance, self.instances))
-        if labels not in self.series and len(self.series) >= MAX_SERIES:
-            labels = (slo_class, OTHER, measured_at, OTHER)[: len(labels)]
+        labels = tuple(map(shortened, labels))
+        if labels not in self.series:
+            labels = self._admitted(labels)
         series = self.series.get(labels)
         if series is None:
             series = self.series[labels] = Series(labels)
@@ -158,6 +171,18 @@ class UserMetrics:
             self._known.clear()
         self._known[key] = series
         return series
+
+    def _admitted(self, labels: Labels) -> Labels:
+        """Return a new set of labels where there is room for it, else that of `other`."""
+        other = (labels[0], OTHER, labels[2], OTHER)[: len(labels)]
+        if other not in self._others:
+            self._others.add(other)
+            self._bytes += _most_bytes(other)
+        more = 0 if labels == other else _most_bytes(labels)
+        if len(self.series) >= MAX_SERIES or self._bytes + more > self.max_bytes:
+            return other
+        self._bytes += more
+        return labels
 
     def families(self) -> Iterator[Metric]:
         """Yield the counters and histograms of the contract."""
@@ -193,6 +218,24 @@ class UserMetrics:
             for labels in self.series:
                 gauge.add_metric(labels, numbers[labels][at])
             yield gauge
+
+
+def _most_bytes(labels: Labels) -> int:
+    """Return how many bytes a set of labels can take in a scrape."""
+    lines, empty = _lines_of_a_set(by_instance=len(labels) > len(LABELS))
+    return empty + lines * (sum(map(escaped_bytes, labels)) + LONGEST_NUMBER)
+
+
+@cache
+def _lines_of_a_set(*, by_instance: bool) -> tuple[int, int]:
+    """Return how many lines a scrape has for a set of labels, and their bytes where the values are empty."""
+    metrics = UserMetrics(by_instance=by_instance)
+    nobody: Labels = ("",) * len(metrics.labels)
+    every = dict.fromkeys(product(OUTCOMES, ("true", "false", "null")), 0)
+    metrics.series[nobody] = Series(nobody, requests=every)
+    text = text_of([*metrics.families(), *metrics.gauges({})])
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(b"#")]
+    return len(lines), sum(map(len, lines))
 
 
 def _listed(value: str, names: frozenset[str] | None) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from otel_llm.actions.executor import bounded_line
 from otel_llm.actions.executors import RELAY_DOES
 from otel_llm.actions.receiving import MOST_BODY_BYTES, Response
+from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,11 +125,11 @@ def _answer(how: Settled) -> Response:
     moved = how.migration
     if how.outcome == "done":
         told = how.detail or ("" if moved is None else f"moved from {moved.source} to {moved.to}")
-        return Response(200, "done", bounded_line(told))
+        return Response(200, "done", one_line(told))
     if how.outcome == "unconfirmed":  # it was begun, and nobody knows how it ended
-        return Response(200, "accepted", bounded_line(how.detail))
+        return Response(200, "accepted", one_line(how.detail))
     told = how.detail if how.outcome == "failed" else f"{how.outcome}: {how.detail}"
-    return Response(200, "refused", bounded_line(told))
+    return Response(200, "refused", one_line(told))
 
 
 def _result(answer: Response) -> str:

@@ -1,4 +1,4 @@
-"""A connection to a port of the relay: closed where its first request does not come in time, or there are too many."""
+"""A connection to a port of the relay: closed where its first request does not come in time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from otel_llm.relay.answers import error_response
+from otel_llm.shared.web.acceptor import Acceptor
 
 if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable
+
     from otel_llm.relay.settings import Limits
+    from otel_llm.shared.web.acceptor import Door
 
 log = logging.getLogger(__name__)
 
 
 class Connection(web.RequestHandler):
-    """One connection to `server`; who serves its first request calls `begun`."""
+    """One connection to `server`, made when `door` accepts it; who serves a request calls `begun` first."""
 
-    __slots__ = ("_late", "_limits", "_server")
+    __slots__ = ("_door", "_established", "_late")
 
-    def __init__(self, server: web.Server, limits: Limits, **more: Any) -> None:
+    def __init__(self, server: web.Server, limits: Limits, door: Door[Connection], **more: Any) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -32,25 +38,30 @@ class Connection(web.RequestHandler):
             auto_decompress=False,  # a body is passed on as it comes, and signed as it comes; nobody may send a bomb
             **more,
         )
-        self._server = server
-        self._limits = limits
-        self._late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection, unless there are too many."""
-        super().connection_made(transport)
-        if len(self._server.connections) > self._limits.connections:
-            transport.close()
-            return
-        self._late = asyncio.get_running_loop().call_later(self._limits.header_s, transport.close)
+        self._door = door
+        self._established = False
+        # From the instant it was accepted: a TLS handshake has its part of it.
+        self._late: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(limits.header_s, self._give_up)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget a connection."""
-        self.begun()
+        self._in_time()
+        self._door.left(self)
         super().connection_lost(exc)
 
-    def begun(self) -> None:
-        """Note that the headers of a request have come."""
+    def begun(self) -> bool:
+        """Note that the headers of a request have come; return whether this peer may have this connection."""
+        self._in_time()
+        if not self._established:
+            self._established = self._door.established(self)
+        return self._established
+
+    def _give_up(self) -> None:
+        self._late = None
+        if self.transport is not None:  # else it is in a TLS handshake, which has the same limit
+            self.transport.close()
+
+    def _in_time(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
@@ -79,3 +90,34 @@ class Connection(web.RequestHandler):
     def answer(self, error: web.Response) -> web.Response:
         """Return the answer to what could not be served."""
         return error
+
+
+def acceptor_of(
+    listener: socket.socket,
+    limits: Limits,
+    make: Callable[[Door[Connection]], Connection],
+    context: Callable[[], ssl.SSLContext] | None,
+) -> Acceptor[Connection]:
+    """Return what lets connections into a port of the relay; `context`: of TLS, None without."""
+    return Acceptor(
+        listener,
+        make,
+        most=limits.connections,
+        most_per_peer=limits.connections_per_peer,
+        handshake_s=limits.header_s,
+        context=context,
+    )
+
+
+async def stop_accepting(accepting: asyncio.Task[None] | None) -> None:
+    """End the task of an acceptor, if there is one."""
+    if accepting is not None:
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+
+
+def too_many_connections() -> web.Response:
+    """Return the answer to the first request of a connection that its peer may not have beside its others."""
+    response = error_response(503, "too many connections", "unavailable", retry=True)
+    response.force_close()
+    return response

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from otel_llm.relay.answers import CLIENT_LEFT, error_response
-from otel_llm.relay.connection import Connection
+from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.relay.headers import path_of, to_backend
 from otel_llm.relay.seam.request import endpoint_of
 from otel_llm.shared.errors import UnauthenticatedError
-from otel_llm.shared.web.tls import NewestContext
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
 
     from otel_llm.relay.passing import Passing
     from otel_llm.relay.settings import Limits
+    from otel_llm.shared.web.acceptor import Door
     from otel_llm.shared.web.tls import Certificates
     from otel_llm.shared.web.tokens import Tokens
 
@@ -34,8 +35,8 @@ class ClientConnection(Connection):
 
     __slots__ = ("_clients",)
 
-    def __init__(self, clients: ClientServer, **more: Any) -> None:
-        super().__init__(clients, clients.limits, **more)
+    def __init__(self, clients: ClientServer, door: Door[Connection], **more: Any) -> None:
+        super().__init__(clients, clients.limits, door, **more)
         self._clients = clients
 
     def answer(self, error: web.Response) -> web.Response:
@@ -65,12 +66,13 @@ class ClientServer(web.Server):
         self._owned = owned
         self._tokens = tokens
         self._counted = counted
-        self._listeners: list[asyncio.Server] = []
+        self._accepting: asyncio.Task[None] | None = None
 
-    def __call__(self) -> ClientConnection:
+    def connection(self, door: Door[Connection]) -> ClientConnection:
         """Return the protocol of a new connection."""
         return ClientConnection(
             self,
+            door,
             max_line_size=self.limits.header_bytes,
             max_field_size=self.limits.header_bytes,
             max_headers=MAX_HEADERS,
@@ -82,9 +84,8 @@ class ClientServer(web.Server):
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)  # noqa: S101
-        connection.begun()
         path = path_of(request.raw_path)
-        refusal = self._refusal(request, path)
+        refusal = self._refusal(request, path) if connection.begun() else too_many_connections()
         if refusal is not None:
             return self.refuse(refusal)
         assert path is not None  # noqa: S101
@@ -169,25 +170,17 @@ class ClientServer(web.Server):
 
     # Start and stop.
 
-    async def listen(self, listener: Any, certificates: Certificates | None) -> None:
+    def listen(self, listener: socket.socket, certificates: Certificates | None) -> None:
         """Let clients in; certificates that are read anew hold for connections that begin then."""
-        loop = asyncio.get_running_loop()
-        if certificates is None:
-            made = await loop.create_server(self, sock=listener, backlog=1024)
-        else:
-            made = await loop.create_server(
-                self,
-                sock=listener,
-                ssl=NewestContext(certificates.context),
-                ssl_handshake_timeout=self.limits.header_s,
-                backlog=1024,
-            )
-        self._listeners.append(made)
+        acceptor = acceptor_of(
+            listener, self.limits, self.connection, None if certificates is None else certificates.context
+        )
+        self._accepting = asyncio.get_running_loop().create_task(acceptor.run())
 
-    def close_listeners(self) -> None:
+    async def close_listeners(self) -> None:
         """Let nobody in any more; connections without a request are closed, streams go on."""
-        for listener in self._listeners:
-            listener.close()
+        await stop_accepting(self._accepting)
+        self._accepting = None
         self.pre_shutdown()
 
     async def drained(self, within_s: float) -> bool:

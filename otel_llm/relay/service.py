@@ -9,6 +9,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.receiving import Admission
@@ -38,11 +39,12 @@ from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.exposure import exposure
 from otel_llm.shared.web.guard import Guard, is_loopback, names_of
-from otel_llm.shared.web.tls import Certificates, NewestContext
+from otel_llm.shared.web.tls import Certificates
 from otel_llm.shared.web.tokens import Tokens
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
@@ -103,7 +105,9 @@ class Service:
             try:
                 refuse_other_lines(self.decisions_path, FIRST_KEY, "decisions")
                 kept = settings.decisions
-                self._decisions = DecisionFiles(self.decisions_path, kept.file_bytes, kept.retain_bytes)
+                self._decisions = DecisionFiles(
+                    self.decisions_path, kept.file_bytes, kept.retain_bytes, settings.files.mode
+                )
             except OSError as problem:
                 raise StartError(f"{problem.filename}: {problem.strerror}: choose another file") from problem
         self._listener = listen(self.at, "--listen")
@@ -150,6 +154,7 @@ class Service:
                 by_instance=labels.instance_label,
                 models=None if labels.models is None else frozenset(labels.models),
                 instances=None if labels.instances is None else frozenset(labels.instances),
+                max_bytes=settings.limits.metrics_bytes,
             ),
             settings=settings,
             folder=self.folder,
@@ -179,11 +184,12 @@ class Service:
             assert self._listener is not None  # noqa: S101
             assert self._web_listener is not None  # noqa: S101
             await page.start(self._web_listener, self._web_context())
-            await server.listen(self._listener, self._certificates)
+            server.listen(self._listener, self._certificates)
             self.started.set()
             await self.stop.wait()
             self._stopping = True
-            server.close_listeners()
+            await server.close_listeners()
+            self._listener.close()
             self.clean = await server.drained(settings.limits.drain_s)
             if not self.clean:
                 owned.cut_all()
@@ -193,6 +199,10 @@ class Service:
             await probes.stop()
             await decide.stop(CUT_S)
             await page.stop()
+            await server.close_listeners()
+            for listener in (self._listener, self._web_listener):
+                if listener is not None:
+                    listener.close()
             await pool.upstream.close()
             await asyncio.to_thread(running.stop, CUT_S)
 
@@ -228,12 +238,17 @@ class Service:
         return self._decide.streams(self._decide.clock.now_ns(), self._owned.rows())
 
     def families(self) -> Iterable[Metric]:
-        """Return all metrics."""
+        """Return all metrics; those of readers, which are many, as they are when they are asked for."""
         assert self._decide is not None  # noqa: S101
         assert self._pool is not None  # noqa: S101
         assert self._owned is not None  # noqa: S101
-        families = self._decide.families(self._decide.clock.now_ns())
-        return [*families, *self._pool.metrics.families(self._pool.backends, len(self._owned.pauses))]
+        families = self._decide.families(self.now_ns())
+        return chain(families, list(self._pool.metrics.families(self._pool.backends, len(self._owned.pauses))))
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        assert self._decide is not None  # noqa: S101
+        return self._decide.clock.now_ns()
 
     def unready(self) -> str | None:
         """Say why no request should be sent here now."""
@@ -264,12 +279,11 @@ class Service:
         alone = is_loopback(self.web_at.host)
         return WebPort(self, pool.backends, guard, self._tokens, alone=alone, actions=actions)
 
-    def _web_context(self) -> NewestContext | None:
+    def _web_context(self) -> Callable[[], ssl.SSLContext] | None:
         tls = self.settings.tls
         if tls is None or self._certificates is None or tls.web == "none":
             return None
-        made = self._certificates
-        return NewestContext(made.context if tls.web == "same" else made.open_context)
+        return self._certificates.context if tls.web == "same" else self._certificates.open_context
 
 
 def _bound(listener: socket.socket) -> Address:

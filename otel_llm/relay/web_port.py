@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from aiohttp import web
 
 from otel_llm.actions.settings import RELAY_PATH
-from otel_llm.live.exposition import text_of
+from otel_llm.live.exposition import SharedText
 from otel_llm.live.page import PAGE_HEADERS, page
-from otel_llm.relay.connection import Connection
+from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ class Shown(Protocol):
         """Return the streams in flight, the last verdicts and decisions."""
 
     def families(self) -> Iterable[Metric]:
-        """Return all metrics."""
+        """Return all metrics; they may be iterated in another thread."""
+
+    def now_ns(self) -> int:
+        """Return the time, which never goes backwards."""
 
     def unready(self) -> str | None:
         """Say why no request should be sent here now; None where they may be."""
@@ -65,6 +68,7 @@ class WebPort:
         actions: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
     ) -> None:
         self._shown = shown
+        self._text = SharedText(shown.families, shown.now_ns)
         self._backends = backends
         self._guard = guard
         self._tokens = tokens
@@ -90,8 +94,8 @@ class WebPort:
     async def _checked(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if isinstance(request.protocol, Connection):
-            request.protocol.begun()
+        if isinstance(request.protocol, Connection) and not request.protocol.begun():
+            return too_many_connections()
         try:
             if request.path not in OPEN_PATHS:
                 self._guard.check(_Headers(request))
@@ -126,7 +130,7 @@ class WebPort:
         return web.Response(text=page(self._shown.streams(), LINKS), content_type="text/html")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        text = text_of(self._shown.families())
+        text = await asyncio.wrap_future(self._text.text())
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _streams(self, _request: web.Request) -> web.Response:
@@ -162,24 +166,20 @@ class WebServer:
     def __init__(self, port: WebPort, limits: Limits) -> None:
         self._runner = web.AppRunner(port.application(), handle_signals=False, shutdown_timeout=STOP_S)
         self._limits = limits
-        self._listener: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
 
-    async def start(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def start(self, listener: socket.socket, context: Callable[[], ssl.SSLContext] | None) -> None:
         """Let others in; `context`: of TLS, None without."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None  # noqa: S101
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: Connection(server, self._limits),
-            sock=listener,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else self._limits.header_s,
-        )
+        limits = self._limits
+        acceptor = acceptor_of(listener, limits, lambda door: Connection(server, limits, door), context)
+        self._accepting = asyncio.get_running_loop().create_task(acceptor.run())
 
     async def stop(self) -> None:
         """Let nobody in any more; what is being answered has `STOP_S`."""
-        if self._listener is not None:
-            self._listener.close()
+        await stop_accepting(self._accepting)
         await self._runner.cleanup()
 
 

@@ -6,11 +6,11 @@ import json
 import logging
 import os
 import re
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.rules.line_files import hold
+from otel_llm.rules.output_file import PRIVATE, open_output, own_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,20 +30,22 @@ class DecisionFiles:
     Numbers only grow, so closed files never change their names; `retain_bytes`: of closed files the oldest are deleted
     beyond so many bytes, None keeps all. A line is written whole or not at all, and stands in the file when `write`
     returns. One thread writes. What is no regular file (a pipe, a device) is written to and otherwise left alone;
-    closed files lie beside the file that a link leads to.
+    closed files lie beside the file that a link leads to. A new file gets `mode`.
     """
 
-    def __init__(self, path: Path, max_bytes: int = FILE_BYTES, retain_bytes: int | None = None) -> None:
+    def __init__(
+        self, path: Path, max_bytes: int = FILE_BYTES, retain_bytes: int | None = None, mode: int = PRIVATE
+    ) -> None:
         """Open the file and cut off a torn last line; raises OSError where that cannot be done, or another does."""
-        self.path = path = path.resolve()
+        self.path = path = path if own_descriptor(path) is not None else path.resolve()
+        self._mode = mode
         self._max_bytes = max_bytes
         self._retain_bytes = retain_bytes
         self._closing_at = max_bytes
         self._unwell = False
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab", buffering=0)
+        self._file, self._regular = open_output(path, append=True, mode=mode)
         self._size = 0
-        self._regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
         try:
             if self._regular:
                 hold(self._file.fileno(), path)
@@ -78,7 +80,7 @@ class DecisionFiles:
         try:
             self.path.rename(closed)
             try:
-                file = self.path.open("ab", buffering=0)
+                file = open_output(self.path, append=True, mode=self._mode).file
             except OSError:
                 closed.rename(self.path)
                 raise

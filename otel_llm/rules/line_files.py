@@ -6,6 +6,8 @@ import errno
 import fcntl
 from typing import TYPE_CHECKING
 
+from otel_llm.rules.output_file import own_descriptor
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,7 +31,7 @@ def refuse_other_lines(path: Path, first_key: str, what: str) -> None:
 
     An empty file is nobody's, and one that is none (a pipe, a device) is not looked at. Raises OSError.
     """
-    if not path.is_file():
+    if own_descriptor(path) is not None or not path.is_file():
         return
     begin = b'{"' + first_key.encode() + b'":'
     with path.open("rb") as file:

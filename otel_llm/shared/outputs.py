@@ -6,17 +6,17 @@ Nothing is opened for writing before `refuse_clashes` has passed, and so a slip 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
+
+from otel_llm.rules.output_file import is_passed_on, open_output, refuse_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-_DESCRIPTORS: Final = frozenset({Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd")})
-"""Where `stdout` and its like stand, which may lead to a file that somebody else holds open."""
+    from pathlib import Path
 
 _TOKEN_TIMES: Final = frozenset({"t_seconds", "times_ns"})
 """Columns of Parquet with the times of tokens: docs/audit-forms.md."""
@@ -106,11 +106,15 @@ def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuse an output that is a folder, or whose folder is not there. Raises OutputError."""
+    """Refuse an output that is a folder or a device, or whose folder is not there. Raises OutputError."""
     if path.is_dir():
         raise OutputError(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise OutputError(f"{path}: the folder {path.parent} does not exist; make it first")
+    try:
+        refuse_device(path)
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -122,8 +126,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        if _passes_on(path):
-            with path.open("wb") as file:
+        if is_passed_on(path):
+            with io.BufferedWriter(open_output(path).file) as file:
                 yield file
             return
         with beside.open("xb") as file:
@@ -162,8 +166,3 @@ def _status(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def _passes_on(path: Path) -> bool:
-    status = _status(path)
-    return status is not None and (not stat.S_ISREG(status.st_mode) or path.absolute().parent in _DESCRIPTORS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.output_file import own_descriptor, replace_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +26,7 @@ def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        with io.BufferedWriter(replace_inside(temporary)) as file:
             file.write(data)
             file.flush()
             if durable:
@@ -40,9 +43,9 @@ def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
 def whole_lines(path: Path) -> list[str]:
     """Return the last lines of a file of JSON lines, none if there is none; a torn last one is cut off the file.
 
-    Raises OSError where it cannot be read or cut.
+    A pipe has none. Raises OSError where it cannot be read or cut.
     """
-    if not path.exists():
+    if own_descriptor(path) is not None or not path.is_file():
         return []
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)

@@ -15,7 +15,7 @@ from otel_llm.actions.doing import Doing, Settled
 from otel_llm.actions.engines import VllmAbort
 from otel_llm.actions.events import Candidate
 from otel_llm.actions.executors import Executors
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, FileSettings
 from otel_llm.actions.settings import Receiver as ReceiverSettings
 from otel_llm.actions.webhook import Webhook
 from otel_llm.rules.decisions import Outcome
@@ -27,6 +27,7 @@ VICTIM = Candidate("0" * 31 + "9", "0" * 15 + "9", 0, "batch", -1, 3.5)
 class Settings:
     receivers: tuple[ReceiverSettings, ...] = ()
     alertmanager: AlertmanagerSettings | None = None
+    files = FileSettings()
     alerts = AlertSettings()
 
     def __init__(self, *engines: Engine) -> None:

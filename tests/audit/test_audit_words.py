@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_llm.audit.words import MISSING, instant, number, plural, printable, seconds, share, truth
+from otel_llm.audit.words import instant, number, plural, seconds, share, truth
+from otel_llm.shared.printable import MISSING, printable
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
         (saying(200, b"[]"), "is no collector (no streams in its answer)"),
         (saying(200, b"\xff"), "is no collector"),
         (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is no collector"),
-        (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name[2J"),
+        (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name\\u{1b}[2J"),
         (saying(404, b""), "answers 404: Not Found"),
     ],
 )

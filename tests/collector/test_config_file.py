@@ -16,6 +16,7 @@ from otel_llm.actions.settings import (
     AlertSettings,
     DecisionSettings,
     Engine,
+    FileSettings,
     MetricsSettings,
     Receiver,
 )
@@ -36,7 +37,9 @@ limits:
   segments_per_request: 11
   attributes_per_span: 12
   attribute_chars: 130
+  metrics_bytes: 1048577
   connections: 14
+  connections_per_peer: 29
   concurrent_exports: 15
   queued_exports: 16
   body_seconds: 17
@@ -52,6 +55,7 @@ journal:
   retain_bytes: 8192
   retain_seconds: 3600
 decisions: {file_bytes: 4097, retain_bytes: 8193}
+files: {mode: 0640}
 metrics: {instance_label: true, models: [m, n], instances: []}
 tls: {certificate: server.pem, key: keys/server.key, client_ca: server.pem, web: server}
 auth: {tokens_file: tokens, web: open}
@@ -127,7 +131,9 @@ def test_every_key(folder: Path) -> None:
             segments_per_request=11,
             attributes_per_span=12,
             attribute_chars=130,
+            metrics_bytes=1048577,
             connections=14,
+            connections_per_peer=29,
             concurrent_exports=15,
             queued_exports=16,
             body_s=17,
@@ -145,6 +151,7 @@ def test_every_key(folder: Path) -> None:
             retain_s=3600,
         ),
         decisions=DecisionSettings(file_bytes=4097, retain_bytes=8193),
+        files=FileSettings(0o640),
         metrics=MetricsSettings(instance_label=True, models=("m", "n"), instances=()),
         tls=Tls(folder / "server.pem", folder / "keys/server.key", folder / "server.pem", web="server"),
         auth=Auth(folder / "tokens", web="open"),

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from threading import Event, Thread
@@ -20,10 +20,10 @@ from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, res
 
 from otel_llm.collector import otlp_http
 from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_accept import Acceptor
 from otel_llm.collector.doors_connection import MAX_HEAD_BYTES, Connection
 from otel_llm.collector.http_server import HttpServer
 from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.shared.web.acceptor import Acceptor, Door
 
 GZIP = {"Content-Encoding": "gzip"}
 BEGINNING = head("Content-Type: application/x-protobuf", "Content-Length: 60000")
@@ -37,8 +37,11 @@ def server() -> Iterator[HttpServer]:
 
 def test_connections_beyond_the_limit_are_turned_away_and_the_others_go_on() -> None:
     with serving(otlp_door(Limits(connections=3))) as server, ExitStack() as stack:
-        let_in = [stack.enter_context(connect(server.port)) for _ in range(3)]
-        wait_until("they are in", lambda: server.connections == 3)
+        let_in = []
+        for _ in range(3):
+            let_in.append(stack.enter_context(connect(server.port)))
+            let_in[-1].sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW)
+            assert let_in[-1].recv(65536).startswith(b"HTTP/1.1 200 ")
         for _ in range(10):
             status, headers, _ = ask(server.port)
             assert (status, headers["retry-after"]) == (503, "1")
@@ -211,7 +214,7 @@ def test_a_flood_of_connections_leaves_turns_to_those_that_are_there() -> None:
     async def scenario() -> None:
         turns = 0
 
-        def make(_lost: Callable[[Connection], None]) -> Connection:
+        def make(_door: Door[Connection]) -> Connection:
             seen.append(turns)
             return cast("Connection", asyncio.Protocol())
 

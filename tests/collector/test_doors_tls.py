@@ -222,9 +222,15 @@ def test_a_handshake_that_does_not_come_is_given_up(tmp_path: Path) -> None:
 
 
 def test_handshakes_count_as_connections(tmp_path: Path) -> None:
-    with opened(tmp_path, limits=Limits(connections=3)) as door:
+    with opened(tmp_path, limits=Limits(connections=12)) as door:
         half_open = [connect(door.http.port) for _ in range(3)]
+        wait_until("they are in", lambda: door.http.connections == 3)
         with connect(door.http.port) as beyond:
-            assert rest(beyond) == b""
+            assert rest(half_open[0]) == b""  # the oldest of more than a quarter
+            wait_until("one came for one that went", lambda: door.http.connections == 3)
+            beyond.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                beyond.recv(1)
+            assert http_export(door, authority()) == 200
         for connection in half_open:
             connection.close()

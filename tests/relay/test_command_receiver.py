@@ -162,7 +162,7 @@ def test_a_stream_is_moved_and_its_text_is_whole(tmp_path: Path, by: str) -> Non
             assert reply.done
         requests = [one for one in running.recorded.requests() if one.parent is not None]
         (moved,) = [dict(one.attributes or {}) for one in requests[0].events if one.name == "otel_llm.migrated"]
-        assert moved["rule"] == "Mover [31m" + "x" * 190
+        assert moved["rule"] == "Mover\\u{1b}[31m" + "x" * 189 + "…"
         assert (moved["from"], moved["to"]) == (stalled.source, stalled.other)
 
     go(test)

@@ -22,10 +22,9 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 async def counted(running: Rig) -> dict[str, float]:
     """Return the counts by instance and code."""
-    async with running.session.get(running.web + "/metrics", headers=BEARER) as response:
-        lines = (await response.text()).splitlines()
     head = "otel_llm_relay_requests_total"
-    return {line[len(head) :].rpartition(" ")[0]: float(line.split()[-1]) for line in lines if line.startswith(head)}
+    found = (await running.metrics()).items()
+    return {sample.removeprefix(head): value for sample, value in found if sample.startswith(head)}
 
 
 async def post(running: Rig, body: object, path: str = "/v1/chat/completions", **headers: str) -> int:

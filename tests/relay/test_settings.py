@@ -34,6 +34,8 @@ limits:
   body_bytes: 1024
   streams: 2
   connections: 3
+  connections_per_peer: 6
+  metrics_bytes: 1048577
   header_seconds: 0.5
   idle_connection_seconds: 4
   drain_seconds: 5
@@ -78,7 +80,14 @@ def test_every_key(folder: Path) -> None:
     assert found.health == Health("/health?deep=1", 0.5, 2.0)
     assert (found.eject_s, found.drain) == (60.0, Drain(migrate=True))
     assert found.limits == Limits(
-        body_bytes=1024, streams=2, connections=3, header_s=0.5, idle_connection_s=4, drain_s=5
+        body_bytes=1024,
+        streams=2,
+        connections=3,
+        connections_per_peer=6,
+        metrics_bytes=1048577,
+        header_s=0.5,
+        idle_connection_s=4,
+        drain_s=5,
     )
     assert found.tls == Tls(folder / "server.pem", folder / "server.key", folder / "ca.pem", "none")
     assert found.auth == Auth(folder / "key", "open")

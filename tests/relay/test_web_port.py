@@ -46,6 +46,10 @@ class Shown:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.scrapes = 0
+
+    def now_ns(self) -> int:
+        return 0
 
     def streams(self) -> dict[str, Any]:
         row = {"slo_class": HOSTILE, "model": HOSTILE, "trace_id": HOSTILE, "tokens": 1, "age_s": 1.0, "idle_s": 0.0}
@@ -64,6 +68,7 @@ class Shown:
         return {"in_flight": 1, "starving": 1, "judged": 1, "streams": streams, "recent": [recent], "decisions": []}
 
     def families(self) -> Iterable[Metric]:
+        self.scrapes += 1
         return []
 
     def unready(self) -> str | None:
@@ -358,8 +363,12 @@ def test_connections_over_the_limit_are_closed(tmp_path: Path) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), settings="limits: {connections: 2}\n") as running:
             port = urlsplit(running.web).port
-            pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-            assert await asyncio.wait_for(pairs[2][0].read(), WITHIN_S) == b""
+            pairs = []
+            for expected in (b" 200 ", b" 200 ", b" 503 "):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                pairs.append((reader, writer))
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+                assert expected in await asyncio.wait_for(reader.readuntil(b"\r\n"), WITHIN_S)
             for _, writer in pairs:
                 writer.close()
 
@@ -430,3 +439,13 @@ def test_the_page_of_the_docs_names_every_metric_and_no_other(tmp_path: Path) ->
         assert told == there
 
     asyncio.run(go())
+
+
+def test_scrapes_of_a_second_share_one_rendering() -> None:
+    async def asked() -> int:
+        async with port() as (url, shown, _):
+            answers = await asyncio.gather(*(ask(url, "/metrics") for _ in range(8)))
+            assert {status for status, _, _ in answers} == {200}
+            return shown.scrapes
+
+    assert asyncio.run(asked()) == 1

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Receiver
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, FileSettings, Receiver
 from otel_llm.cli.main import main
 from otel_llm.collector.config_file import load_settings
 from otel_llm.rules.check import Report, check_rules, token_read_times
@@ -40,6 +40,7 @@ class Nobody:
 
     receivers: tuple[Receiver, ...] = ()
     alertmanager: AlertmanagerSettings | None = None
+    files = FileSettings()
     alerts = AlertSettings()
     actions = ActionSettings()
 

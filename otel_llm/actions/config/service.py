@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from otel_llm.actions.config.target import FileName, at
-from otel_llm.actions.settings import DecisionSettings, MetricsSettings
-from otel_llm.rules.refusals import StrictModel
+from otel_llm.actions.settings import DecisionSettings, FileSettings, MetricsSettings
+from otel_llm.rules.output_file import PRIVATE
+from otel_llm.rules.refusals import StrictModel, wrong
 from otel_llm.rules.yamlfile import UnreadableConfigError
 from otel_llm.shared.errors import TlsFileError
 from otel_llm.shared.secret_files import read_tokens
@@ -24,6 +25,17 @@ _LabelValues = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)
 _DECISIONS = DecisionSettings()
 
 
+def _mode(value: object) -> int:
+    """Return the mode of a new file: ours to read and write, for others to read at most."""
+    try:
+        mode = int(str(value), 8)  # as chmod reads it; of 0640 our YAML makes the number 640
+    except ValueError:
+        mode = 0
+    if isinstance(value, bool) or mode & 0o600 != 0o600 or mode & ~0o644:
+        raise wrong(f"{value!r} is no mode of a file here", "write 0600, 0640 or 0644")
+    return mode
+
+
 class DecisionsShape(StrictModel):
     """The section `decisions`."""
 
@@ -33,6 +45,16 @@ class DecisionsShape(StrictModel):
     def build(self) -> DecisionSettings:
         """Return the settings."""
         return DecisionSettings(self.file_bytes, self.retain_bytes)
+
+
+class FilesShape(StrictModel):
+    """The section `files`."""
+
+    mode: Annotated[int, BeforeValidator(_mode)] = PRIVATE
+
+    def build(self) -> FileSettings:
+        """Return the settings."""
+        return FileSettings(self.mode)
 
 
 class MetricsShape(StrictModel):

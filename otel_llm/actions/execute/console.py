@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.shared.printable import LONGEST_LINE, printable
+
 if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions import Decision
@@ -46,12 +48,12 @@ class Console:
     def row(self, row: Row) -> None:
         """Say how a request went."""
         if self.wants(row["outcome"], row["met"], whole=row["coverage"] in {1.0, None}):
-            self.echo(verdict_line(row))
+            self.echo(printable(verdict_line(row), LONGEST_LINE))
             self._explain(UNSAID if row["met"] is None else None, str(row["outcome"]))
 
     def decision(self, decision: Decision) -> None:
         """Say what a rule decided."""
-        self.echo(f"RULE    {decision}")
+        self.echo(printable(f"RULE    {decision}", LONGEST_LINE))
         self._explain(decision.outcome)
 
     def _explain(self, *words: str | None) -> None:

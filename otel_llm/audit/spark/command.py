@@ -16,6 +16,7 @@ from otel_llm.audit.spark.batch import in_order, judge_by, read_recordings, read
 from otel_llm.audit.spark.streaming import follow, follow_recordings, follow_streams
 from otel_llm.readers.skipped import HARMLESS
 from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.shared.printable import printable_lines
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
@@ -149,6 +150,6 @@ def _broken(reason: str) -> bool:
 def _show(notes: Sequence[Row]) -> None:
     for note in notes[:SHOWN]:
         places = note["note"] or note["file"]
-        print(f"{note['number']} x {note['reason']}: {places}", file=sys.stderr)
+        print(printable_lines(f"{note['number']} x {note['reason']}: {places}"), file=sys.stderr)
     if len(notes) > SHOWN:
         print(f"and {len(notes) - SHOWN} notes more", file=sys.stderr)

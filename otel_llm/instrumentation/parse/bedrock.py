@@ -134,7 +134,7 @@ class InvokeReader(_Counted):
                 if isinstance(self._model, ChunkReader | MessagesReader):
                     self._decoder = _viewing
                     chunk = _viewing.decode(data.decode("utf-8", "replace"))
-        except ValueError:  # not ours to judge
+        except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
             return FRAMING
         if self._model is None:
             if self.on_unknown is not None:

@@ -6,6 +6,7 @@ Source: RFC 9112, sections 6.3 (length) and 7.1 (chunked); RFC 9110, section 8.4
 from __future__ import annotations
 
 import zlib
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class HttpBody:
             self._between(data.strip())
             return ()
         pieces = self._chunks(data) if self._chunked else self._counted(data)
-        return pieces if self._unpacker is None else [part for piece in pieces for part in self._unpack(piece)]
+        # One piece unpacked is in memory at a time: what one read brings may expand a thousand times.
+        return pieces if self._unpacker is None else chain.from_iterable(map(self._unpack, pieces))
 
     def _counted(self, data: bytes) -> list[bytes]:
         if self._left is not None:

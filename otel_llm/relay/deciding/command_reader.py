@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from otel_llm.actions.executor import bounded_line
 from otel_llm.actions.executors import RELAY_DOES
 from otel_llm.actions.receiving import Response
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.ruleset import DEFAULT_DESTINATION, Destination
+from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class CommandReader:
     def read(self, asked: Asked) -> Command | Response:
         """Return the command, or the answer to an action that cannot be one here."""
         if asked.action not in RELAY_DOES:
-            return _refused(f"a relay does no `{bounded_line(asked.action)}`")
+            return _refused(f"a relay does no `{one_line(asked.action)}`")
         instance = asked.labels.get("instance", "")
         if asked.action == "drain":
             return self._command(asked, instance=instance) if self._is_backend(instance) else _no_backend(instance)
@@ -94,7 +94,7 @@ class CommandReader:
         instance: str = "",
         candidates: tuple[RequestKey, ...] = (),
     ) -> Command:
-        rule, expires_ns = bounded_line(asked.rule), asked.expires_unix_nano
+        rule, expires_ns = one_line(asked.rule), asked.expires_unix_nano
         return Command(asked.id, asked.action, expires_ns, rule, arguments or {}, request, instance, candidates)
 
 
@@ -103,7 +103,7 @@ def _refused(detail: str) -> Response:
 
 
 def _no_backend(instance: str) -> Response:
-    return _refused(f"no backend is called {bounded_line(instance)!r}")
+    return _refused(f"no backend is called {one_line(instance)!r}")
 
 
 def _id(written: object, length: int) -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -156,14 +157,17 @@ class DecisionLoop:
 
     # What the web port shows.
 
-    def families(self, now_ns: int) -> list[Metric]:
-        """Return what readers felt and what rules decided, as of now."""
+    def families(self, now_ns: int) -> Iterator[Metric]:
+        """Return what readers felt and what rules decided, as of now.
+
+        The families of readers are made when they are asked for, which any thread may do.
+        """
         self._guard(lambda: self.first_hand.advance(now_ns))
         sinks = self.sinks
         gauges = gauges_in_flight(self.first_hand.table, self.first_hand.meter, sinks, now_ns)
         latency = () if sinks.latency is None else sinks.latency.families()
         self.rearm()
-        return [*sinks.metrics.families(), *gauges, *self._own_families(), *latency]
+        return chain(sinks.metrics.families(), gauges, list(self._own_families()), list(latency))
 
     def streams(self, now_ns: int, more: Mapping[RequestKey, Mapping[str, Any]] | None = None) -> dict[str, Any]:
         """Return the streams in flight, those closest to starving first, and the last verdicts and decisions.

@@ -10,8 +10,10 @@ from otel_llm.actions.settings import (
     AlertmanagerSettings,
     AlertSettings,
     DecisionSettings,
+    FileSettings,
     MetricsSettings,
 )
+from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.scheduling.placement import DEFAULT
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ class Limits:
     header_bytes: int = 64 * 1024
     streams: int = 4096
     connections: int = 8192
+    connections_per_peer: int | None = None
+    metrics_bytes: int = METRICS_BYTES
+    """A scrape is at most this; label sets that would make it longer count as `other`."""
     header_s: float = 10.0
     idle_connection_s: float = 120.0
     drain_s: float = 30.0
@@ -109,6 +114,7 @@ class RelaySettings:
     auth: Auth | None = None
     web_hosts: frozenset[str] = frozenset()
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
+    files: FileSettings = field(default_factory=FileSettings)
     metrics: MetricsSettings = field(default_factory=lambda: MetricsSettings(instance_label=True))
     receivers: tuple[Receiver, ...] = ()
     alertmanager: AlertmanagerSettings | None = None

@@ -23,7 +23,15 @@ from otel_llm.actions.config.acting import (
     certificates,
     readable,
 )
-from otel_llm.actions.config.service import AuthShape, DecisionsShape, MetricsShape, TlsShape, build_auth, build_tls
+from otel_llm.actions.config.service import (
+    AuthShape,
+    DecisionsShape,
+    FilesShape,
+    MetricsShape,
+    TlsShape,
+    build_auth,
+    build_tls,
+)
 from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
 from otel_llm.rules.refusals import StrictModel, refusals, wrong
@@ -105,6 +113,8 @@ class _Limits(StrictModel):
     body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = _LIMITS.body_bytes
     streams: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.streams
     connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
+    connections_per_peer: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    metrics_bytes: Annotated[int, Field(ge=2**20, le=2**30)] = _LIMITS.metrics_bytes
     header_seconds: _Seconds = _LIMITS.header_s
     idle_connection_seconds: _Seconds = _LIMITS.idle_connection_s
     drain_seconds: _Seconds = _LIMITS.drain_s
@@ -115,6 +125,8 @@ class _Limits(StrictModel):
             body_bytes=self.body_bytes,
             streams=self.streams,
             connections=self.connections,
+            connections_per_peer=self.connections_per_peer,
+            metrics_bytes=self.metrics_bytes,
             header_s=self.header_seconds,
             idle_connection_s=self.idle_connection_seconds,
             drain_s=self.drain_seconds,
@@ -143,6 +155,7 @@ class _File(StrictModel):
     auth: AuthShape | None = None
     web: _Web = Field(default_factory=_Web)
     decisions: DecisionsShape = Field(default_factory=DecisionsShape)
+    files: FilesShape = Field(default_factory=FilesShape)
     metrics: MetricsShape = Field(default_factory=lambda: MetricsShape(instance_label=True))
     receivers: ReceiverShapes = Field(default_factory=dict)
     alertmanager: AlertmanagerShape | None = None
@@ -205,6 +218,7 @@ def _read(path: Path) -> RelaySettings:
         auth=None if model.auth is None else build_auth(file, folder, model.auth),
         web_hosts=frozenset(host.lower() for host in model.web.hosts),
         decisions=model.decisions.build(),
+        files=model.files.build(),
         metrics=model.metrics.build(),
         receivers=receivers,
         alertmanager=None if model.alertmanager is None else build_alertmanager(file, folder, model.alertmanager),

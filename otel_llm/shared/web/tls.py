@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from otel_llm.shared.errors import TlsFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from otel_llm.shared.web.settings import Tls
@@ -74,31 +73,6 @@ class Certificates:
     def pem(self) -> Pem:
         """Return the three files as they were last read, for the gRPC door."""
         return self._loaded.pem
-
-
-class NewestContext(ssl.SSLContext):
-    """Stand for the context that `newest` returns when a connection begins, where a listener takes only one.
-
-    Each connection then has the keys of tickets of its own context: none is resumed that an older one let in.
-    """
-
-    def __new__(cls, newest: Callable[[], ssl.SSLContext]) -> Self:  # noqa: ARG004
-        """Return a context of the kind that listeners take."""
-        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
-
-    def __init__(self, newest: Callable[[], ssl.SSLContext]) -> None:
-        self._newest = newest
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        """Begin TLS on a connection: asyncio calls this for each."""
-        return self._newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 def _load(files: Tls) -> _Loaded:

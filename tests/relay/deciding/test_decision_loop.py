@@ -16,7 +16,14 @@ from support.relay.fake_loop import run
 
 from otel_llm.actions.doing import Settled
 from otel_llm.actions.execute.console import Console
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
+from otel_llm.actions.settings import (
+    ActionSettings,
+    AlertmanagerSettings,
+    AlertSettings,
+    Engine,
+    FileSettings,
+    Receiver,
+)
 from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.deciding.command import Command
@@ -39,6 +46,7 @@ MIGRATE = "migrate: {to: least_load}"
 class Settings:
     receivers: tuple[Receiver, ...] = ()
     alertmanager: AlertmanagerSettings | None = None
+    files: FileSettings = field(default_factory=FileSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     actions: ActionSettings = field(default_factory=ActionSettings)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from support.commands import WAIT_S, environment
 
-_URL = re.compile(r"http://[\w.]+:\d+")
+_URL = re.compile(r"https?://[\w.]+:\d+")
 
 
 @dataclass(frozen=True)

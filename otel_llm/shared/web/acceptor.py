@@ -1,4 +1,4 @@
-"""Let connections into an HTTP door: so many at once, TLS handshakes counted in and bounded in time.
+"""Let connections into an HTTP port: so many at once, by peer, TLS handshakes counted in and bounded in time.
 
 `asyncio.Server` bounds neither, and keeps the TLS context it began with.
 """
@@ -6,31 +6,53 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from otel_llm.collector.doors_connection import Connection, bare_answer
+from otel_llm.shared.web.peers import Peers, peer_of
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
+
+C = TypeVar("C", bound=asyncio.BaseProtocol)
 
 RETRY_AFTER_S: Final = 1
 _LINGERING: Final = 64
 """Connections turned away that are kept open for a moment, so that the answer is not lost to a reset."""
 _LINGER_S: Final = 0.5
 _OUT_OF_FILES_S: Final = 0.2
-_FULL: Final = bare_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"retry-after: {RETRY_AFTER_S}")
 
 
-class Acceptor:
+def bare_answer(http: HTTPStatus, *headers: str) -> bytes:
+    """Return an HTTP answer without content, after which the connection is closed."""
+    lines = (f"HTTP/1.1 {http.value} {http.phrase}", "content-length: 0", "connection: close", *headers)
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+FULL: Final = bare_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"retry-after: {RETRY_AFTER_S}")
+
+
+class Door(Protocol[C]):  # type: ignore[misc]
+    """What a connection tells the acceptor that let it in."""
+
+    def established(self, connection: C) -> bool:
+        """Note that the headers of its first request are there; False where it must be closed instead."""
+
+    def left(self, connection: C) -> None:
+        """Note that it is gone."""
+
+
+class Acceptor(Generic[C]):
     """Take connections from a listening socket, within the event loop that runs `run`.
 
     Args:
         listener: a listening socket; who made it closes it.
-        make: makes the protocol of a connection; what it is given is to be called with it when the connection is gone.
+        make: makes the protocol of a connection, which tells what it is given of its first request and its end.
         most: more are turned away: with 503 in plain text, by closing where TLS would have to begin first.
+        most_per_peer: established connections of one peer; None: as many as fit.
         handshake_s: a TLS handshake takes at most this.
         context: returns the TLS context for a connection that begins now; None: plain text.
     """
@@ -38,22 +60,32 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        make: Callable[[Callable[[Connection], None]], Connection],
+        make: Callable[[Door[C]], C],
         *,
         most: int,
+        most_per_peer: int | None = None,
         handshake_s: float,
         context: Callable[[], ssl.SSLContext] | None,
     ) -> None:
         self._listener = listener
         self._make = make
-        self._most = most
         self._handshake_s = handshake_s
         self._context = context
+        self._peers: Peers[C] = Peers(most, most_per_peer)
         self._beginning: set[asyncio.Task[None]] = set()
         self._lingering: set[socket.socket] = set()
-        self.connections: set[Connection] = set()
+        self.connections: dict[C, socket.socket] = {}
         """Those that are there, TLS handshakes included."""
         self.turned_away = 0
+
+    def established(self, connection: C) -> bool:
+        """Note the first request of a connection; return False where its peer has too many."""
+        return self._peers.established(connection)
+
+    def left(self, connection: C) -> None:
+        """Forget a connection."""
+        self._peers.left(connection)
+        self.connections.pop(connection, None)
 
     async def run(self) -> None:
         """Accept until cancelled."""
@@ -62,18 +94,11 @@ class Acceptor:
         try:
             while True:
                 try:
-                    connection, _ = await loop.sock_accept(self._listener)
+                    connection, address = await loop.sock_accept(self._listener)
                 except OSError:  # no file left for it; or it is gone again
                     await asyncio.sleep(_OUT_OF_FILES_S)
                     continue
-                if len(self.connections) >= self._most:
-                    self._turn_away(connection, loop)
-                else:
-                    made = self._make(self.connections.discard)
-                    self.connections.add(made)
-                    task = loop.create_task(self._begin(connection, made, loop))
-                    self._beginning.add(task)
-                    task.add_done_callback(self._beginning.discard)
+                self._take(connection, peer_of(address[0]), loop)
                 await asyncio.sleep(0)  # a flood of connections leaves turns to those that are there
         finally:
             for task in self._beginning:
@@ -81,7 +106,21 @@ class Acceptor:
             for connection in list(self._lingering):
                 self._let_go(connection)
 
-    async def _begin(self, connection: socket.socket, made: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def _take(self, connection: socket.socket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
+        made = self._make(self)
+        admitted, closing = self._peers.arrived(made, peer)
+        for one in closing:
+            with suppress(OSError):  # its protocol sees the end of what its peer sends, and closes it
+                self.connections[one].shutdown(socket.SHUT_RDWR)
+        if not admitted:
+            self._turn_away(connection, loop)
+            return
+        self.connections[made] = connection
+        task = loop.create_task(self._begin(connection, made, loop))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, connection: socket.socket, made: C, loop: asyncio.AbstractEventLoop) -> None:
         try:
             if self._context is None:
                 await loop.connect_accepted_socket(lambda: made, connection)
@@ -90,7 +129,7 @@ class Acceptor:
                     lambda: made, connection, ssl=self._context(), ssl_handshake_timeout=self._handshake_s
                 )
         except (OSError, ssl.SSLError, TimeoutError):  # theirs: no TLS, no certificate, or gone
-            self.connections.discard(made)
+            self.left(made)
             connection.close()
 
     def _turn_away(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -99,7 +138,7 @@ class Acceptor:
             connection.close()
             return
         try:
-            connection.send(_FULL)
+            connection.send(FULL)
         except OSError:
             connection.close()
             return
