@@ -8,7 +8,7 @@ from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 
 TIMES_SLOWER: Final = "10 to 20"
-"""Decoding by protobuf, as today before the kernels, beside the compiled scan of the prototype; by size of segment."""
+"""CPU time of decoding by protobuf over that of the compiled scan, by size of segment (`decode_speed.py`)."""
 BEHIND_NS: Final = 5_000_000_000
 """An export that waited longer is late for its window, with the default of `--lateness`."""
 

@@ -35,7 +35,8 @@ def reply(kind: int) -> Reply:
         told = [*(chunk({"reasoning_content": f"t{i} "}) for i in range(2)), *words(CHUNKS - 2)]
     else:
         told = words(CHUNKS)
-    paced = [step for one in told for step in (Wait(0.03), one)]
+    together = 2 if kind == PLAIN else 1  # AIPerf then reads two chunks at one instant, as it may under load
+    paced = [step for at, one in enumerate(told) for step in ((one,) if at % together else (Wait(0.03), one))]
     tokens = CHUNKS * (2 if kind == COUNTED else 1)
     return Reply([*steps, *paced, chunk(finish="stop"), usage(tokens), DONE])
 

@@ -75,6 +75,11 @@ class Reply:
         """The text that the client has behind that of the ids that are known to be carried."""
         return self._tail
 
+    @property
+    def carried(self) -> int | None:
+        """How many ids the client has the text of, whole; None where only a tokenizer can tell: there is a tail."""
+        return None if self._tail else self._whole
+
     def ids_from(self, index: int) -> list[int]:
         """Return the output ids from `index` on."""
         return self._ids[index:]

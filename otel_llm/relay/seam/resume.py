@@ -41,8 +41,8 @@ class Carry:
         self._text = reply.tail
         self._candidates = ids[self._whole :]
         self._before: str | None = None
-        if not self._text:  # what came behind the last whole id has no text yet: it is generated again
-            self.count = self._whole
+        self.count = reply.carried  # what came behind the last whole id has no text yet: it is generated again
+        if self.count is not None:
             return
         self._context = [*(reply.prompt_ids or [])[-_CONTEXT:], *ids[: self._whole]][-_CONTEXT:]
         self._fewest = max(1, len(self._candidates) - MAX_DROPPED)

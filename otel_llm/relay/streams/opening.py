@@ -113,8 +113,8 @@ class Opening:
             return reason
         if resume.left(reply, reply.counted(0), self._length(serving)) is None:
             return NOTHING_LEFT
-        if carried is None and not reply.tail:
-            carried = reply.whole
+        if carried is None:
+            carried = reply.carried
         sees_ids = self._owned.asked_ids and not is_greedy(self._owned.values)
         if sees_ids and carried is not None and carried < reply.counted(0):
             return DRAWN_AGAIN

@@ -120,7 +120,6 @@ class Owned:
             for session in list(self._sessions.values()):
                 if session.instance == instance:
                     session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
-        self.refresh()
 
     def starving(self) -> Mapping[str, int]:
         """Count the streams whose reader has read all and waits, by backend; those without any are left out."""

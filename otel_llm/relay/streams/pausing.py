@@ -77,7 +77,7 @@ class Pausing:
         Where it does not follow which ids the reader has whole, the backend is asked first, and the reply stays as it
         is meanwhile, see `asked`. Then `may_begin` tells whether the stream is to be paused still.
         """
-        if not self._reply.tail:
+        if self._reply.carried is not None:
             self._begin(run, rule, settle)
             return
 
