@@ -125,7 +125,7 @@ def one(way: str, path: Path, jobs: int) -> dict[str, float]:
     import pyarrow.parquet  # noqa: F401
 
     from otel_llm import audit
-    from otel_llm.rules.slo_file import load_slo
+    from otel_llm.rules.files.slo_file import load_slo
 
     slo = load_slo(None)
     ways: dict[str, Callable[[], int]] = {

@@ -31,7 +31,7 @@ import numpy as np
 from relay_load import engine, peers
 from relay_load.table import aligned, machine, number
 
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.scheduling.placement import POLICIES
 from otel_llm.slo.many import judge_many
 from otel_llm.slo.recorded import Recorded

@@ -21,11 +21,11 @@ from importlib.metadata import version
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.rules.condition import condition
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.ruleset import Rule, RuleSet
-from otel_llm.rules.shipped import shipped_rules_dir
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.ruleset import Rule, RuleSet
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.language.condition import condition
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

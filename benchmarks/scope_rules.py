@@ -24,13 +24,13 @@ from collector_load.replies import healthy
 from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
 
 START_NS = 1_790_000_000_000_000_000
 SEGMENT_TOKENS = 8

@@ -39,7 +39,7 @@ from support.interop_compare import (
 from support.interop_journal import split_by_sender
 from support.interop_service import Service, finish, load, service
 
-from otel_llm.rules.durations import parse_duration_ns
+from otel_llm.rules.files.durations import parse_duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

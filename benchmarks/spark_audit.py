@@ -31,7 +31,7 @@ from otel_llm.audit.load import LATENESS_NS
 from otel_llm.audit.streams import STREAMS
 from otel_llm.audit.windowing import merge_partials, window_partials
 from otel_llm.readers.journal_format import frame
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.courier import Message
 from otel_llm.actions.firing import Alert
-from otel_llm.rules.output_file import read_inside
+from otel_llm.rules.decisions.output_file import read_inside
 from otel_llm.shared.whole_files import replace_whole
 
 if TYPE_CHECKING:

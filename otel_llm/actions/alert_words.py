@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.events import rfc3339
-from otel_llm.rules.decisions import shown
+from otel_llm.rules.decisions.decision_records import shown
 
 if TYPE_CHECKING:
     from otel_llm.actions.firing import Alert, Event, Key

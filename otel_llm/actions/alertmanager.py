@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.actions.post import NoAnswerError, ask
 from otel_llm.export.attempt import backoff_s
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.printable import one_line

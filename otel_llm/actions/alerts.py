@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.firing import Event, Key
     from otel_llm.actions.settings import Acting
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.shared.clock import Clock
 
 LINGER_S: Final = 0.2

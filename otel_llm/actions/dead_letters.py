@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.courier import Message
-from otel_llm.rules.output_file import PRIVATE, open_inside
+from otel_llm.rules.decisions.output_file import PRIVATE, open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

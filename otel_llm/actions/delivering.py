@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor
-    from otel_llm.rules.decisions import Outcome
+    from otel_llm.rules.decisions.decision_records import Outcome
 
 PAUSE_NS: Final = 20_000_000
 """Between a try that failed at once and the second."""

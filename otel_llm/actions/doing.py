@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor, Reply
-    from otel_llm.rules.decisions import Decision, Migration, Outcome
-    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.rules.decisions.decision_records import Decision, Migration, Outcome
+    from otel_llm.rules.language.snapshot import StreamKey
 
 WORKERS: Final = 16
 MOST_WAITING: Final = 10_000

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from otel_llm.actions.executor import Reply, of_answer, of_silence
 from otel_llm.actions.post import Answer, NoAnswerError, ask
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.rules.ruleset import DEFAULT_TTL_NS
+from otel_llm.rules.files.ruleset import DEFAULT_TTL_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
 
 CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 TYPE_PREFIX: Final = "io.otel_llm.action."

@@ -13,8 +13,8 @@ from otel_llm.actions.events import cloud_event
 from otel_llm.actions.executor import Reply
 from otel_llm.actions.settings import DOES, RELAY_PATH
 from otel_llm.actions.webhook import Webhook
-from otel_llm.rules.load import load_with_files
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.load import load_with_files
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from otel_llm.actions.events import Order
     from otel_llm.actions.executor import Executor
     from otel_llm.actions.settings import Acting, Engine, Receiver
-    from otel_llm.rules.load import RuleFile
-    from otel_llm.rules.ruleset import RuleSet, Verb
+    from otel_llm.rules.files.load import RuleFile
+    from otel_llm.rules.files.ruleset import RuleSet, Verb
 
 Notify: TypeAlias = "Callable[[str, str, bytes, str], bool]"
 """Queue a notification that is tried until it arrives: receiver, id, body, what it is about."""

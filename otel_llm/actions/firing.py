@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from otel_llm.rules.decisions import Decision, Subject
-    from otel_llm.rules.facts import Scope
-    from otel_llm.rules.tokens import Value
+    from otel_llm.rules.decisions.decision_records import Decision, Subject
+    from otel_llm.rules.language.facts import Scope
+    from otel_llm.rules.language.tokens import Value
 
 SAMPLES: Final = 5
 """How many trace ids an alert shows."""

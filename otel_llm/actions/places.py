@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_llm.actions.events import CONTENT_TYPE
 from otel_llm.actions.post import NoAnswerError, ask
 from otel_llm.actions.signing import signed_headers
-from otel_llm.rules.output_file import PRIVATE, open_output
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.decisions.output_file import PRIVATE, open_output
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.secret_files import read_signing_secrets

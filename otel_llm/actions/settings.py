@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from otel_llm.rules.output_file import PRIVATE
+from otel_llm.rules.decisions.output_file import PRIVATE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.ruleset import Verb
+    from otel_llm.rules.files.ruleset import Verb
     from otel_llm.shared.otlp_target import OtlpTarget
 
 

@@ -9,7 +9,7 @@ from otel_llm.actions.events import CONTENT_TYPE, Order, cloud_event
 from otel_llm.actions.executor import Reply, of_silence, result_of
 from otel_llm.actions.post import NoAnswerError, ask
 from otel_llm.actions.signing import signed_headers
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.samples import FIGURES
-from otel_llm.rules.durations import parse_duration_ns
+from otel_llm.rules.files.durations import parse_duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

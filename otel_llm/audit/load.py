@@ -13,8 +13,8 @@ from otel_llm.audit.kept import Kept
 from otel_llm.audit.result import Audit
 from otel_llm.audit.windowing import Windows
 from otel_llm.audit.workers import Work, outcomes
-from otel_llm.rules.durations import parse_duration_ns
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

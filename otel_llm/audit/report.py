@@ -9,7 +9,7 @@ from otel_llm.audit.deliveries import Chosen, deliveries
 from otel_llm.audit.material import Material, clock_of, material_of, reals
 from otel_llm.audit.page import contents, page, table, text
 from otel_llm.audit.words import instant, number, plural, seconds, share
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from otel_llm.audit.material import Material
 from otel_llm.audit.saved_tables import TableError, read_table
 from otel_llm.audit.streams import from_batch
 from otel_llm.audit.tables import REQUESTS, WINDOWS
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 from otel_llm.slo.judged import Masked
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements, summarise

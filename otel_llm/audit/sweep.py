@@ -15,7 +15,7 @@ import numpy as np
 from otel_llm.audit.bootstrap import FEWEST, Drawing, resampled_sums
 from otel_llm.audit.kernel import judge_batch
 from otel_llm.audit.samples import reals, span_s
-from otel_llm.rules.durations import exact
+from otel_llm.rules.files.durations import exact
 from otel_llm.slo.classes import ABORTED, NS_PER_S, Benefit, SloClasses
 from otel_llm.slo.ranks import P50, P99, rank
 

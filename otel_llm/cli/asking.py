@@ -17,7 +17,7 @@ import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.shared.printable import printable
 from otel_llm.shared.secret_files import read_tokens
 

@@ -17,8 +17,8 @@ from otel_llm.cli import comparing
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import CSV_RAW, say, write_data
 from otel_llm.cli.wide import wide_console
-from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, replacing
 from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError

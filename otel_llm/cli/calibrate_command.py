@@ -17,9 +17,9 @@ from otel_llm.audit.words import number, seconds, share
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import say, write_data
 from otel_llm.cli.wide import wide_console
-from otel_llm.rules.durations import exact
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.durations import exact
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 

@@ -26,9 +26,9 @@ from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.rules.lint import never_true
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.rules.lint.run import never_true
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address

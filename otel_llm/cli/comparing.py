@@ -17,7 +17,7 @@ from otel_llm.audit.words import number, share
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import say, write_data
 from otel_llm.cli.wide import wide_console
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.printable import MISSING, printable
 
 if TYPE_CHECKING:

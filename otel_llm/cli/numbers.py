@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.durations import exact
+from otel_llm.rules.files.durations import exact
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -19,9 +19,9 @@ from otel_llm.cli.service_options import decisions_option, named_files, rules_op
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings.file import load_settings
-from otel_llm.rules.lint import never_true
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.rules.lint.run import never_true
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address

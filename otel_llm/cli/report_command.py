@@ -12,7 +12,7 @@ from otel_llm.audit.report import TITLE, build
 from otel_llm.audit.saved import load_saved
 from otel_llm.audit.words import plural
 from otel_llm.cli.say import say
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import printable
 

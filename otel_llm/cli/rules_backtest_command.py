@@ -14,16 +14,16 @@ from otel_llm.cli.durations import Duration
 from otel_llm.cli.progress import reading
 from otel_llm.cli.rules_no_records import refuse_without_record
 from otel_llm.cli.say import say
-from otel_llm.rules.load import RulesError, load_rules
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.load import RulesError, load_rules
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, OutputError, check_place, refuse_clashes, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from otel_llm.collector.backtest import Backtest
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
 
 WIDTH: Final = 140
 """Columns of the table where the output is no terminal."""

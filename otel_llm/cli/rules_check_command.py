@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from otel_llm.cli.say import say
-from otel_llm.rules.check import check_rules, token_read_times
-from otel_llm.rules.rule_reader import RELAY_ONLY
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, load_yaml
+from otel_llm.rules.files.rule_reader import RELAY_ONLY
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml
+from otel_llm.rules.lint.check import check_rules, token_read_times
 
 
 @click.command()

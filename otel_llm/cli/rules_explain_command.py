@@ -12,18 +12,18 @@ import click
 from otel_llm.cli.progress import reading
 from otel_llm.cli.rules_no_records import refuse_others
 from otel_llm.cli.say import say
-from otel_llm.rules.decision_files import decision_files, read_back
-from otel_llm.rules.explain import explain as in_words
-from otel_llm.rules.explain import headline
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.transitions import NoIdError, find, newest
-from otel_llm.rules.yamlfile import ConfigError, did_you_mean
+from otel_llm.rules.decisions.explain import explain as in_words
+from otel_llm.rules.decisions.explain import headline
+from otel_llm.rules.decisions.files import decision_files, read_back
+from otel_llm.rules.decisions.transitions import NoIdError, find, newest
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.yamlfile import ConfigError, did_you_mean
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.rules.ruleset import Rule
+    from otel_llm.rules.files.ruleset import Rule
 
 MOST_SHOWN = 20
 """Of ids that begin alike so many are told."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from otel_llm.rules.decision_files import read_back
-from otel_llm.rules.transitions import read_record
+from otel_llm.rules.decisions.files import read_back
+from otel_llm.rules.decisions.transitions import read_record
 
 if TYPE_CHECKING:
     from pathlib import Path

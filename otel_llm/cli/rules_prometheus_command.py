@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 from otel_llm.cli.say import say, write_data
-from otel_llm.collector.prometheus_rules import (
+from otel_llm.rules.files.shipped import shipped_slo_file
+from otel_llm.rules.files.slo_file import slo_of
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml
+from otel_llm.rules.lint.check import finding
+from otel_llm.rules.prometheus.class_rules import (
     LEAST_REQUESTS,
     PrometheusSettings,
     UnwritableError,
     prometheus_rules,
 )
-from otel_llm.rules.check import finding
-from otel_llm.rules.shipped import shipped_slo_file
-from otel_llm.rules.slo_file import slo_of
-from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, load_yaml
 
 
 @click.command()

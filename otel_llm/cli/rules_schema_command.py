@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from otel_llm.rules.editor_schema import schema_text
+from otel_llm.rules.files.editor_schema import schema_text
 
 
 @click.command()

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from otel_llm.cli.say import say
 from otel_llm.cli.wide import SafeConsole
-from otel_llm.rules.check import finding
-from otel_llm.rules.load import RulesError
-from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.rules.files.load import RulesError
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.rules.lint.check import finding
 from otel_llm.ruletest.reader import read_test_file
 from otel_llm.ruletest.run import run_test
 

@@ -16,8 +16,8 @@ from otel_llm.cli.numbers import NumbersError, numbers
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import CSV_RAW, write_data
 from otel_llm.cli.wide import wide_console
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import MISSING, printable
 from otel_llm.slo.classes import UnknownClassError

@@ -12,7 +12,7 @@ from otel_llm.cli.asking import AskError, Source, UnreachableError
 from otel_llm.cli.live_view import view
 from otel_llm.cli.say import say
 from otel_llm.cli.wide import WIDTH, SafeConsole, wide_console
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.secret_files import exposed
 
 

@@ -10,7 +10,7 @@ from otel_llm.collector.backtest_compare import Comparison, compare
 from otel_llm.collector.backtest_run import Run, Terms, replay
 from otel_llm.collector.backtest_store import NEW, THEN, Store
 from otel_llm.readers.records import InputError
-from otel_llm.rules.decision_files import decision_files, read_back
+from otel_llm.rules.decisions.files import decision_files, read_back
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.collector.backtest_journal import Recording
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.files.ruleset import RuleSet
 
 VERBS: Final = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
 """A backtest does nothing, so that `mode: enforce` is allowed for every verb."""

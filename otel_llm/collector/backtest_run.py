@@ -17,7 +17,7 @@ from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
 from otel_llm.readers.records import DecodeError
-from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.engine.rule_engine import RuleEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.journal_format import Record
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
     from otel_llm.slo.verdict import Verdict
 

@@ -13,7 +13,7 @@ from otel_llm.actions.doing import CONFIRMATION
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
 
 THEN: Final = 0
 NEW: Final = 1

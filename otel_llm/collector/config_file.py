@@ -29,13 +29,13 @@ from otel_llm.actions.config.service import (
 )
 from otel_llm.actions.config.target import Duration, TargetShape, target
 from otel_llm.collector import config
-from otel_llm.rules.refusals import StrictModel, refusals, wrong
-from otel_llm.rules.yamlfile import load_yaml
+from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
+from otel_llm.rules.files.yamlfile import load_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.yamlfile import YamlFile
+    from otel_llm.rules.files.yamlfile import YamlFile
 
 _MIB: Final = config.MIB
 _LIMITS: Final = config.Limits()

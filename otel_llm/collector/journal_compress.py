@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import zstandard
 
-from otel_llm.rules.output_file import replace_inside
+from otel_llm.rules.decisions.output_file import replace_inside
 from otel_llm.shared.whole_files import sync_folder
 
 if TYPE_CHECKING:

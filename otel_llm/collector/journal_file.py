@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.output_file import replace_inside
+from otel_llm.rules.decisions.output_file import replace_inside
 from otel_llm.shared.whole_files import reason_of, sync_folder
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.errors import JournalInUseError
-from otel_llm.rules.output_file import open_inside
+from otel_llm.rules.decisions.output_file import open_inside
 
 if TYPE_CHECKING:
     from pathlib import Path

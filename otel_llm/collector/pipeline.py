@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
     from otel_llm.readers.records import Batch
-    from otel_llm.rules.engine import RuleEngine
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.engine.rule_engine import RuleEngine
+    from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 

@@ -22,11 +22,11 @@ from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windo
 from otel_llm.collector.self_metrics import DecisionLatency
 from otel_llm.collector.web import Web, families
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.rules.decision_files import READ_BACK_BYTES, DecisionFiles, read_back
-from otel_llm.rules.decisions import FIRST_KEY, read_decided
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.line_files import hold, refuse_other_lines
-from otel_llm.rules.output_file import open_output
+from otel_llm.rules.decisions.decision_records import FIRST_KEY, read_decided
+from otel_llm.rules.decisions.files import READ_BACK_BYTES, DecisionFiles, read_back
+from otel_llm.rules.decisions.line_files import hold, refuse_other_lines
+from otel_llm.rules.decisions.output_file import open_output
+from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.console import Console
     from otel_llm.collector.config import Settings
     from otel_llm.evaluate.evaluator import Timeouts
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
 
 log = logging.getLogger(__name__)

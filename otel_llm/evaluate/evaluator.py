@@ -28,7 +28,7 @@ from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, St
 from otel_llm.readers.foreign import foreign_tokens
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
 from otel_llm.readers.segment_columns import TRACE_BYTES, keys_of
-from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.slo.stream import sort_gaps
 from otel_llm.slo.windows import Ledger
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.sink import Sink
     from otel_llm.evaluate.windowing import Windowing
     from otel_llm.readers.records import Batch, RequestSpan, Segment
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.verdict import Verdict
 

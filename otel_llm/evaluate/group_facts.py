@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.evaluate.subjects import Subjects
-from otel_llm.rules.rolling import Totals
-from otel_llm.rules.scope_engine import ScopeEngine
-from otel_llm.rules.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
+from otel_llm.rules.engine.scope_engine import ScopeEngine
+from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
+from otel_llm.rules.engine.sliding_window import Totals
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group, StreamTable
     from otel_llm.evaluate.subjects import Subject
     from otel_llm.evaluate.usage import Meter
-    from otel_llm.rules.decisions import Decision, Labels
-    from otel_llm.rules.engine import RuleEngine
+    from otel_llm.rules.decisions.decision_records import Decision, Labels
+    from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses
     from otel_llm.slo.verdict import Verdict
 

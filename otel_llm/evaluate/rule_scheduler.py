@@ -13,7 +13,7 @@ import numpy as np
 
 from otel_llm.core.rule_tables import AT_WORK, INACTIVE, LOOK_EVERY_NS
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.sieve import Sieve, state_of
+from otel_llm.rules.engine.prefilter import Sieve, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.readers.assemble import StreamKey
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.engine import RuleEngine
-    from otel_llm.rules.sieve import Looks
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.engine.prefilter import Looks
+    from otel_llm.rules.engine.rule_engine import RuleEngine
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from otel_llm.rules.snapshot import StreamView
+from otel_llm.rules.language.snapshot import StreamView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.stream import Stream
     from otel_llm.slo.verdict import Verdict

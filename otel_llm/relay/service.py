@@ -29,9 +29,9 @@ from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.server import ClientServer
 from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.web_port import WebPort, WebServer
-from otel_llm.rules.decision_files import DecisionFiles
-from otel_llm.rules.decisions import FIRST_KEY
-from otel_llm.rules.line_files import refuse_other_lines
+from otel_llm.rules.decisions.decision_records import FIRST_KEY
+from otel_llm.rules.decisions.files import DecisionFiles
+from otel_llm.rules.decisions.line_files import refuse_other_lines
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloading
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.execute.console import Console
     from otel_llm.relay.settings import RelaySettings
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
 
 CUT_S: Final = 1.0

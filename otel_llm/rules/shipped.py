@@ -1,22 +1,3 @@
-"""Where the rule files and SLO classes that ship with the package lie on this machine."""
+"""Moved to `otel_llm.rules.files.shipped`; this name keeps working."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-
-def shipped_rules_dir() -> Path:
-    """Return the folder of the shipped files: inside an installed package, or `rules/` of the repository.
-
-    Raises FileNotFoundError where neither is there (a broken installation).
-    """
-    packaged = Path(__file__).parent / "shipped"
-    for folder in (packaged, Path(__file__).parents[2] / "rules"):
-        if (folder / "slo.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"the shipped rule files are missing from {packaged}: reinstall otel-llm")
-
-
-def shipped_slo_file() -> Path:
-    """Return the SLO file that is used when none is given."""
-    return shipped_rules_dir() / "slo.yaml"
+from otel_llm.rules.files.shipped import *  # noqa: F403

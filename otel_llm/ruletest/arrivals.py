@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.tokens import ExpressionError
-from otel_llm.rules.yamlfile import did_you_mean
+from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.rules.language.tokens import ExpressionError
 from otel_llm.slo.classes import KINDS
 
 OUTCOMES: Final = ("completed", "cancelled", "abandoned", "disconnected", "error")

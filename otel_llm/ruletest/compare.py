@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.rules.facts import FACTS
+from otel_llm.rules.language.facts import FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from otel_llm.rules.tokens import Value
+    from otel_llm.rules.language.tokens import Value
     from otel_llm.ruletest.reader import Expectation
     from otel_llm.ruletest.shape import Subject
     from otel_llm.ruletest.stage import Stage, Standing

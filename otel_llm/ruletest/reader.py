@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import ValidationError
 
-from otel_llm.rules.facts import FACTS, in_scope
-from otel_llm.rules.load import RulesError, load_rules
-from otel_llm.rules.place import expression_error
-from otel_llm.rules.refusals import refusals
-from otel_llm.rules.ruleset import Verb
-from otel_llm.rules.slo_file import load_slo, slo_of
-from otel_llm.rules.tokens import ExpressionError
-from otel_llm.rules.yamlfile import VERSION, ConfigError, YamlFile, did_you_mean, load_yaml
+from otel_llm.rules.files.load import RulesError, load_rules
+from otel_llm.rules.files.ruleset import Verb
+from otel_llm.rules.files.schema_errors import refusals
+from otel_llm.rules.files.slo_file import load_slo, slo_of
+from otel_llm.rules.files.source_map import expression_error
+from otel_llm.rules.files.yamlfile import VERSION, ConfigError, YamlFile, did_you_mean, load_yaml
+from otel_llm.rules.language.facts import FACTS, in_scope
+from otel_llm.rules.language.tokens import ExpressionError
 from otel_llm.ruletest.arrivals import Arrivals, parse_arrivals
 from otel_llm.ruletest.shape import ExpectShape, FileShape, StreamShape, Subject, TestShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_llm.rules.ruleset import RuleSet
-    from otel_llm.rules.yamlfile import KeyPath, Mark
+    from otel_llm.rules.files.ruleset import RuleSet
+    from otel_llm.rules.files.yamlfile import KeyPath, Mark
     from otel_llm.slo.classes import SloClasses
 
 MOST_WORK: Final = 2_000_000

@@ -10,7 +10,7 @@ from otel_llm.ruletest.sender import T0_NS
 from otel_llm.ruletest.stage import Stage
 
 if TYPE_CHECKING:
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.ruletest.reader import RuleTest, TestFile
     from otel_llm.ruletest.stage import Progress
 

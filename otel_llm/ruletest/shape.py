@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from otel_llm import semconv
-from otel_llm.rules.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.facts import LABELS
-from otel_llm.rules.refusals import Duration, StrictModel, wrong
-from otel_llm.rules.yamlfile import did_you_mean
+from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.rules.files.schema_errors import Duration, StrictModel, wrong
+from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.rules.language.facts import LABELS
 
 MOST_COPIES: Final = 10_000
 _MS: Final = 1_000_000

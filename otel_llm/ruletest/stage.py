@@ -10,9 +10,9 @@ from otel_llm.actions.firing import Firing
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
-from otel_llm.rules.condition import read_facts
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.snapshot import Snapshot
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.language.condition import read_facts
+from otel_llm.rules.language.snapshot import Snapshot
 from otel_llm.ruletest.sender import T0_NS, exports, stream_key
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision, Labels, Subject
-    from otel_llm.rules.tokens import Value
+    from otel_llm.rules.decisions.decision_records import Decision, Labels, Subject
+    from otel_llm.rules.language.tokens import Value
     from otel_llm.ruletest.reader import RuleTest, TestFile
     from otel_llm.slo.verdict import Verdict
 

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
-from otel_llm.rules.output_file import is_passed_on, open_output, refuse_device
+from otel_llm.rules.decisions.output_file import is_passed_on, open_output, refuse_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,9 +47,9 @@ class Inputs:
         from otel_llm.readers.otlp_files import is_journal
         from otel_llm.readers.records import InputError
         from otel_llm.readers.skipped import Skipped
-        from otel_llm.rules.decision_files import decision_files
-        from otel_llm.rules.load import rule_files
-        from otel_llm.rules.yamlfile import ConfigError
+        from otel_llm.rules.decisions.files import decision_files
+        from otel_llm.rules.files.load import rule_files
+        from otel_llm.rules.files.yamlfile import ConfigError
 
         yield from (path for path in self.files if path is not None)
         yield from self.recordings

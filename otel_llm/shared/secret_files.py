@@ -7,7 +7,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

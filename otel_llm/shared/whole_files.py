@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.output_file import own_descriptor, replace_inside
+from otel_llm.rules.decisions.output_file import own_descriptor, replace_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import Any
 
 from otel_llm.actions.events import Candidate, Order
 from otel_llm.actions.executor import Reply
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.ruleset import Verb
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.files.ruleset import Verb
 
 NOW_NS = 1_800_000_000_000_000_000
 MS = 1_000_000

@@ -17,7 +17,7 @@ from otel_llm.actions.delivering import Delivery, NotSent
 from otel_llm.actions.executor import Reply
 from otel_llm.actions.signing import verify
 from otel_llm.actions.webhook import Webhook
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
 
 SECRET = bytes(range(32))

@@ -12,7 +12,7 @@ from support.action_receiver import Came, Receiver, Say, receiving
 
 from otel_llm.actions.engines import RouterDrain, SglangAbort, VllmAbort, vllm_ids
 from otel_llm.actions.executor import Reply
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 
 
 @pytest.fixture

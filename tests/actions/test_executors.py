@@ -18,7 +18,7 @@ from otel_llm.actions.executors import Executors
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, FileSettings
 from otel_llm.actions.settings import Receiver as ReceiverSettings
 from otel_llm.actions.webhook import Webhook
-from otel_llm.rules.decisions import Outcome
+from otel_llm.rules.decisions.decision_records import Outcome
 from otel_llm.shared.clock import FakeClock
 
 VICTIM = Candidate("0" * 31 + "9", "0" * 15 + "9", 0, "batch", -1, 3.5)

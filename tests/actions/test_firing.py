@@ -15,7 +15,7 @@ from support.alerting import T0, S, decision
 from otel_llm.actions.alert_state import State, _state, state_bytes
 from otel_llm.actions.alert_words import annotations_of, event_id, for_alertmanager, label_name
 from otel_llm.actions.firing import Alert, Event, Firing
-from otel_llm.rules.decisions import Decision
+from otel_llm.rules.decisions.decision_records import Decision
 
 SETTLE_NS = 5 * S
 KEEP_NS = 900 * S

@@ -19,7 +19,7 @@ from otel_llm.readers.assemble import Assembled, Assembler
 from otel_llm.readers.files import read_file
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.skipped import Skipped
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from pathlib import Path

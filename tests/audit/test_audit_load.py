@@ -20,7 +20,7 @@ from otel_llm import semconv
 from otel_llm.audit import Audit
 from otel_llm.readers.journal_format import frame
 from otel_llm.readers.records import InputError
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.slo.classes import Curve, Fluidity, Objective, SloClass, SloClasses, UnknownClassError
 from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
 

@@ -29,7 +29,7 @@ from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.framing import MAX_PARTS
 from otel_llm.readers.journal_format import frame
 from otel_llm.readers.otlp import decode
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 
 LATENESS_NS = 5_000_000_000

@@ -17,7 +17,7 @@ from otel_llm.audit import compare, gate
 from otel_llm.audit.bootstrap import Drawing
 from otel_llm.audit.compare import Change, Comparison, compare_tables
 from otel_llm.audit.samples import FIGURES
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 CLASSES = load_slo()
 QUICK = Drawing(resamples=300)

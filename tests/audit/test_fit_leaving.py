@@ -14,7 +14,7 @@ from otel_llm import audit, semconv
 from otel_llm.audit import fit, leaving
 from otel_llm.audit.kernel import judge_batch
 from otel_llm.audit.leaving import Readers
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, Penalty
 
 Floats = np.ndarray

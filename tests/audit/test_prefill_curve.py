@@ -13,7 +13,7 @@ from support.recordings import write_form
 from otel_llm import audit, semconv
 from otel_llm.audit.fit import TooLittleError
 from otel_llm.audit.prefill import Method, Prompts, fit_prefill, prompts_of
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Curve
 
 ALL, MOST = Fraction(1), Fraction(9, 10)

@@ -15,7 +15,7 @@ from support.report_tables import fleet
 from otel_llm.audit.material import Material
 from otel_llm.audit.page import plotly_script
 from otel_llm.audit.report import build
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 COUNT = 100_000
 MOST_BYTES = 1_000_000

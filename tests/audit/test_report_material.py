@@ -15,7 +15,7 @@ from otel_llm.audit.material import Material, by_class, clock_of, groups, label
 from otel_llm.audit.report import build
 from otel_llm.audit.rests import basis_lines
 from otel_llm.audit.tiers import Key, Met, Tiers
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 REQUEST = {"trace_id": "a" * 32, "span_id": "b" * 16, "outcome": "completed", "tokens": 10, "start_unix_nano": T0_NS}
 

@@ -13,7 +13,7 @@ import otel_llm.audit
 from otel_llm.audit import sweep, sweep_page
 from otel_llm.audit.bootstrap import Drawing
 from otel_llm.cli.numbers import NumbersError, numbers
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass, SloClasses
 
 QUICK = Drawing(resamples=200)

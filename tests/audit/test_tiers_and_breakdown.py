@@ -16,7 +16,7 @@ from otel_llm import semconv
 from otel_llm.audit import breakdown
 from otel_llm.audit.tiers import COLUMNS, GROUP, Met, Tiers, tiers
 from otel_llm.cli import comparing
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 SLO = """
 version: 1

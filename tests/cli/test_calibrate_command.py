@@ -14,7 +14,7 @@ from support.recordings import json_lines
 from otel_llm import semconv
 from otel_llm.cli.calibrate_command import calibrate
 from otel_llm.cli.main import COMMANDS
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 S = 10**9
 

@@ -37,7 +37,7 @@ def test_commands_that_are_said_to_need_no_kernels_import_none() -> None:
         "from otel_llm.cli.main import main\n"
         f"for arguments in (['--help'], {check}):\n"
         "    try: main(arguments)\n    except SystemExit as end: assert end.code == 0\n"
-        "assert 'otel_llm.rules.check' in sys.modules\n"
+        "assert 'otel_llm.rules.lint.check' in sys.modules\n"
         "sys.exit(str([name for name in ('numba', 'otel_llm.core.kernel') if name in sys.modules]))"
     )
     done = python(code)

@@ -19,8 +19,8 @@ from support.core_rules import rule_set
 from support.core_spans import examples
 from support.groups import scoped
 
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.files.ruleset import Rule, RuleSet
 
 GROUP_RULES = {
     "instance": ("starving > 0", "streams > 2 && starving_share > 0.3", "requests_1m > 1", "idle_p99_1m > 0.5"),

@@ -44,8 +44,8 @@ from otel_llm.live.exposition import SHARED_NS
 from otel_llm.readers.otlp import decode, parse, read
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import Batch, DecodeError
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.errors import RefusalError
 from otel_llm.shared.web.address import Address
 

@@ -22,7 +22,7 @@ from otel_llm.actions.settings import (
 )
 from otel_llm.collector.config import ForwardSettings, JournalSettings, Limits, OtlpOutSettings, Settings
 from otel_llm.collector.config_file import load_settings
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.otlp_target import OtlpTarget
 from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.web.settings import Auth, Tls

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import Collector, collector, run, wait_until
 from support.otlp import T0_NS, export, stream_spans
 
-from otel_llm.rules.decision_files import decision_files, read_back
+from otel_llm.rules.decisions.files import decision_files, read_back
 
 MS = 1_000_000
 STREAMS = 40

@@ -20,7 +20,7 @@ from otel_llm.collector.config import Settings
 from otel_llm.collector.doors import Addresses, Doors
 from otel_llm.collector.doors_exposure import exposure
 from otel_llm.collector.web import Web
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.errors import AddressError, TlsFileError
 from otel_llm.shared.reloading import Reloading

@@ -29,8 +29,8 @@ from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.doors import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address
 
 SLO = "version: 1\ndefault: {name}\nclasses:\n  {name}: {{reading_speed: 5}}\n"

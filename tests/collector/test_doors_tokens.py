@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.errors import UnauthenticatedError
 from otel_llm.shared.secret_files import MAX_TOKENS, read_tokens
 from otel_llm.shared.web.tokens import Tokens

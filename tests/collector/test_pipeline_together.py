@@ -31,9 +31,9 @@ from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers import otlp
 from otel_llm.readers.journal_format import split
 from otel_llm.readers.records import DecodeError
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock
 
 SENDERS = 12

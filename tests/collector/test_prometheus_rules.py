@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.cli.main import main
-from otel_llm.collector.prometheus_burn import HOURS, PAIRS
-from otel_llm.collector.prometheus_promql import decimal
-from otel_llm.collector.prometheus_rules import PrometheusSettings, UnwritableError, prometheus_rules
 from otel_llm.collector.self_metrics import own_families
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.rules.slo_file import load_slo, slo_of
-from otel_llm.rules.yamlfile import parse_yaml
+from otel_llm.rules.files.slo_file import load_slo, slo_of
+from otel_llm.rules.files.yamlfile import parse_yaml
+from otel_llm.rules.prometheus.burn_rates import HOURS, PAIRS
+from otel_llm.rules.prometheus.class_rules import PrometheusSettings, UnwritableError, prometheus_rules
+from otel_llm.rules.prometheus.promql import decimal
 from otel_llm.slo.classes import SloClass, SloClasses
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prometheus"

@@ -28,9 +28,9 @@ from otel_llm import semconv
 from otel_llm.collector.replay import Windows, written_windows
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 
 
 def by_stream(rows: list[Row]) -> list[Row]:

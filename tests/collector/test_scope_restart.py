@@ -13,9 +13,9 @@ from support.groups import scoped
 from support.otlp import IDENTITY
 
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 
 SECOND = 1_000_000_000
 

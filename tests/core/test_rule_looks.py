@@ -16,9 +16,9 @@ from support.kernel_modes import MODES, shown_in
 
 from otel_llm.core.rule_tables import INACTIVE, OPEN, SETTLED
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.parser import MAX_DEPTH
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.sieve import Sieve
+from otel_llm.rules.engine.prefilter import Sieve
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.language.parser import MAX_DEPTH
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

@@ -12,7 +12,7 @@ from support.otlp import IDENTITY, export, request_span, segment_span
 
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.otlp import read
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.files.ruleset import RuleSet
 
 TWO_RULES = """version: 1
 groups:

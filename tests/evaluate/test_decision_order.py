@@ -10,7 +10,7 @@ from support.core_cases import at, commit, ends, piece, seen, take
 from support.core_fleets import Seen
 from support.groups import scoped
 
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.files.ruleset import RuleSet
 
 RULE = "gap_seconds >= 0.5"
 

@@ -21,9 +21,9 @@ from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.rows import Row
-from otel_llm.rules.condition import condition
-from otel_llm.rules.ruleset import Action, Limits, Rule, RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.ruleset import Action, Limits, Rule, RuleSet
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.language.condition import condition
 from otel_llm.slo.classes import SloClasses
 from otel_llm.slo.verdict import Verdict
 

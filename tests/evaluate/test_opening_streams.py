@@ -12,8 +12,8 @@ from otel_llm import semconv
 from otel_llm.evaluate.live_stream import LiveStream
 from otel_llm.readers.assemble import StreamParts
 from otel_llm.readers.records import Segment
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass, SloClasses
 
 TIMES = st.integers(1, 2**62)

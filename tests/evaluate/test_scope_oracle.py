@@ -21,8 +21,8 @@ from support.groups import scoped
 from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.stream_table import Group
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decision, Labels
-from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.rules.decisions.decision_records import Decision, Labels
+from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.slo.classes import Objective, SloClasses
 from otel_llm.slo.quantiles import Sketch
 from otel_llm.slo.ranks import P99

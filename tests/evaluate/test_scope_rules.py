@@ -15,10 +15,10 @@ from otel_llm import semconv
 from otel_llm.evaluate import subjects
 from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.rules.decisions import Decided, Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.decisions.decision_records import Decided, Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, Objective, Penalty, SloClasses
 
 

@@ -16,8 +16,8 @@ from support.otlp import IDENTITY
 
 from otel_llm import semconv
 from otel_llm.evaluate.usage import Metered
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 
 

@@ -23,7 +23,7 @@ from otel_llm.evaluate.stream_table import PARTS
 from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 
 UNITS = (1, 1, 50_000_000, 333_333_333)

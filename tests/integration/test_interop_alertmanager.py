@@ -26,7 +26,7 @@ from otel_llm import semconv
 from otel_llm.actions.alerts import Alerts
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings
 from otel_llm.collector.config import Settings
-from otel_llm.rules.decisions import Decision
+from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.shared.clock import MonotonicClock
 
 STOP_S = 30.0

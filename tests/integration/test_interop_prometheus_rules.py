@@ -15,7 +15,7 @@ from support.commands import run, wait_until
 from support.interop_prometheus import program, prometheus
 from support.interop_service import finish, load, service
 
-from otel_llm.collector.prometheus_promql import quoted
+from otel_llm.rules.prometheus.promql import quoted
 
 FOLDER = Path(__file__).parent / "promtool"
 TESTS = dict.fromkeys(("attainment.yaml", "fluidity.yaml", "collector.yaml"), "slo.yaml") | {

@@ -27,7 +27,7 @@ from support.relay.process import relay
 from support.relay.readers import Reply, read, read_all
 from support.vllm_server import VllmServer
 
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.request import judge
 

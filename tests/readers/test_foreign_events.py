@@ -15,7 +15,7 @@ from support.otlp import T0_NS, Event, Value, export, request_span, span_id
 
 from otel_llm import semconv
 from otel_llm.readers.otlp import decode
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 
 MS = 1_000_000

@@ -20,7 +20,7 @@ from otel_llm.readers import otlp
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.packed_arrays import PACKED, read_packed
 from otel_llm.readers.token_events import TokenEventError
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 
 OFFSETS = [0.2, 0.21, 0.21, 0.4, 1.5]

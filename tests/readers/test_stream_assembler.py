@@ -21,7 +21,7 @@ from otel_llm.readers.otlp import decode
 from otel_llm.readers.records import Batch
 from otel_llm.readers.stream_assembler import StreamAssembler
 from otel_llm.readers.stream_parts import Streams
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 
 seeds = st.integers(0, 2**32)

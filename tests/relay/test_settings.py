@@ -12,7 +12,7 @@ from support.doors_tls import authority, signed
 from otel_llm.actions.settings import DecisionSettings, MetricsSettings
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
 from otel_llm.relay.settings.file import load_settings, parse_backend
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.placement import POLICIES
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.web.settings import Auth, Tls

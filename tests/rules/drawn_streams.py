@@ -13,7 +13,7 @@ from support.core_fleets import MS, slo_class
 
 from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.stream_table import StreamTable
-from otel_llm.rules.sieve import Looks, Sieve
+from otel_llm.rules.engine.prefilter import Looks, Sieve
 from otel_llm.slo.stream import Stream
 
 COMMIT = 1_790_000_000_000_000_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from rules.scripted import COMMIT, MS, View, key
 
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

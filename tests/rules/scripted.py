@@ -8,11 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from otel_llm.rules.decisions import Decided, Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.snapshot import StreamKey
+from otel_llm.rules.decisions.decision_records import Decided, Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.language.snapshot import StreamKey
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import MS, S
 
-from otel_llm.rules.acting import About, Acting
-from otel_llm.rules.budget import Budget, GroupSpends
-from otel_llm.rules.condition import condition
-from otel_llm.rules.ruleset import Action, Limits, Rule, RuleSet
+from otel_llm.rules.engine.budget import Budget, GroupSpends
+from otel_llm.rules.engine.decision_maker import About, Acting
+from otel_llm.rules.files.ruleset import Action, Limits, Rule, RuleSet
+from otel_llm.rules.language.condition import condition
 
 A = b"a" * 16, b"a" * 8
 B = b"b" * 16, b"b" * 8

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from cel_expr_python import cel
 
-from otel_llm.rules.arithmetic import Undefined
-from otel_llm.rules.compile import compile_expression
-from otel_llm.rules.facts import Fact, FactType
-from otel_llm.rules.tokens import ExpressionError
-from otel_llm.rules.types import check
+from otel_llm.rules.language.arithmetic import Undefined
+from otel_llm.rules.language.compile import compile_expression
+from otel_llm.rules.language.facts import Fact, FactType
+from otel_llm.rules.language.tokens import ExpressionError
+from otel_llm.rules.language.types import check
 
 TYPES: dict[str, FactType] = {
     "d0": "double", "d1": "double", "d2": "double",

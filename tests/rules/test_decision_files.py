@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import S, flushed, key, one_rule, run
 
-from otel_llm.rules.decision_files import DecisionFiles, decision_files, read_back
-from otel_llm.rules.decisions import read_decided
+from otel_llm.rules.decisions.decision_records import read_decided
+from otel_llm.rules.decisions.files import DecisionFiles, decision_files, read_back
 
 
 def record(number: int, size: int = 0) -> dict[str, object]:
@@ -139,7 +139,7 @@ def test_what_was_decided_is_known_again_over_closed_files(tmp_path: Path) -> No
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from otel_llm.rules.decision_files import DecisionFiles
+from otel_llm.rules.decisions.files import DecisionFiles
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (250, resource.RLIM_INFINITY))
 files = DecisionFiles(Path(sys.argv[1]))

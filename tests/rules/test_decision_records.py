@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 from rules.scripted import COMMIT, MS, S, flushed, key, one_rule, run
 
-from otel_llm.rules.decision_files import DecisionFiles
-from otel_llm.rules.decisions import Decided, Decision, Outcome, read_decided
+from otel_llm.rules.decisions.decision_records import Decided, Decision, Outcome, read_decided
+from otel_llm.rules.decisions.files import DecisionFiles
 
 FIELDS = [
     "time_unix_nano", "flip_unix_nano", "now_offset_nano", "group", "rule", "rule_hash", "scope", "trace_id", "span_id",

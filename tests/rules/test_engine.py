@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, Segment, View, flushed, key, one_rule, ruleset, run, story
 
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.shipped import shipped_rules_dir
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.shipped import shipped_rules_dir
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

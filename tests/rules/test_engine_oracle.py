@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, Receiver, Segment, View, one_rule, run, story
 
-from otel_llm.rules.condition import Condition
-from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.rules.files.ruleset import Rule, RuleSet
+from otel_llm.rules.language.condition import Condition
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, flushed, key, ruleset, run
 
 from otel_llm.cli.main import main
-from otel_llm.rules.decision_files import DecisionFiles
-from otel_llm.rules.decisions import Outcome
-from otel_llm.rules.explain import OUTCOMES, explain, headline
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.transitions import about_of, find, id_of, newest, read_record
+from otel_llm.rules.decisions.decision_records import Outcome
+from otel_llm.rules.decisions.explain import OUTCOMES, explain, headline
+from otel_llm.rules.decisions.files import DecisionFiles
+from otel_llm.rules.decisions.transitions import about_of, find, id_of, newest, read_record
+from otel_llm.rules.files.load import load_rules
 
 RULES = """
 version: 1

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otel_llm.rules.arithmetic import Undefined
-from otel_llm.rules.compile import compile_expression
-from otel_llm.rules.condition import canonical
-from otel_llm.rules.facts import STREAM_FACTS, in_scope
-from otel_llm.rules.parser import MAX_CHARACTERS, MAX_DEPTH
-from otel_llm.rules.tokens import ExpressionError
-from otel_llm.rules.types import Typed, check
+from otel_llm.rules.language.arithmetic import Undefined
+from otel_llm.rules.language.compile import compile_expression
+from otel_llm.rules.language.condition import canonical
+from otel_llm.rules.language.facts import STREAM_FACTS, in_scope
+from otel_llm.rules.language.parser import MAX_CHARACTERS, MAX_DEPTH
+from otel_llm.rules.language.tokens import ExpressionError
+from otel_llm.rules.language.types import Typed, check
 
 FACTS = in_scope("stream")
 

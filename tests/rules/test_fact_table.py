@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rules.scripted import COMMIT, MS, S, View
 
-from otel_llm.rules.facts import FACTS, LABELS, STREAM_FACTS, WINDOW_FACTS, WINDOWS, Scope, in_scope
-from otel_llm.rules.snapshot import IDENTITY, READ, Snapshot
+from otel_llm.rules.language.facts import FACTS, LABELS, STREAM_FACTS, WINDOW_FACTS, WINDOWS, Scope, in_scope
+from otel_llm.rules.language.snapshot import IDENTITY, READ, Snapshot
 from otel_llm.slo.classes import Curve, Fluidity, SloClass
 from otel_llm.slo.stream import Stream
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.rules.check import check_rules
-from otel_llm.rules.facts import in_scope
-from otel_llm.rules.load import RulesError, load_rules
-from otel_llm.rules.parser import MAX_CHARACTERS, Node, parse
-from otel_llm.rules.shipped import shipped_rules_dir
-from otel_llm.rules.tokens import ExpressionError
-from otel_llm.rules.yamlfile import MAX_BYTES, ConfigError, parse_yaml
+from otel_llm.rules.files.load import RulesError, load_rules
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.files.yamlfile import MAX_BYTES, ConfigError, parse_yaml
+from otel_llm.rules.language.facts import in_scope
+from otel_llm.rules.language.parser import MAX_CHARACTERS, Node, parse
+from otel_llm.rules.language.tokens import ExpressionError
+from otel_llm.rules.lint.check import check_rules
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "hostile").glob("*.yaml"))

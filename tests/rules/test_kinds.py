@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from otel_llm.cli.main import main
 from otel_llm.collector.config_file import load_settings
-from otel_llm.rules.kinds import SETTINGS
-from otel_llm.rules.shipped import shipped_rules_dir
-from otel_llm.rules.slo_file import load_slo
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.sniff import SETTINGS
+from otel_llm.rules.files.yamlfile import ConfigError
 
 RULES = shipped_rules_dir() / "chat.yaml"
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, View
 
-from otel_llm.rules.condition import Condition, condition
-from otel_llm.rules.linear import first_exceeding_ns, first_reaching_ns
-from otel_llm.rules.snapshot import Snapshot
+from otel_llm.rules.language.condition import Condition, condition
+from otel_llm.rules.language.crossings import first_exceeding_ns, first_reaching_ns
+from otel_llm.rules.language.snapshot import Snapshot
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

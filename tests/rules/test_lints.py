@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.cli.rules_command import rules
-from otel_llm.rules.check import Report, check_rules
-from otel_llm.rules.lints import LINTS
-from otel_llm.rules.lints_page import lints_page
-from otel_llm.rules.load import load_rules, read_rule_files
-from otel_llm.rules.shipped import shipped_rules_dir, shipped_slo_file
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.docs.lints_page import lints_page
+from otel_llm.rules.files.load import load_rules, read_rule_files
+from otel_llm.rules.files.shipped import shipped_rules_dir, shipped_slo_file
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.lint.check import Report, check_rules
+from otel_llm.rules.lint.lints import LINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ def test_every_lint_has_its_files() -> None:
 
 def test_the_page_of_lints_is_current() -> None:
     page = (DOCS / "lints.md").read_text(encoding="utf-8")
-    assert page == lints_page(), "run `python -m otel_llm.rules.lints_page docs/lints.md` and read the difference"
+    assert page == lints_page(), "run `python -m otel_llm.rules.docs.lints_page docs/lints.md` and read the difference"
 
 
 def test_what_is_nearly_so_is_not_warned_about() -> None:

@@ -13,10 +13,10 @@ from rules.scripted import ruleset
 
 from otel_llm.actions.doing import Settled, settled_decision
 from otel_llm.actions.events import action_id
-from otel_llm.rules.decision_files import DecisionFiles, read_back
-from otel_llm.rules.decisions import ComparedInstance, Decision, Migration, read_decided
-from otel_llm.rules.explain import explain
-from otel_llm.rules.transitions import find, id_of, newest, read_record
+from otel_llm.rules.decisions.decision_records import ComparedInstance, Decision, Migration, read_decided
+from otel_llm.rules.decisions.explain import explain
+from otel_llm.rules.decisions.files import DecisionFiles, read_back
+from otel_llm.rules.decisions.transitions import find, id_of, newest, read_record
 
 COMPARED = (
     ComparedInstance("b", {"tokens": 40.0, "streams": 2.0}, "fewest tokens in flight"),

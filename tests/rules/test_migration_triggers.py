@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.stream import Stream
 
 ROOT = Path(__file__).parents[2]

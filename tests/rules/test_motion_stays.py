@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_llm.rules.condition import condition
+from otel_llm.rules.language.condition import condition
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rules.scripted import COMMIT, MS, View
 
-from otel_llm.rules.arithmetic import Undefined, add, divide, multiply, subtract
-from otel_llm.rules.compile import compile_expression, used_facts
-from otel_llm.rules.facts import FACTS, Scope, in_scope
-from otel_llm.rules.history import snapshot_at
-from otel_llm.rules.possible import MOST_BOXES, boxes, example, extent, whole_box
-from otel_llm.rules.ranges import Choice, Span, agree, calculated, domain, negated
-from otel_llm.rules.snapshot import Snapshot
-from otel_llm.rules.tokens import INT_MAX, INT_MIN, ExpressionError
-from otel_llm.rules.types import check
+from otel_llm.rules.engine.history import snapshot_at
+from otel_llm.rules.language.arithmetic import Undefined, add, divide, multiply, subtract
+from otel_llm.rules.language.compile import compile_expression, used_facts
+from otel_llm.rules.language.facts import FACTS, Scope, in_scope
+from otel_llm.rules.language.intervals import Choice, Span, agree, calculated, domain, negated
+from otel_llm.rules.language.satisfiable import MOST_BOXES, boxes, example, extent, whole_box
+from otel_llm.rules.language.snapshot import Snapshot
+from otel_llm.rules.language.tokens import INT_MAX, INT_MIN, ExpressionError
+from otel_llm.rules.language.types import check
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
-    from otel_llm.rules.types import Typed
+    from otel_llm.rules.language.types import Typed
 
 
 def typed(text: str, scope: Scope = "stream") -> Typed:

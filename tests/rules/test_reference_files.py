@@ -11,15 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.cli.rules_command import rules
-from otel_llm.rules.check import check_rules
-from otel_llm.rules.editor_schema import rule_schema, schema_text
-from otel_llm.rules.facts import FACTS, WINDOWS, in_scope
-from otel_llm.rules.facts_page import facts_page
-from otel_llm.rules.load import rule_files
-from otel_llm.rules.ruleset import Verb
-from otel_llm.rules.schema import ActionShape, FileShape, GroupShape, RuleShape
-from otel_llm.rules.shipped import shipped_rules_dir
-from otel_llm.rules.yamlfile import ConfigError, load_yaml
+from otel_llm.rules.docs.facts_page import facts_page
+from otel_llm.rules.files.editor_schema import rule_schema, schema_text
+from otel_llm.rules.files.load import rule_files
+from otel_llm.rules.files.ruleset import Verb
+from otel_llm.rules.files.schema import ActionShape, FileShape, GroupShape, RuleShape
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.files.yamlfile import ConfigError, load_yaml
+from otel_llm.rules.language.facts import FACTS, WINDOWS, in_scope
+from otel_llm.rules.lint.check import check_rules
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ VALIDATOR = jsonschema.Draft202012Validator(rule_schema())
 
 def test_the_page_of_facts_is_current() -> None:
     page = (ROOT / "docs" / "facts.md").read_text(encoding="utf-8")
-    assert page == facts_page(), "run `python -m otel_llm.rules.facts_page docs/facts.md` and read the difference"
+    assert page == facts_page(), "run `python -m otel_llm.rules.docs.facts_page docs/facts.md` and read the difference"
 
 
 def test_every_fact_stands_on_the_page_once_with_its_type_and_range() -> None:

@@ -12,10 +12,10 @@ from otel_llm.actions.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, FileSettings, Receiver
 from otel_llm.cli.main import main
 from otel_llm.collector.config_file import load_settings
-from otel_llm.rules.check import Report, check_rules, token_read_times
-from otel_llm.rules.load import RulesError, load_rules
-from otel_llm.rules.shipped import shipped_rules_dir
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.load import RulesError, load_rules
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.lint.check import Report, check_rules, token_read_times
 from otel_llm.slo.stream import Stream
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "relay" / "rules.yaml"

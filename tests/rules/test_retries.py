@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rules.first_hand import RULES, FirstHand, migrations
 from rules.scripted import COMMIT, MS, View, key, ruleset
 
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import Rule, RuleSet
-from otel_llm.rules.snapshot import Snapshot
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import Rule, RuleSet
+from otel_llm.rules.language.snapshot import Snapshot
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 

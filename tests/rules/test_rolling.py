@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_llm.rules.rolling import PARTS, Rolling, Totals, merged
+from otel_llm.rules.engine.sliding_window import PARTS, Rolling, Totals, merged
 from otel_llm.slo.ranks import P99
 
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.rules.check import check_rules
+from otel_llm.rules.lint.check import check_rules
 
 FOLDER = Path(__file__).parent / "mistakes"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -8,12 +8,12 @@ from typing import get_args
 
 import pytest
 
-from otel_llm.rules.check import check_rules
-from otel_llm.rules.decisions import Outcome
-from otel_llm.rules.facts import WINDOWS
-from otel_llm.rules.reference import REFERENCE, embedded, rewritten
-from otel_llm.rules.ruleset import Verb
-from otel_llm.rules.schema import ActionShape, RuleShape
+from otel_llm.rules.decisions.decision_records import Outcome
+from otel_llm.rules.docs.reference import REFERENCE, embedded, rewritten
+from otel_llm.rules.files.ruleset import Verb
+from otel_llm.rules.files.schema import ActionShape, RuleShape
+from otel_llm.rules.language.facts import WINDOWS
+from otel_llm.rules.lint.check import check_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
 MISTAKES = Path(__file__).parent / "mistakes"
@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
 @pytest.mark.parametrize("name", list(REFERENCE))
 def test_the_page_shows_the_tables_of_the_code(name: str) -> None:
     assert embedded(PAGE, name) == REFERENCE[name](), (
-        "run `python -m otel_llm.rules.reference docs/rules.md` and read the difference"
+        "run `python -m otel_llm.rules.docs.reference docs/rules.md` and read the difference"
     )
 
 

@@ -9,13 +9,13 @@ import pytest
 from rules.scripted import ruleset
 from support.groups import scoped
 
-from otel_llm.rules.acting import Acting
-from otel_llm.rules.facts import WINDOW_FACTS, Scope
-from otel_llm.rules.machine import TABLE, Event, State
-from otel_llm.rules.rolling import Rolling, Totals
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.scope_engine import ScopeEngine
-from otel_llm.rules.scope_facts import LABELS_OF, WINDOW_NS, Flying, ScopeFacts, needs, split
+from otel_llm.rules.engine.decision_maker import Acting
+from otel_llm.rules.engine.scope_engine import ScopeEngine
+from otel_llm.rules.engine.scope_facts import LABELS_OF, WINDOW_NS, Flying, ScopeFacts, needs, split
+from otel_llm.rules.engine.sliding_window import Rolling, Totals
+from otel_llm.rules.engine.state_machine import TABLE, Event, State
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.language.facts import WINDOW_FACTS, Scope
 from otel_llm.slo.classes import Objective
 
 S = 1_000_000_000

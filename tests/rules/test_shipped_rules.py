@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from rules.scripted import S, flushed, key, run, story
 
 from otel_llm.cli.main import main
-from otel_llm.rules.check import check_rules
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.shipped import shipped_rules_dir
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.lint.check import check_rules
 from otel_llm.ruletest.reader import read_test_file
 from otel_llm.ruletest.run import run_test
 

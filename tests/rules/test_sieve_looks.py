@@ -18,14 +18,14 @@ from support.core_spans import examples
 
 from otel_llm.core.rule_tables import ALWAYS, AT_WORK, INACTIVE, OPEN, SETTLED
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.cell import Cell, is_asleep, next_due_ns
-from otel_llm.rules.condition import condition
-from otel_llm.rules.facts import FACTS, STREAM_FACTS
-from otel_llm.rules.machine import State
-from otel_llm.rules.retry import Retry
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.sieve import Sieve, state_of
-from otel_llm.rules.snapshot import IDENTITY, READ, Snapshot
+from otel_llm.rules.engine.prefilter import Sieve, state_of
+from otel_llm.rules.engine.retry import Retry
+from otel_llm.rules.engine.rule_state import Cell, is_asleep, next_due_ns
+from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.language.condition import condition
+from otel_llm.rules.language.facts import FACTS, STREAM_FACTS
+from otel_llm.rules.language.snapshot import IDENTITY, READ, Snapshot
 
 FAR_NS = 20_000 * MS
 NUMBERS = [fact.name for fact in STREAM_FACTS if fact.name not in IDENTITY]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import examples
 
-from otel_llm.rules import shipped
-from otel_llm.rules.shipped import shipped_rules_dir, shipped_slo_file
-from otel_llm.rules.slo_file import load_slo, slo_of
-from otel_llm.rules.yamlfile import ConfigError, parse_yaml
+from otel_llm.rules.files import shipped
+from otel_llm.rules.files.shipped import shipped_rules_dir, shipped_slo_file
+from otel_llm.rules.files.slo_file import load_slo, slo_of
+from otel_llm.rules.files.yamlfile import ConfigError, parse_yaml
 from otel_llm.slo.classes import (
     CONTENT,
     REASONING,

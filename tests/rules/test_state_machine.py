@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.rules.machine import TABLE, Event, IllegalEventError, Output, State, step
+from otel_llm.rules.engine.state_machine import TABLE, Event, IllegalEventError, Output, State, step
 
 PAIRS = list(product(State, Event))
 

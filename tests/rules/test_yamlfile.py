@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import examples
 
-from otel_llm.rules.durations import exact, parse_duration_ns
-from otel_llm.rules.yamlfile import (
+from otel_llm.rules.files.durations import exact, parse_duration_ns
+from otel_llm.rules.files.yamlfile import (
     MAX_BYTES,
     MAX_DEPTH,
     ConfigError,

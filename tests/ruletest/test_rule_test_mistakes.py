@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_llm.cli.rules_test_command import test as command
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.ruletest.reader import read_test_file
 from otel_llm.ruletest.run import run_test
 

@@ -14,7 +14,7 @@ from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.replay import STOPPED_NS
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.rules.decisions import Decision
+from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.ruletest.reader import read_test_file
 from otel_llm.ruletest.sender import T0_NS, exports
 from otel_llm.ruletest.stage import WINDOW_NS, Stage

@@ -26,9 +26,9 @@ from otel_llm.collector.journal_file import PROBE_FILE, try_to_write
 from otel_llm.collector.journal_lock import LOCK_FILE
 from otel_llm.collector.journal_resume import RESUME_FILE, read_resume, write_resume
 from otel_llm.relay.settings.file import load_settings as load_relay_settings
-from otel_llm.rules.decision_files import DecisionFiles
-from otel_llm.rules.output_file import open_output, own_descriptor
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.decisions.files import DecisionFiles
+from otel_llm.rules.decisions.output_file import open_output, own_descriptor
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import OutputError, check_place, replacing
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.rules.yamlfile import ConfigError
+from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.secret_files import exposed, read_headers
 
 

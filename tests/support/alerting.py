@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from otel_llm.rules.decisions import Decision, Outcome
-from otel_llm.rules.facts import Scope
-from otel_llm.rules.ruleset import Mode, Verb
+from otel_llm.rules.decisions.decision_records import Decision, Outcome
+from otel_llm.rules.files.ruleset import Mode, Verb
+from otel_llm.rules.language.facts import Scope
 
 S = 1_000_000_000
 T0 = 1_790_000_000 * S

@@ -16,8 +16,8 @@ from otel_llm.collector.config import Limits
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.replay import STOPPED_NS
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.files.ruleset import RuleSet
 
 
 def lived(fleet: Fleet, random: Random) -> list[Decision]:

@@ -10,7 +10,7 @@ from otel_llm.readers.assemble import Assembled
 from otel_llm.readers.forms import Head, known_forms
 from otel_llm.readers.rows import judged_row, unjudged_row
 from otel_llm.readers.skipped import Skipped
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 
 CLASSES = load_slo(None)

@@ -11,8 +11,8 @@ from support.otlp import IDENTITY, T0_NS, Value, request_span, token
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 
 MS = 1_000_000

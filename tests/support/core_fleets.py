@@ -20,9 +20,9 @@ from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import decode, read
 from otel_llm.readers.records import Batch
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decided, Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.decisions.decision_records import Decided, Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import Benefit, Curve, Deadline, Fluidity, SloClass, SloClasses
 from otel_llm.slo.verdict import Verdict
 

@@ -23,8 +23,8 @@ from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import FakeClock
 from otel_llm.slo.verdict import Verdict
 

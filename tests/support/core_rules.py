@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from otel_llm.rules.condition import condition
-from otel_llm.rules.ruleset import Action, Limits, OnMissing, Rule, RuleSet
+from otel_llm.rules.files.ruleset import Action, Limits, OnMissing, Rule, RuleSet
+from otel_llm.rules.language.condition import condition
 
 MS = 1_000_000
 LENGTHS = {

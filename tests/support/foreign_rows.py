@@ -16,7 +16,7 @@ from otel_llm.readers.assemble import Assembler
 from otel_llm.readers.otlp import decode
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.rows import Row
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 
 CAPTURED = Path(__file__).parents[1] / "readers" / "captured"

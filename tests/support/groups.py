@@ -10,7 +10,7 @@ from support.core_fleets import Seen
 from support.otlp import IDENTITY, T0_NS, Value
 
 from otel_llm import semconv
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.files.ruleset import RuleSet
 
 MS = 1_000_000
 

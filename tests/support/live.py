@@ -14,10 +14,10 @@ from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import decode, read
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 from otel_llm.slo.verdict import Verdict
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_llm.live.user_metrics import Key, UserMetrics
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 from otel_llm.slo.verdict import Verdict
 

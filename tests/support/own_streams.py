@@ -7,7 +7,7 @@ from collections.abc import Callable
 from otel_llm.evaluate.own_streams.own_stream import OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decision
+from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.slo.verdict import Verdict
 
 

@@ -10,16 +10,16 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from otel_llm.actions import settings
 from otel_llm.actions.config.target import Duration, EndpointShape, FileName, at, target
-from otel_llm.rules.refusals import StrictModel, wrong
-from otel_llm.rules.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
+from otel_llm.rules.files.schema_errors import StrictModel, wrong
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.rules.ruleset import Verb
-    from otel_llm.rules.yamlfile import KeyPath, YamlFile
+    from otel_llm.rules.files.ruleset import Verb
+    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
 
 _LONGEST_NAME: Final = 200
 _ROUTERS: Final[tuple[settings.EngineKind, ...]] = ("vllm_router", "sglang_router")

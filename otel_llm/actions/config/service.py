@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field
 
 from otel_llm.actions.config.target import FileName, at
 from otel_llm.actions.settings import DecisionSettings, FileSettings, MetricsSettings
-from otel_llm.rules.output_file import PRIVATE
-from otel_llm.rules.refusals import StrictModel, wrong
-from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.rules.decisions.output_file import PRIVATE
+from otel_llm.rules.files.schema_errors import StrictModel, wrong
+from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.shared.errors import TlsFileError
 from otel_llm.shared.secret_files import read_tokens
 from otel_llm.shared.web.settings import Auth, Tls
@@ -19,7 +19,7 @@ from otel_llm.shared.web.tls import Certificates
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.yamlfile import YamlFile
+    from otel_llm.rules.files.yamlfile import YamlFile
 
 _LabelValues = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=1000)]
 _DECISIONS = DecisionSettings()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from otel_llm.rules.durations import DURATION_ADVICE
-from otel_llm.rules.refusals import StrictModel, duration, wrong
-from otel_llm.rules.yamlfile import UnreadableConfigError
+from otel_llm.rules.files.durations import DURATION_ADVICE
+from otel_llm.rules.files.schema_errors import StrictModel, duration, wrong
+from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import OtlpTarget
 from otel_llm.shared.secret_files import read_headers
@@ -16,7 +16,7 @@ from otel_llm.shared.secret_files import read_headers
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.yamlfile import ConfigError, KeyPath, YamlFile
+    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
 
 _MIB: Final = 2**20
 

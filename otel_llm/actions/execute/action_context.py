@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import StreamTable
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.language.snapshot import StreamKey
 
 MOST_CANDIDATES: Final = 5
 """Of whom `preempt` could take, the first of its order; there may be thousands."""

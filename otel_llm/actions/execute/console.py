@@ -10,7 +10,7 @@ from otel_llm.shared.printable import LONGEST_LINE, printable
 
 if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision
+    from otel_llm.rules.decisions.decision_records import Decision
 
 Echo = Callable[[str], None]
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.verdict import Verdict
 

@@ -15,8 +15,8 @@ from otel_llm.audit.spark import decoding, kernels, totals
 from otel_llm.audit.spark.frames import spark_schema, through
 from otel_llm.audit.streams import STREAMS
 from otel_llm.audit.windowing import PARTIALS, Group
-from otel_llm.rules.durations import parse_duration_ns
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.machine import State
+from otel_llm.rules.engine.state_machine import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
     from otel_llm.evaluate.own_streams.own_stream import OwnStream
-    from otel_llm.rules.cell import Cell
-    from otel_llm.rules.linear import Gate
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.files.ruleset import RuleSet
+    from otel_llm.rules.language.crossings import Gate
 
     Opens: TypeAlias = Callable[[OwnStream, int], int]
 

@@ -24,7 +24,7 @@ from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, write
 from otel_llm.evaluate.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.rows import verdict_row
-from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.group_facts import Groups
     from otel_llm.evaluate.sink import Sink
     from otel_llm.readers.assemble import StreamKey
-    from otel_llm.rules.cell import Cell
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.verdict import Verdict
 

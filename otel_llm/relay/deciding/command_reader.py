@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from otel_llm.actions.executors import RELAY_DOES
 from otel_llm.actions.receiving import Response
 from otel_llm.relay.deciding.command import Command
-from otel_llm.rules.ruleset import DEFAULT_DESTINATION, Destination
+from otel_llm.rules.files.ruleset import DEFAULT_DESTINATION, Destination
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:

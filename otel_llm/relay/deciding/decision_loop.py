@@ -23,7 +23,7 @@ from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.instrumentation.chunks import MAX_CHOICES
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
-from otel_llm.rules.engine import RuleEngine
+from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.otlp_target import user_agent
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
     from otel_llm.relay.recording.recorded import RequestKey
-    from otel_llm.rules.decision_files import DecisionFiles
-    from otel_llm.rules.decisions import Decision
-    from otel_llm.rules.ruleset import RuleSet
-    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.decisions.files import DecisionFiles
+    from otel_llm.rules.files.ruleset import RuleSet
+    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 from otel_llm.actions.doing import Settled
 from otel_llm.actions.execute.kill_switch import KillSwitch
 from otel_llm.relay.deciding.command import Command
-from otel_llm.rules.decisions import ComparedInstance, Migration
+from otel_llm.rules.decisions.decision_records import ComparedInstance, Migration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from otel_llm.actions.doing import Doing
     from otel_llm.actions.events import Order
     from otel_llm.relay.recording.recorded import RequestKey
-    from otel_llm.rules.decisions import Decision, Outcome
-    from otel_llm.rules.snapshot import StreamKey
+    from otel_llm.rules.decisions.decision_records import Decision, Outcome
+    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
 
 Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"

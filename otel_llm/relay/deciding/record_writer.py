@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.rules.decision_files import DecisionFiles
+    from otel_llm.rules.decisions.files import DecisionFiles
 
 MOST_WAITING: Final = 10_000
 

@@ -34,8 +34,8 @@ from otel_llm.actions.config.service import (
 )
 from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
-from otel_llm.rules.refusals import StrictModel, refusals, wrong
-from otel_llm.rules.yamlfile import load_yaml
+from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
+from otel_llm.rules.files.yamlfile import load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from otel_llm.rules.yamlfile import YamlFile
+    from otel_llm.rules.files.yamlfile import YamlFile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
 _FAILOVER, _HEALTH, _LIMITS, _PREEMPT = Failover(), Health(), Limits(), Preempt()

@@ -14,9 +14,9 @@ from support.own_streams import KeepingSink
 
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.readers.rows import Row
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.verdict import Verdict
 

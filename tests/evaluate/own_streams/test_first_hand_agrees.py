@@ -33,10 +33,10 @@ from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
 from otel_llm.readers.rows import Row
-from otel_llm.rules.condition import condition
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import Rule, RuleSet
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import Rule, RuleSet
+from otel_llm.rules.language.condition import condition
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS

@@ -30,9 +30,9 @@ from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.deciding.own_actions import OwnActions, Settle
 from otel_llm.relay.recording.recorded import RequestKey
-from otel_llm.rules.decision_files import DecisionFiles
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.decisions.files import DecisionFiles
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.shared.clock import FakeClock, MonotonicClock
 from otel_llm.slo.classes import SloClass, SloClasses
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_llm.relay.deciding.record_writer import RecordWriter
-from otel_llm.rules.decision_files import DecisionFiles
+from otel_llm.rules.decisions.files import DecisionFiles
 
 
 class Slow(DecisionFiles):

@@ -15,8 +15,8 @@ from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.instrumentation import runtime
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.shared.clock import MonotonicClock
 
 

@@ -21,9 +21,9 @@ from otel_llm.readers.otlp import decode
 from otel_llm.readers.rows import Row
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.relay.recording.recorder import Recorder
-from otel_llm.rules.decisions import Decision
-from otel_llm.rules.engine import RuleEngine
-from otel_llm.rules.ruleset import RuleSet
+from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.columns import REQUEST_COLUMNS
 from otel_llm.slo.verdict import Verdict

@@ -23,7 +23,7 @@ from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings import Preempt
 from otel_llm.relay.settings.file import load_settings
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address
 
 NO_RULES = "version: 1\ngroups: []\n"

@@ -1,0 +1,185 @@
+"""Decisions, and their records: one JSON line each, in the words of the rules page."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from otel_llm.rules.files.ruleset import Mode, Verb
+    from otel_llm.rules.language.facts import Scope
+    from otel_llm.rules.language.snapshot import StreamKey
+    from otel_llm.rules.language.tokens import Value
+
+Outcome = Literal[
+    "shadow", "sent", "done", "unconfirmed", "failed", "budget", "only_if", "expired", "resolved", "ended", "refuted"
+]
+
+
+FIRST_KEY: Final = "time_unix_nano"
+"""What every record's line begins with."""
+Labels = tuple[tuple[str, str], ...]
+"""What a rule of scope instance or class speaks of: names and values, sorted by name."""
+Subject: TypeAlias = "StreamKey | Labels"
+
+
+class Decided(NamedTuple):
+    """What makes two decisions the same one: it is not decided again after a crash."""
+
+    rule_hash: str
+    subject: Subject
+    flip_unix_nano: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedInstance:
+    """An instance that a stream could have been moved to: its score by a placement, and why it has it."""
+
+    instance: str
+    score: Mapping[str, float]
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return it as a record has it; a number that JSON has no word for is null."""
+        score = {name: value if math.isfinite(value) else None for name, value in self.score.items()}
+        return {"instance": self.instance, "score": score, **({"reason": self.reason} if self.reason else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """How a `migrate` went, for its record.
+
+    `source`, `to`: instances; `to` None where there was no other to move to. `tokens_carried`: output tokens that the
+    destination went on from. `gap_seconds`: from the last write with text to the first after it, before the first token
+    since the commit; None where no text came. `candidates`: the instances that were compared, best first.
+    """
+
+    source: str
+    to: str | None
+    tokens_carried: int | None = None
+    gap_seconds: float | None = None
+    candidates: Sequence[ComparedInstance] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields of the record."""
+        compared = {"candidates": [one.record() for one in self.candidates]} if self.candidates else {}
+        return {
+            **compared,
+            "from": self.source,
+            "to": self.to,
+            "tokens_carried": self.tokens_carried,
+            "gap_seconds": self.gap_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision about one stream, instance or class: an action of a rule that began to fire, or its firing's end.
+
+    `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
+    axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
+    `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
+    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `place` (its index among the rule's
+    actions): for what does it and for the console, not part of the record. `findings`: further fields of the record,
+    known once it was done: those of a `Migration`, a line of detail.
+    """
+
+    now_ns: int
+    flip_ns: int
+    offset_ns: int
+    group: str
+    rule: str
+    rule_hash: str
+    scope: Scope
+    stream: StreamKey | None
+    identity: Mapping[str, str]
+    state: Literal["firing", "resolved"]
+    action: Verb | None
+    mode: Mode | None
+    outcome: Outcome
+    facts: Mapping[str, Value | None]
+    fact_age_ns: int
+    budget: Mapping[str, bool]
+    arguments: Mapping[str, Any]
+    ttl_ns: int | None = None
+    place: int | None = None
+    findings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Decided:
+        """Return what makes it the decision that it is."""
+        return Decided(self.rule_hash, self.subject, self.flip_ns, self.state)
+
+    @property
+    def subject(self) -> Subject:
+        """Return what it is about."""
+        return tuple(sorted(self.identity.items())) if self.stream is None else self.stream
+
+    def record(self, time_unix_nano: int | None = None) -> dict[str, Any]:
+        """Return the record, its fields in the order of the rules page; without a time of writing, that of deciding."""
+        about: dict[str, Any] = {"labels": dict(self.identity)}
+        if self.stream is not None:
+            trace_id, span_id, choice = self.stream
+            about = {"trace_id": trace_id.hex(), "span_id": span_id.hex(), "choice": choice}
+        return {
+            FIRST_KEY: self.now_ns if time_unix_nano is None else time_unix_nano,
+            "flip_unix_nano": self.flip_ns,
+            "now_offset_nano": self.offset_ns,
+            "group": self.group,
+            "rule": self.rule,
+            "rule_hash": self.rule_hash,
+            "scope": self.scope,
+            **about,
+            "state": self.state,
+            "action": self.action,
+            "mode": self.mode,
+            "outcome": self.outcome,
+            "facts": dict(self.facts),
+            "fact_age_seconds": self.fact_age_ns / 1e9,
+            "budget": dict(self.budget),
+            **self.findings,
+        }
+
+    def __str__(self) -> str:
+        if self.stream is None:
+            about = ", ".join(f"{name} {value}" for name, value in self.identity.items())
+        else:
+            trace_id, _, choice = self.stream
+            who = f"{self.identity.get('slo_class') or '-'} {self.identity.get('model') or '-'}"
+            about = f"{who} trace {trace_id.hex()}" + (f" choice {choice}" if choice else "")
+        name = self.arguments.get("name")
+        what = self.state if self.action is None else f"{self.action} {name}" if name else self.action
+        facts = ", ".join(f"{fact} {shown(value)}" for fact, value in self.facts.items())
+        return f"{self.rule}: {what}: {self.outcome} ({facts}) {about}"
+
+
+def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
+    """Read back what stands in decision files; return also how many lines could not be read (a torn last one)."""
+    decided: set[Decided] = set()
+    broken = 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+            flip_ns = int(record["flip_unix_nano"])
+            decided.add(Decided(str(record["rule_hash"]), _subject(record), flip_ns, str(record["state"])))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            broken += 1
+    return decided, broken
+
+
+def _subject(record: Mapping[str, Any]) -> Subject:
+    if "labels" in record:
+        return tuple(sorted((str(name), str(value)) for name, value in record["labels"].items()))
+    return bytes.fromhex(record["trace_id"]), bytes.fromhex(record["span_id"]), int(record["choice"])
+
+
+def shown(value: Value | None) -> str:
+    """Return the value of a fact as people read it."""
+    if value is None:
+        return "missing"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""The pages of the docs that are drawn from the code's tables."""

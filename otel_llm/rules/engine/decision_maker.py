@@ -1,0 +1,247 @@
+"""What a transition decides: an outcome for each action of a rule that fires, one record for the end of its firing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.decisions.decision_records import Decided, Decision, Outcome
+from otel_llm.rules.engine.budget import Budget, GroupSpends
+from otel_llm.rules.engine.history import snapshot_at
+from otel_llm.rules.engine.state_machine import Output
+from otel_llm.rules.language.condition import read_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+
+    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.files.ruleset import Action, Rule, RuleSet, Verb
+    from otel_llm.rules.language.condition import Condition
+    from otel_llm.rules.language.snapshot import Snapshot, StreamKey
+    from otel_llm.rules.language.tokens import Value
+
+_ENDS: Final[Mapping[Output, Outcome]] = {
+    Output.RESOLVE: "resolved",
+    Output.REFUTE: "refuted",
+    Output.END: "ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a decision is about, and when it is made.
+
+    `stream` is None for the scopes instance and class, which `identity` tells apart; `request`: who shares what an
+    action may do `per_request`; `now_ns` the collector's now, `offset_ns` what to add for the subject's own.
+    """
+
+    stream: StreamKey | None
+    identity: Mapping[str, str]
+    request: Hashable
+    now_ns: int
+    offset_ns: int
+    fact_age_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look at a stream: its facts, its now, and the collector's now."""
+
+    facts: Snapshot
+    x_ns: int
+    now_ns: int
+
+    @property
+    def about(self) -> About:
+        """Return what is decided about, and when."""
+        view = self.facts.view
+        return About(
+            stream=view.key,
+            identity={
+                "slo_class": view.slo_class,
+                "model": view.model,
+                "instance": view.instance,
+                "measured_at": view.measured_at,
+            },
+            request=view.key[:2],
+            now_ns=self.now_ns,
+            offset_ns=view.offset_ns,
+            fact_age_ns=self.facts.age_ns(self.x_ns),
+        )
+
+
+def deciding(rule: Rule, output: Output) -> Condition:
+    """Return the condition whose facts go with the end of a firing."""
+    return rule.resolve_when if output is Output.RESOLVE and rule.resolve_when is not None else rule.when
+
+
+class Acting:
+    """Decide, and keep the budgets; nothing is done here.
+
+    `decided`: what stands in the decision file already; it spends its budgets again and is not returned, but handed to
+    `again`, for who has to know what fires.
+    """
+
+    def __init__(
+        self, rules: RuleSet, decided: Collection[Decided], again: Callable[[Decision], None] | None = None
+    ) -> None:
+        self._set = rules
+        self._again = again
+        self._decided = frozenset(decided)
+        self._budgets = {rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.rules}
+        self._groups = {key: GroupSpends(most) for key, most in _group_limits(rules).items()}
+        self._refuted: dict[Hashable, set[tuple[Decided, int]]] = {}
+        """By request, the actions that were refuted: each gives back once."""
+
+    def fire(self, cell: Cell, at: Moment) -> list[Decision]:
+        """Decide the actions of a rule that began to fire, by the facts at its flip."""
+        return self._fire(cell, cell.flip_ns, range(len(cell.rule.actions)), at)
+
+    def fire_again(self, cell: Cell, flip_ns: int, place: int, at: Moment) -> list[Decision]:
+        """Decide one action of a rule that fires once more, by the facts at the flip that made it due again."""
+        return self._fire(cell, flip_ns, (place,), at)
+
+    def refuted(self, decision: Decision, request: Hashable) -> bool:
+        """Give back what an action that was refuted has spent of `per_request`; return whether it had spent any.
+
+        False for one that was given back already, and for one of a rule that is not in this set.
+        """
+        rule = next((rule for rule in self._set.rules if rule.hash == decision.rule_hash), None)
+        if rule is None or decision.place is None or decision.action == "alert" or decision.mode != "enforce":
+            return False
+        name, given = (decision.key, decision.place), self._refuted.setdefault(request, set())
+        if decision.outcome == "only_if" or not all(decision.budget.values()) or name in given:
+            return False
+        given.add(name)
+        self._budgets[rule.name][decision.place].give_back(request)
+        return True
+
+    def _fire(self, cell: Cell, flip_ns: int, places: Iterable[int], at: Moment) -> list[Decision]:
+        flip = snapshot_at(at.facts, flip_ns)
+        max_age_ns = cell.rule.max_fact_age_ns if cell.missing else None
+        return self.act(
+            cell.rule,
+            flip_ns,
+            at.about,
+            read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
+            holds=lambda only_if: only_if.truth(flip, flip_ns, max_age_ns),
+            places=places,
+        )
+
+    def close(self, cell: Cell, output: Output, since_ns: int, at: Moment) -> list[Decision]:
+        """Record the end of a firing, with the facts at its first instant."""
+        names = deciding(cell.rule, output).facts
+        facts = read_facts(names, snapshot_at(at.facts, since_ns), since_ns, None)
+        return self.end(cell.rule, output, since_ns, at.about, facts)
+
+    def act(
+        self,
+        rule: Rule,
+        flip_ns: int,
+        about: About,
+        *,
+        read: Callable[[Iterable[str]], dict[str, Value | None]],
+        holds: Callable[[Condition], bool | None],
+        places: Iterable[int] | None = None,
+    ) -> list[Decision]:
+        """Decide actions of a rule that fires, all without `places`; `read`, `holds`: the facts at the flip."""
+        decisions = []
+        budgets = self._budgets[rule.name]
+        for place in range(len(rule.actions)) if places is None else places:
+            action, budget = rule.actions[place], budgets[place]
+            names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
+            facts = read(names)
+            within: dict[str, bool] = {}
+            outcome: Outcome = "only_if"
+            if action.only_if is None or holds(action.only_if):
+                instance, group = about.identity.get("instance", ""), self._groups.get((rule.group, action.verb))
+                within = budget.take(about.request, instance, about.now_ns, action.ttl_ns, group)
+                outcome = self._outcome(action) if all(within.values()) else "budget"
+            decisions.append(self._decision(rule, about, flip_ns, place, outcome, facts, within))
+        return self._new(decisions)
+
+    def end(
+        self, rule: Rule, output: Output, since_ns: int, about: About, facts: dict[str, Value | None]
+    ) -> list[Decision]:
+        """Record the end of a firing, with the facts at its first instant."""
+        return self._new([self._decision(rule, about, since_ns, None, _ENDS[output], facts, {})])
+
+    def succeed(self, former: Acting) -> None:
+        """Take over the budgets of rules that mean the same, and what was decided before."""
+        hashes = {rule.hash for rule in former._set.rules}
+        for rule in self._set.rules:
+            if rule.hash in hashes:
+                self._budgets[rule.name] = former._budgets[rule.name]  # the name is part of what is hashed
+        for key, most in _group_limits(self._set).items():
+            self._groups[key] = GroupSpends(most, former._groups.get(key))
+        self._decided |= former._decided
+        self._refuted = {request: set(given) for request, given in former._refuted.items()}
+        self._again = self._again or former._again
+
+    def forget(self, request: Hashable) -> None:
+        """Drop what was counted for a request of which no stream is left."""
+        for budgets in self._budgets.values():
+            for budget in budgets:
+                budget.forget(request)
+        self._refuted.pop(request, None)
+
+    def _outcome(self, action: Action) -> Outcome:
+        if self._set.mode(action) == "shadow":
+            return "shadow"
+        # An alert's receiver is the record and the console until another is configured: writing it is doing it.
+        return "done" if action.verb == "alert" else "unconfirmed"
+
+    def _new(self, decisions: list[Decision]) -> list[Decision]:
+        if not self._decided:
+            return decisions
+        new = []
+        for decision in decisions:
+            if decision.key not in self._decided:
+                new.append(decision)
+            elif self._again is not None:
+                self._again(decision)
+        return new
+
+    def _decision(
+        self,
+        rule: Rule,
+        about: About,
+        flip_ns: int,
+        place: int | None,
+        outcome: Outcome,
+        facts: dict[str, Value | None],
+        within: dict[str, bool],
+    ) -> Decision:
+        action = None if place is None else rule.actions[place]
+        return Decision(
+            now_ns=about.now_ns,
+            flip_ns=flip_ns,
+            offset_ns=about.offset_ns,
+            group=rule.group,
+            rule=rule.name,
+            rule_hash=rule.hash,
+            scope=rule.scope,
+            stream=about.stream,
+            identity=about.identity,
+            state="resolved" if action is None else "firing",
+            action=None if action is None else action.verb,
+            mode=None if action is None else self._set.mode(action),
+            outcome=outcome,
+            facts=facts,
+            fact_age_ns=about.fact_age_ns,
+            budget=within,
+            arguments={} if action is None else dict(action.arguments),
+            ttl_ns=None if action is None else action.ttl_ns,
+            place=place,
+        )
+
+
+def _group_limits(rules: RuleSet) -> dict[tuple[str, Verb], int]:
+    """Return the largest count that an action of a verb is limited to in a group, where it is."""
+    most: dict[tuple[str, Verb], int] = {}
+    for rule in rules.rules:
+        for action in rule.actions:
+            if action.limits.per_group is not None:
+                key = (rule.group, action.verb)
+                most[key] = max(most.get(key, 0), action.limits.per_group[0])
+    return most

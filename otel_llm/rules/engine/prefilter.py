@@ -1,0 +1,235 @@
+"""Tell, for many streams at once, of which no rule can change its state now, and until when that is certain.
+
+Nearly every look at a healthy stream finds nothing. The sieve writes the conditions of rules into tables, and a kernel
+looks at the streams' rows by them, with the engine's own integers and thresholds. It leaves to the engine what it
+cannot rule out: it decides nothing itself, so the decisions are those of an engine that looks at everything. A rule
+with arithmetic on facts that move, or one that does not hold while facts are missing, is never ruled out here.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from otel_llm.core import rule_tables as table
+from otel_llm.core.stream_columns import NEVER
+from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.language.compile import compile_expression, used_facts
+from otel_llm.rules.language.condition import is_identity
+from otel_llm.rules.language.crossings import MIRRORED, Threshold, comparison
+from otel_llm.rules.language.facts import FACTS
+from otel_llm.rules.language.snapshot import IDENTITY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.files.ruleset import Rule, RuleSet
+    from otel_llm.rules.language.tokens import Value
+    from otel_llm.rules.language.types import Typed
+
+    Ints = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+_FACTS: Final = {
+    "age_seconds": table.AGE,
+    "gap_seconds": table.GAP,
+    "fact_age_seconds": table.FACT_AGE,
+    "idle_seconds": table.IDLE,
+    "idle_decode_seconds": table.IDLE_DECODE,
+    "runway_seconds": table.RUNWAY,
+    "tokens": table.TOKENS,
+    "tokens_read": table.TOKENS_READ,
+    "deadlines": table.DEADLINES,
+    "deadline_misses": table.DEADLINE_MISSES,
+    "fluidity_index": table.FLUIDITY,
+    "ttft_seconds": table.TTFT,
+    "rate_tokens_per_second": table.RATE,
+}
+_CAN_MISS: Final = ("ttft_seconds", "rate_tokens_per_second", "deadlines", "deadline_misses", "fluidity_index")
+"""Facts that are missing until something has happened; the others only when they are old, or a segment is missing."""
+_ORDERS: Final = {
+    "<": table.LESS,
+    "<=": table.LESS | table.EQUAL,
+    "==": table.EQUAL,
+    "!=": table.LESS | table.GREATER,
+    ">=": table.GREATER | table.EQUAL,
+    ">": table.GREATER,
+}
+_JOINTS: Final = {"&&": table.AND, "||": table.OR}
+_IDENTITIES: Final = 4096
+_MOST_FIXED: Final = 62
+"""Terms that identity decides, over all rules: a bit each."""
+
+
+class _Opaque(Exception):  # noqa: N818 - a way out of a tree
+    """Say that a condition cannot be looked at by columns."""
+
+
+class _Row(NamedTuple):
+    """A row of the terms, as the columns of `rule_tables` but for SIZE, and the constant of a double."""
+
+    fact: int
+    order: int = 0
+    edge: int = 0
+    second_edge: int = 0
+    constant: float = 0.0
+
+
+_Part = list[_Row]
+
+
+class Looks(NamedTuple):
+    """What a look has found: `calm` (S,), which streams no rule stirs on; `stirred`, `opens_ns` (S, rules).
+
+    `stirred`: whether a rule's state may change now; `opens_ns`: when that of one that does not stir may next, on the
+    stream's axis; `earliest_ns`: the first of the instants that were noted in `due_ns`.
+    """
+
+    calm: Bools
+    stirred: Bools
+    opens_ns: Ints
+    earliest_ns: int
+
+
+class Sieve:
+    """Look at the stream rules of a set over the rows of streams."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._fixed: list[tuple[tuple[str, ...], Callable[..., object]]] = []
+        self.count = len(rules.stream_rules)
+        try:
+            found = [self._parts(rule) for rule in rules.stream_rules]
+        except _Opaque:
+            found = []
+        self.clear = len(found) == self.count
+        """Whether every rule can be looked at by columns."""
+        self.stepping = tuple(bool(steps) for _, steps in found)
+        """Which rules are about deadlines: but for segments they are looked at every 100 ms only."""
+        self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
+        self._rules, self._terms, self._constants = _tables(rules.stream_rules, found)
+        if self.clear and self.count:
+            from otel_llm.core.rule_looks import look  # here, since most commands never look at a stream
+
+            self._look = look
+
+    def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> Looks:
+        """Look at the streams in `slots` (S,), each at its own instant `at_ns`; asked only where all rules are clear.
+
+        `rows`: those of all streams; `states` (slots, rules) INACTIVE, SETTLED or OPEN. Into `due_ns` it is noted when
+        to look at each next, NEVER where it is not calm. Both instants on the collector's axis.
+        """
+        number = len(slots)
+        if not self.count:
+            due_ns[slots] = NEVER
+            nothing = np.zeros((number, 0), dtype=bool)
+            return Looks(np.ones(number, dtype=bool), nothing, nothing.astype(np.int64), NEVER)
+        calm = np.empty(number, dtype=bool)
+        stirred = np.empty((number, self.count), dtype=bool)
+        opens_ns = np.empty((number, self.count), dtype=np.int64)
+        earliest_ns = self._look(
+            self._rules, self._terms, self._constants, rows, states, due_ns, slots, at_ns, calm, stirred, opens_ns
+        )
+        return Looks(calm, stirred, opens_ns, earliest_ns)
+
+    def _bits(self, identity: tuple[Value, ...]) -> int:
+        """Return what a stream's identity decides, a bit a term."""
+        named = dict(zip(IDENTITY, identity, strict=True))
+        return sum(bool(run(*(named[name] for name in names))) << at for at, (names, run) in enumerate(self._fixed))
+
+    def _parts(self, rule: Rule) -> tuple[list[_Part], list[_Part]]:
+        """Return what must hold for a rule to hold, and apart from it what it compares with facts of deadlines."""
+        if rule.on_missing != "hold":
+            raise _Opaque
+        typed = rule.when.program.typed
+        terms = typed.args if typed.op == "&&" else (typed,)
+        steps = [term for term in terms if term.op in _ORDERS and any(map(_steps, term.args))]
+        others = [term for term in terms if term not in steps]
+        if any(map(_steps, others)):
+            raise _Opaque  # deadlines inside another condition
+        if steps and any(FACTS[name].linear for name in rule.when.facts):
+            raise _Opaque  # the engine looks at deadlines whenever such a fact crosses a threshold, too
+        return list(map(self._rows, others)), list(map(self._rows, steps))
+
+    def _rows(self, typed: Typed) -> _Part:
+        """Return a condition's comparisons and joints, in postfix order."""
+        if typed.op == "literal":
+            return [_Row(table.TOKENS, _ORDERS[">=" if typed.value else "<"])]  # of 0 tokens: always, never
+        if is_identity(typed):
+            return [self._identity(typed)]
+        if typed.op == "!":
+            return [*self._rows(typed.args[0]), _Row(table.NOT)]
+        if typed.op in _JOINTS:
+            first, *others = map(self._rows, typed.args)
+            joint = _Row(_JOINTS[typed.op])
+            return first + [row for other in others for row in (*other, joint)]
+        return [_compared(typed)]
+
+    def _identity(self, typed: Typed) -> _Row:
+        if len(self._fixed) == _MOST_FIXED:
+            raise _Opaque
+        program = compile_expression(typed)
+        self._fixed.append((program.facts, program.run))
+        return _Row(table.IDENTITY, edge=len(self._fixed) - 1)
+
+
+def state_of(cell: Cell) -> int:
+    """Return what the sieve has to know of a rule's state on a stream."""
+    if cell.state is State.INACTIVE:
+        return table.INACTIVE
+    if cell.state is State.FIRING and not cell.missing and cell.retries is None:
+        return table.SETTLED if cell.flip_tokens is None else table.OPEN
+    return table.AT_WORK
+
+
+def _steps(typed: Typed) -> bool:
+    """Tell whether an expression has a fact that moves by steps."""
+    return any(FACTS[name].steps for name in used_facts(typed))
+
+
+def _compared(typed: Typed) -> _Row:
+    if typed.op not in _ORDERS:
+        raise _Opaque
+    op: str = typed.op
+    left, right = typed.args
+    if left.op == "literal":
+        op, left, right = MIRRORED[op], right, left
+    if left.op != "fact" or right.op != "literal":
+        raise _Opaque
+    fact, order, value = _FACTS[left.name], _ORDERS[op], right.value
+    if FACTS[left.name].linear:
+        threshold = comparison(op, left, right)
+        if not isinstance(threshold, Threshold) or not threshold.edges_ns:
+            raise _Opaque
+        return _Row(fact, order, threshold.edges_ns[0], threshold.edges_ns[-1])
+    if isinstance(value, float):
+        return _Row(fact, order, constant=value)
+    if not isinstance(value, int) or abs(value) >= NEVER:
+        raise _Opaque
+    return _Row(fact, order, value)
+
+
+def _tables(
+    rules: tuple[Rule, ...], found: list[tuple[list[_Part], list[_Part]]]
+) -> tuple[Ints, Ints, npt.NDArray[np.float64]]:
+    """Return the tables of rules, of terms, and of the terms' constants."""
+    of_rules: list[tuple[int, ...]] = []
+    of_terms: list[tuple[int, ...]] = []
+    constants: list[float] = []
+    for rule, (others, steps) in zip(rules, found, strict=False):
+        begin = len(of_terms)
+        for part in (*others, *steps):
+            of_terms += [(*row[:4], len(part)) for row in part]
+            constants += [row.constant for row in part]
+        needs = sum(1 << _FACTS[name] for name in rule.when.facts if name in _CAN_MISS)
+        max_age_ns = rule.max_fact_age_ns if rule.when.ages else NEVER
+        of_rules.append((begin, begin + sum(map(len, others)), len(of_terms), max_age_ns, needs))
+    return (
+        np.array(of_rules, dtype=np.int64).reshape(-1, table.RULE_COLUMNS),
+        np.array(of_terms, dtype=np.int64).reshape(-1, table.TERM_COLUMNS),
+        np.array(constants, dtype=np.float64),
+    )

@@ -1,0 +1,1 @@
+"""Rule files and SLO files: strict YAML, schema, and the rules made of them."""

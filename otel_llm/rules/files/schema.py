@@ -1,0 +1,184 @@
+"""The shape of a rule file: what may stand where, with which defaults."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.rules.files.ruleset import (
+    DEFAULT_DESTINATION,
+    DEFAULT_MAX_FACT_AGE_NS,
+    Destination,
+    Limits,
+    Mode,
+    OnMissing,
+    Verb,
+)
+from otel_llm.rules.files.schema_errors import Duration, StrictModel, quoted, wrong
+from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.rules.language.facts import LABELS, Scope
+
+_VERBS: Final = get_args(Verb)
+_RATE: Final = re.compile(r"(?P<count>[0-9]{1,9}) in (?P<window>\S+)")
+_RATE_ADVICE: Final = "write `2 in 10s`"
+LONGEST_NAME: Final = 200
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
+        raise wrong(f"{quoted(value)} is no name", f"write a line of text, at most {LONGEST_NAME} characters")
+    if "{{" in value or "${" in value:
+        raise wrong("a template", "there are no templates in rules; write the text itself")
+    return value
+
+
+def _receiver(value: object) -> str:
+    name = _name(value)
+    if "://" in name:
+        raise wrong("a URL", "name a receiver; its URL stands in the file given with --config")
+    return name
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
+        raise wrong(f"{quoted(value)} is no limit", "write a whole number from 1; to do nothing, leave the action out")
+    return value
+
+
+def _rate(value: object) -> tuple[int, int]:
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not int(found["count"]):
+        raise wrong(f"{quoted(value)} is no limit in a window", _RATE_ADVICE)
+    try:
+        window_ns = parse_duration_ns(found["window"])
+    except ValueError as error:
+        raise wrong(str(error), _RATE_ADVICE) from None
+    if not window_ns:
+        raise wrong("a window of no length", _RATE_ADVICE)
+    return int(found["count"]), window_ns
+
+
+def _labels(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise wrong("not a list of facts", f"write [{', '.join(LABELS)}] or some of them")
+    for index, label in enumerate(value):
+        if label not in LABELS:
+            raise wrong(f"{quoted(label)} is no label", did_you_mean(str(label), LABELS), index)
+        if label in value[:index]:
+            raise wrong(f"{label} stands here twice", "", index)
+    return tuple(value)
+
+
+def _on_missing(value: object) -> object:
+    return "false" if value is False else value  # YAML reads the bare word as a boolean
+
+
+_Name = Annotated[str, BeforeValidator(_name)]
+_Count = Annotated[int, BeforeValidator(_count)]
+
+
+class VerbShape(StrictModel):
+    """What stands below any verb."""
+
+    only_if: str | None = None
+
+
+class _Alert(VerbShape):
+    name: _Name
+    by: Annotated[Any, BeforeValidator(_labels)] = ()
+
+
+class _Migrate(VerbShape):
+    to: Destination = DEFAULT_DESTINATION
+
+
+class _Scale(VerbShape):
+    by: int = 1
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> _Scale:
+        if not self.by:
+            raise wrong("by nothing", "write how many replicas to add, or a negative number to remove", "by")
+        return self
+
+
+class _Webhook(VerbShape):
+    to: Annotated[str, BeforeValidator(_receiver)]
+
+
+class _Budget(StrictModel):
+    per_request: _Count | None = None
+    per_instance: Annotated[Any, BeforeValidator(_rate)] = None
+    per_group: Annotated[Any, BeforeValidator(_rate)] = None
+    in_flight: _Count | None = None
+
+    def limits(self) -> Limits:
+        return Limits(self.per_request, self.per_instance, self.in_flight, self.per_group)
+
+
+class ActionShape(StrictModel):
+    """One entry of `actions`: one verb, and how it is done."""
+
+    alert: _Alert | None = None
+    migrate: _Migrate | None = None
+    preempt: VerbShape | None = None
+    abort: VerbShape | None = None
+    drain: VerbShape | None = None
+    scale: _Scale | None = None
+    webhook: _Webhook | None = None
+    mode: Mode | None = None
+    ttl: Duration | None = None
+    budget: _Budget = _Budget()
+
+    @model_validator(mode="after")
+    def _one_verb(self) -> ActionShape:
+        verbs = self.verbs
+        if not verbs:
+            raise wrong("no action", f"write one of {', '.join(_VERBS)}")
+        if len(verbs) > 1:
+            raise wrong("two actions in one entry", f"begin another with `- {verbs[1]}:`", verbs[1])
+        if getattr(self, verbs[0]) is None:
+            raise wrong("no mapping", "write {} where there is nothing to say", verbs[0])
+        return self
+
+    @property
+    def verbs(self) -> list[Verb]:
+        """Name the verbs that stand there."""
+        return [verb for verb in _VERBS if verb in self.model_fields_set]
+
+
+class RuleShape(StrictModel):
+    """One rule."""
+
+    rule: _Name
+    when: str
+    resolve_when: str | None = None
+    for_: Duration = Field(0, alias="for")
+    keep_firing_for: Duration = 0
+    on_missing: Annotated[OnMissing, BeforeValidator(_on_missing)] = "hold"
+    max_fact_age: Duration = DEFAULT_MAX_FACT_AGE_NS
+    actions: list[ActionShape]
+
+    @model_validator(mode="after")
+    def _does_something(self) -> RuleShape:
+        if not self.actions:
+            raise wrong("no action", "a rule without one is never heard of; begin with an alert", "actions")
+        return self
+
+
+class GroupShape(StrictModel):
+    """One group; its rules are checked one by one."""
+
+    name: _Name
+    scope: Scope
+    rules: list[Any]
+
+
+class FileShape(StrictModel):
+    """A whole file; its groups are checked one by one."""
+
+    version: int
+    groups: list[Any]

@@ -1,0 +1,1 @@
+"""The expression language: tokens, syntax, types, facts, crossing times, satisfiability."""

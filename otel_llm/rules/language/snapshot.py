@@ -1,0 +1,148 @@
+"""What a rule sees of a stream: its facts at an instant, now or looking back, by what is known now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from otel_llm.slo.inflight import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.rules.language.tokens import Value
+    from otel_llm.slo.inflight import InFlight
+    from otel_llm.slo.stream import Stream
+
+StreamKey = tuple[bytes, bytes, int]
+"""Trace id, span id of the request, choice."""
+IDENTITY: Final = ("slo_class", "model", "instance", "measured_at", "exact_resume")
+"""The facts that a stream keeps from its first segment on."""
+
+
+class StreamView(Protocol):
+    """An in-flight stream, as the engine is shown it; instants are on the stream's own axis."""
+
+    @property
+    def key(self) -> StreamKey:
+        """Identify the stream."""
+
+    @property
+    def slo_class(self) -> str:
+        """Name the SLO class; here and below "" where unknown."""
+
+    @property
+    def model(self) -> str:
+        """Name the requested model."""
+
+    @property
+    def instance(self) -> str:
+        """Name the replica that serves it."""
+
+    @property
+    def measured_at(self) -> str:
+        """Say where it is measured: client, relay or server."""
+
+    @property
+    def exact_resume(self) -> bool:
+        """Say whether the stream's owner can resume it token for token."""
+
+    @property
+    def stream(self) -> Stream:
+        """Hold the tokens that were applied."""
+
+    @property
+    def watermark_ns(self) -> int:
+        """Return the end of the last segment that has no missing one before it."""
+
+    @property
+    def has_gap(self) -> bool:
+        """Say whether a segment is missing now."""
+
+    @property
+    def ageless(self) -> bool:
+        """Say whether nothing can be missing up to any now: the stream is observed itself, so its facts do not age."""
+
+    @property
+    def offset_ns(self) -> int:
+        """Return the stream's now less the collector's; it does not shrink."""
+
+
+class Snapshot:
+    """The facts of one stream from its last token on, assuming that no other comes.
+
+    With `stream`, another stream of fewer tokens (see `history`), the facts as they were after those.
+    """
+
+    __slots__ = ("_steps", "_steps_ns", "ageless", "has_gap", "lines", "stream", "view", "watermark_ns")
+
+    def __init__(self, view: StreamView, stream: Stream | None = None) -> None:
+        self.view = view
+        self.stream = view.stream if stream is None else stream
+        self.lines = self.stream.lines()
+        self.ageless = view.ageless
+        self.watermark_ns = _FOREVER_NS if self.ageless else view.watermark_ns
+        self.has_gap = view.has_gap
+        self._steps: InFlight | None = None
+        self._steps_ns = 0
+
+    def line(self, name: str) -> Line:
+        """Return a linear fact's line."""
+        if name == _AGE:
+            return _NO_AGE if self.ageless else Line(None, 1, self.watermark_ns)
+        line: Line = getattr(self.lines, _LINES[name])
+        return line
+
+    def value(self, name: str, x_ns: int) -> Value | None:
+        """Return a fact at an instant, none before the last token; None where it is missing."""
+        return READ[name](self, x_ns)
+
+    def age_ns(self, x_ns: int) -> int:
+        """Return how old the facts are at an instant."""
+        return 0 if self.ageless else x_ns - self.watermark_ns
+
+    def at(self, x_ns: int) -> InFlight:
+        """Return all facts of the stream at an instant; the last one asked for is kept."""
+        if self._steps is None or self._steps_ns != x_ns:
+            self._steps, self._steps_ns = self.stream.at(x_ns), x_ns
+        return self._steps
+
+
+_AGE: Final = "fact_age_seconds"
+_NO_AGE: Final = Line(0, 0, 0)
+_FOREVER_NS: Final = 1 << 64
+"""The watermark of facts that do not age; later than any instant."""
+_LINES: Final = {
+    "age_seconds": "age",
+    "gap_seconds": "gap",
+    "idle_seconds": "idle",
+    "idle_decode_seconds": "idle_decode",
+    "runway_seconds": "runway",
+}
+
+
+def _ttft(snapshot: Snapshot, _x_ns: int) -> float | None:
+    stream = snapshot.stream
+    return (stream.times_ns[0] - stream.commit_ns) / 1e9 if stream.times_ns else None
+
+
+READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
+    "slo_class": lambda s, _x: s.view.slo_class,
+    "model": lambda s, _x: s.view.model,
+    "instance": lambda s, _x: s.view.instance,
+    "measured_at": lambda s, _x: s.view.measured_at,
+    "exact_resume": lambda s, _x: s.view.exact_resume,
+    "tokens": lambda s, _x: len(s.stream.times_ns),
+    "tokens_read": lambda s, _x: len(s.stream.read_ns),
+    "ttft_seconds": _ttft,
+    "age_seconds": lambda s, x: s.lines.age.value(x) / 1e9,
+    "gap_seconds": lambda s, x: s.lines.gap.value(x) / 1e9,
+    "idle_seconds": lambda s, x: s.lines.idle.value(x) / 1e9,
+    "idle_decode_seconds": lambda s, x: s.lines.idle_decode.value(x) / 1e9,
+    "runway_seconds": lambda s, x: s.lines.runway.value(x) / 1e9,
+    "rate_tokens_per_second": lambda s, _x: s.at(s.stream.last_ns).rate_tokens_per_second,
+    "deadlines": lambda s, x: s.at(x).deadlines,
+    "deadline_misses": lambda s, x: s.at(x).deadline_misses,
+    "fluidity_index": lambda s, x: s.at(x).fluidity_index,
+    "fact_age_seconds": lambda s, x: s.age_ns(x) / 1e9,
+}
+"""How each fact of the scope `stream` is read; a test holds it against the declared table."""

@@ -1,0 +1,1 @@
+"""Lints of rule files, and the check that reports them."""

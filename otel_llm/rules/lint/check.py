@@ -1,0 +1,138 @@
+"""`otel-llm rules check`: what is wrong with rule files, each finding with its line and a caret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from otel_llm.rules.files.load import RuleFile, read_rule_files, rule_files
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.source_map import RuleError, source_line
+from otel_llm.rules.lint.run import lint
+from otel_llm.slo.classes import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from otel_llm.rules.files.yamlfile import ConfigError
+    from otel_llm.slo.classes import SloClasses
+
+Kind = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: its kind, `file:line:column: key: message (advice)`, and the lines that show the place."""
+
+    kind: Kind
+    text: str
+    shown: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join((self.text, *self.shown))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was checked and found."""
+
+    files: int
+    rules: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> int:
+        """Count the findings for which a file is refused."""
+        return sum(finding.kind == "error" for finding in self.findings)
+
+    @property
+    def warnings(self) -> int:
+        """Count the findings that leave a file usable."""
+        return sum(finding.kind == "warning" for finding in self.findings)
+
+    @property
+    def notes(self) -> int:
+        """Count the findings that say what is needed to run a file."""
+        return sum(finding.kind == "note" for finding in self.findings)
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """Return 1 where a file is refused, or, if strict, warned about; else 0."""
+        return int(bool(self.errors or (strict and self.warnings)))
+
+    def __str__(self) -> str:
+        total = f"{_count(self.rules, 'rule')} in {_count(self.files, 'file')}"
+        counts = f"{_count(self.errors, 'error')}, {_count(self.warnings, 'warning')}"
+        counts += f", {_count(self.notes, 'note')}" if self.notes else ""
+        return "\n".join([*map(str, self.findings), f"{total}: {counts}"])
+
+
+def check_rules(
+    arguments: Iterable[str | Path],
+    executors: Collection[str] = (),
+    classes: Collection[str] | None = None,
+    token_read_s: Mapping[str, float] | None = None,
+    relay_does: Collection[str] = (),
+) -> Report:
+    """Check files, folders and globs as one set of rules; raises UnreadableConfigError where one cannot be read.
+
+    `executors`: see `load_rules`; `relay_does`: verbs that may be enforced too, with a note that a relay is needed.
+    Lints are looked for once nothing is wrong; `classes`: the names of the SLO classes, where they are known;
+    `token_read_s`: by class how long its reader takes for a token, None for the classes that ship.
+    """
+    files = read_rule_files(rule_files(arguments), {*executors, *relay_does})
+    findings = [finding for file in files for finding in _findings(file)]
+    if not any(file.errors for file in files):
+        known = None if classes is None else frozenset(classes)
+        reading = token_read_times(load_slo()) if token_read_s is None else token_read_s
+        findings += [finding(error, source, "warning") for error, source in lint(files, known, reading)]
+        findings += [note for file in files for note in _notes(file, {*relay_does} - {*executors})]
+    return Report(len(files), sum(len(file.rules) for file in files), tuple(findings))
+
+
+def finding(error: ConfigError, source: str | None, kind: Kind = "error") -> Finding:
+    """Show an error with the line that it points at and a caret below."""
+    if source is None or error.line is None or error.column is None:
+        return Finding(kind, str(error))
+    line = source_line(source, error.line)
+    length = error.length if isinstance(error, RuleError) else 1
+    number = f"{error.line:>5} | "
+    # A tab before the caret stays a tab, so that the caret stands below what it means however wide a tab is.
+    lead = "".join("\t" if char == "\t" else " " for char in line[: error.column - 1])
+    caret = f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"
+    return Finding(kind, str(error), (f"{number}{line}".rstrip(), caret))
+
+
+def token_read_times(classes: SloClasses) -> dict[str, float]:
+    """Return by class how long its reader takes for a token, in seconds; the default class first."""
+    ordered = (classes.get(classes.default), *classes.classes)
+    return {one.name: one.pace_ns / NS_PER_S for one in ordered}
+
+
+def _notes(file: RuleFile, relay_does: Collection[str]) -> list[Finding]:
+    """Say of what is enforced and only a relay does that a relay is needed."""
+    notes = []
+    for rule, place in zip(file.rules, file.places, strict=True):
+        for index, action in enumerate(rule.actions):
+            if file.file is not None and action.mode == "enforce" and action.verb in relay_does:
+                message = f"note: a relay is needed, which does `{action.verb}`"
+                advice = "run `otel-llm relay --rules` with this file, or name an engine of kind relay in --config"
+                error = file.file.refuse((*place, "actions", index, "mode"), message, advice)
+                notes.append(finding(error, file.file.text, "note"))
+    return notes
+
+
+def _findings(file: RuleFile) -> list[Finding]:
+    source = file.file.text if file.file is not None else _text(file.path)
+    return [finding(error, source) for error in file.errors]
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8-sig")
+    except (OSError, ValueError):
+        return None
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,1 @@
+"""Prometheus rules made of SLO classes."""
