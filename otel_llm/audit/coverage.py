@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.columns import column_of, texts_of
 from otel_llm.audit.words import plural
-from otel_llm.readers.skipped import HARMLESS
+from otel_llm.readers.io.skipped import HARMLESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

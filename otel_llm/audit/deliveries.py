@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.material import Material
     from otel_llm.audit.timeline import Stall
-    from otel_llm.readers.assemble import Assembled
+    from otel_llm.readers.assemble.requests import Assembled
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClass
 

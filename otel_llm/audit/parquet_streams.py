@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_llm.audit.streams import BATCH_STREAMS, BATCH_TOKENS, STREAMS, lists, token_lists
-from otel_llm.readers.bytestream import STDIN
+from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.readers.records import InputError
 from otel_llm.slo.classes import KINDS, OUTCOMES
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.readers.assemble import Assembled, Resolved
-from otel_llm.readers.foreign import Foreign
-from otel_llm.readers.stream_parts import Streams, together
+from otel_llm.readers.assemble.requests import Assembled, Resolved
+from otel_llm.readers.assemble.stream_parts import Streams, together
+from otel_llm.readers.foreign.foreign_spans import Foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

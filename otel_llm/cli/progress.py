@@ -37,9 +37,9 @@ def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Ca
 
 
 def _size_of(paths: Sequence[Path]) -> int:
-    from otel_llm.readers.input_paths import input_files, size
+    from otel_llm.readers.io.input_paths import input_files, size
+    from otel_llm.readers.io.skipped import Skipped
     from otel_llm.readers.records import InputError
-    from otel_llm.readers.skipped import Skipped
 
     try:
         return sum(size(path) for path in input_files(paths, Skipped()))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.journal_resume import read_resume
 from otel_llm.collector.replay import STOPPED_NS
-from otel_llm.readers.bytestream import open_chunks
-from otel_llm.readers.input_paths import input_files
-from otel_llm.readers.journal_format import Record, split_stream
+from otel_llm.readers.io.bytestream import open_chunks
+from otel_llm.readers.io.input_paths import input_files
+from otel_llm.readers.io.journal_format import Record, split_stream
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
-from otel_llm.readers.skipped import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

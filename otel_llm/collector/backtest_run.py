@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers import otlp
-from otel_llm.readers.attributes import AttributeLimits
+from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp.attributes import AttributeLimits
 from otel_llm.readers.records import DecodeError
 from otel_llm.rules.engine.rule_engine import RuleEngine
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_llm.collector.config import Limits
     from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
-    from otel_llm.readers.journal_format import Record
+    from otel_llm.readers.io.journal_format import Record
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet

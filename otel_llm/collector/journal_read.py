@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from otel_llm.collector.journal_names import list_files, newest_possible
-from otel_llm.readers.bytestream import open_chunks
-from otel_llm.readers.journal_format import Record, split_stream
+from otel_llm.readers.io.bytestream import open_chunks
+from otel_llm.readers.io.journal_format import Record, split_stream
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from otel_llm.collector.errors import (
     challenge,
     status,
 )
-from otel_llm.readers.otlp_json import parse_json
+from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError
 
 if TYPE_CHECKING:

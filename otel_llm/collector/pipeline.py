@@ -27,8 +27,8 @@ from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
 from otel_llm.collector.replay import note_stop
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers import otlp
-from otel_llm.readers.attributes import AttributeLimits
+from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp.attributes import AttributeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

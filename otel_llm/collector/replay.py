@@ -19,7 +19,7 @@ from otel_llm.collector.errors import JournalError
 from otel_llm.collector.journal_read import last_receipt_ns, records_since
 from otel_llm.collector.journal_resume import read_resume, write_resume
 from otel_llm.evaluate.windowing import GROUP_NAMES
-from otel_llm.readers import otlp
+from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.whole_files import whole_lines
 

@@ -24,8 +24,16 @@ from otel_llm.evaluate.rule_scheduler import RuleScheduler
 from otel_llm.evaluate.stream_table import StreamTable
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.evaluate.usage import Meter
-from otel_llm.readers.assemble import Parts, RequestKey, Resolved, StreamKey, StreamParts, missing_segments, shift_ns
-from otel_llm.readers.foreign import foreign_tokens
+from otel_llm.readers.assemble.requests import (
+    Parts,
+    RequestKey,
+    Resolved,
+    StreamKey,
+    StreamParts,
+    missing_segments,
+    shift_ns,
+)
+from otel_llm.readers.foreign.foreign_spans import foreign_tokens
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
 from otel_llm.readers.segment_columns import TRACE_BYTES, keys_of
 from otel_llm.rules.engine.rule_engine import RuleEngine

@@ -9,7 +9,7 @@ from otel_llm.evaluate.live_stream import group_of
 
 if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group
-    from otel_llm.readers.assemble import Parts
+    from otel_llm.readers.assemble.requests import Parts
     from otel_llm.readers.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
 

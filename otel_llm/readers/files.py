@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.readers.otlp import parse
-from otel_llm.readers.otlp_files import EXPECTED, LENGTH_BYTES, is_journal, read_json, read_records
-from otel_llm.readers.recognise import open_head, told
+from otel_llm.readers.io.skipped import RawRecord
+from otel_llm.readers.io.sniff_form import open_head, told
+from otel_llm.readers.otlp.export_request import parse
+from otel_llm.readers.otlp.otlp_files import EXPECTED, LENGTH_BYTES, is_journal, read_json, read_records
 from otel_llm.readers.records import DecodeError, InputError
-from otel_llm.readers.skipped import RawRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from otel_llm.readers.assemble import Assembled
-    from otel_llm.readers.skipped import Received, Skipped
+    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.io.skipped import Received, Skipped
 
 
 def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:

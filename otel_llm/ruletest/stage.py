@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from otel_llm.actions.firing import Firing
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers import otlp
+from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.language.condition import read_facts
 from otel_llm.rules.language.snapshot import Snapshot

@@ -15,10 +15,10 @@ from otel_llm.audit.kept import _copy
 from otel_llm.audit.kernel import JUDGED, judge_batch
 from otel_llm.audit.streams import batches, from_batch, to_batch, words_of
 from otel_llm.audit.tables import REQUESTS
-from otel_llm.readers.assemble import Assembled, Assembler
+from otel_llm.readers.assemble.requests import Assembled, Assembler
 from otel_llm.readers.files import read_file
-from otel_llm.readers.otlp import decode
-from otel_llm.readers.skipped import Skipped
+from otel_llm.readers.io.skipped import Skipped
+from otel_llm.readers.otlp.export_request import decode
 from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:

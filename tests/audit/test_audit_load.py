@@ -18,7 +18,7 @@ from support.vectors import FOLDER, document, vectors
 import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit import Audit
-from otel_llm.readers.journal_format import frame
+from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.records import InputError
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.slo.classes import Curve, Fluidity, Objective, SloClass, SloClasses, UnknownClassError

@@ -25,10 +25,10 @@ from otel_llm.audit.kernel import judge_batch
 from otel_llm.audit.streams import batches
 from otel_llm.audit.tables import CLASSES, REQUESTS
 from otel_llm.audit.windowing import PARTIALS, Windows, merge_partials, window_partials
-from otel_llm.readers.assemble import Assembler
-from otel_llm.readers.framing import MAX_PARTS
-from otel_llm.readers.journal_format import frame
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.io.journal_format import frame
+from otel_llm.readers.otlp.export_request import decode
+from otel_llm.readers.otlp.length_delimited import MAX_PARTS
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 

@@ -13,7 +13,7 @@ from otel_llm.collector.backtest_journal import Recording
 from otel_llm.collector.journal_names import file_name
 from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.replay import STOPPED_NS
-from otel_llm.readers.journal_format import frame
+from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.records import InputError
 
 T = 1_790_000_000_000_000_000

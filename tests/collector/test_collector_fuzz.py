@@ -41,8 +41,8 @@ from otel_llm.collector.grpc_server import EXPORT
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.live.exposition import SHARED_NS
-from otel_llm.readers.otlp import decode, parse, read
-from otel_llm.readers.otlp_json import parse_json
+from otel_llm.readers.otlp.export_json import parse_json
+from otel_llm.readers.otlp.export_request import decode, parse, read
 from otel_llm.readers.records import Batch, DecodeError
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo

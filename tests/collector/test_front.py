@@ -32,7 +32,7 @@ from otel_llm.collector.front import GrpcFront, SentExport
 from otel_llm.collector.front_wire import DOWN, refusal_of, refused
 from otel_llm.collector.grpc_server import EXPORT
 from otel_llm.collector.inbox import Export, HeldExport, Inbox
-from otel_llm.readers.journal_format import split
+from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import AddressError, RefusalError, StartError

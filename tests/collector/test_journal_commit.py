@@ -17,7 +17,7 @@ from support.recordings import received
 from otel_llm.collector.errors import JournalError
 from otel_llm.collector.journal import FsyncPolicy, Journal
 from otel_llm.collector.journal_commit import IntervalFlush
-from otel_llm.readers.journal_format import split
+from otel_llm.readers.io.journal_format import split
 
 RAW = b"\x0a\x00" * 50
 

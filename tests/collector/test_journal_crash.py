@@ -19,7 +19,7 @@ from support.recordings import received
 
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_read import records_since
-from otel_llm.readers.skipped import Skipped
+from otel_llm.readers.io.skipped import Skipped
 
 APPENDING = """
     import os, sys, threading

@@ -21,8 +21,8 @@ from otel_llm.collector.journal_compress import compress_file
 from otel_llm.collector.journal_names import JournalFile, file_name, list_files, newest_possible, parse_name
 from otel_llm.collector.journal_read import records_since
 from otel_llm.collector.journal_retention import Horizon, Retention, expired
-from otel_llm.readers.journal_format import frame
-from otel_llm.readers.skipped import Skipped
+from otel_llm.readers.io.journal_format import frame
+from otel_llm.readers.io.skipped import Skipped
 
 S = 1_000_000_000
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()

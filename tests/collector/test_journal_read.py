@@ -19,7 +19,7 @@ from support.patience import examples
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_names import file_name
 from otel_llm.collector.journal_read import last_receipt_ns, records_since
-from otel_llm.readers.journal_format import Record, frame
+from otel_llm.readers.io.journal_format import Record, frame
 
 S = 1_000_000_000
 

@@ -19,8 +19,8 @@ from support.recordings import received
 from otel_llm.collector.errors import JournalError, JournalInUseError, TooLargeError
 from otel_llm.collector.journal import Journal
 from otel_llm.collector.journal_lock import LOCK_FILE
-from otel_llm.readers.journal_format import MAX_RECORD_BYTES, Record, split
-from otel_llm.readers.skipped import Skipped
+from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, Record, split
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.shared.errors import StartError
 
 S = 1_000_000_000

@@ -28,8 +28,8 @@ from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.readers import otlp
-from otel_llm.readers.journal_format import split
+from otel_llm.readers.io.journal_format import split
+from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet

@@ -25,7 +25,7 @@ from otel_llm.evaluate import evaluator as evaluating
 from otel_llm.evaluate import stream_table as tabling
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.readers.otlp import read
+from otel_llm.readers.otlp.export_request import read
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo

@@ -11,7 +11,7 @@ from support.core_spans import sent_segment
 from support.otlp import IDENTITY, export, request_span, segment_span
 
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.readers.otlp import read
+from otel_llm.readers.otlp.export_request import read
 from otel_llm.rules.files.ruleset import RuleSet
 
 TWO_RULES = """version: 1

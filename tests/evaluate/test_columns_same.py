@@ -16,8 +16,8 @@ from support.core_rules import rule_set
 from support.core_spans import examples
 from support.otlp import export
 
-from otel_llm.readers.assemble import Assembler
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
 
 seeds = st.integers(0, 2**32)

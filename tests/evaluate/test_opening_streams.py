@@ -10,7 +10,7 @@ from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
 from otel_llm.evaluate.live_stream import LiveStream
-from otel_llm.readers.assemble import StreamParts
+from otel_llm.readers.assemble.requests import StreamParts
 from otel_llm.readers.records import Segment
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from otel_llm import semconv
-from otel_llm.readers.assemble import Assembled, Assembler
-from otel_llm.readers.otlp import decode, parse
+from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.otlp.export_request import decode, parse
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"
 SCRIPT = Path(__file__).parents[1] / "support" / "transformers_streams.py"

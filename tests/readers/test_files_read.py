@@ -19,14 +19,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import read_inputs
 
-from otel_llm.readers import otlp_files
-from otel_llm.readers.assemble import Assembled
-from otel_llm.readers.bytestream import open_chunks, split_lines, unzstd_bytes
+from otel_llm.readers.assemble.requests import Assembled
 from otel_llm.readers.files import read_file
-from otel_llm.readers.journal_format import frame
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.io.bytestream import open_chunks, split_lines, unzstd_bytes
+from otel_llm.readers.io.journal_format import frame
+from otel_llm.readers.io.skipped import Received, Skipped
+from otel_llm.readers.otlp import otlp_files
+from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.records import DecodeError, InputError
-from otel_llm.readers.skipped import Received, Skipped
 
 MESSAGES = [export(segment_span(seq, 0, [T0_NS + seq])) for seq in range(4)]
 RAWS = [message.SerializeToString() for message in MESSAGES]

@@ -14,8 +14,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.foreign_rows import S, captured, judged, known, rows
 
 from otel_llm import semconv
-from otel_llm.readers.otlp import parse
-from otel_llm.readers.otlp_json import from_object
+from otel_llm.readers.otlp.export_json import from_object
+from otel_llm.readers.otlp.export_request import parse
 from otel_llm.readers.rows import Row
 from otel_llm.slo.columns import VERDICT_COLUMNS
 

@@ -14,7 +14,7 @@ from support.foreign_rows import S, doubles, judged, known, rows, with_array
 from support.otlp import T0_NS, Event, Value, export, request_span, span_id
 
 from otel_llm import semconv
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.otlp.export_request import decode
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 

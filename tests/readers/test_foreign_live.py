@@ -14,7 +14,7 @@ from support.otlp import T0_NS, Value, export, request_span
 
 import otel_llm.audit
 from otel_llm import semconv
-from otel_llm.readers.journal_format import frame
+from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.rows import Row
 
 EMITTERS = ("traceloop", "openinference", "genai_openai", "langfuse", "vllm", "sglang")

@@ -12,8 +12,8 @@ from support.otlp import T0_NS, Event, Value, export, request_span, span_id, str
 
 import otel_llm.audit
 from otel_llm import semconv
-from otel_llm.readers.assemble import Assembler
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.otlp.export_request import decode
 from otel_llm.slo.columns import VERDICT_COLUMNS
 
 TTFT = semconv.GEN_AI_TIME_TO_FIRST_CHUNK

@@ -24,8 +24,8 @@ from support.vectors import vectors
 
 from otel_llm.audit.kernel import judge_batch
 from otel_llm.audit.streams import to_batch
-from otel_llm.readers.assemble import Assembled
-from otel_llm.readers.skipped import Skipped
+from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.slo.classes import KINDS, SloClasses
 
 Row = dict[str, Any]

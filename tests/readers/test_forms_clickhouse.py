@@ -13,7 +13,7 @@ from support.recordings import vector_messages
 from support.span_forms import clickhouse
 from support.streams import direct, streams_of
 
-from otel_llm.readers.skipped import Skipped
+from otel_llm.readers.io.skipped import Skipped
 
 SQL = (Path(__file__).parents[2] / "docs" / "clickhouse-export.sql").read_text()
 PROMPT = "what stays where it is " * 50

@@ -18,8 +18,8 @@ from support.recordings import vector_messages
 from support.span_forms import SPAN_FORMS, clickhouse_row, csv_times, each_span, jaeger
 from support.streams import streams_of
 
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
-from otel_llm.readers.skipped import Skipped
 
 
 @cache

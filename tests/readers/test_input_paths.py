@@ -15,9 +15,9 @@ from otel_llm.actions.alert_state import STATE_FILE
 from otel_llm.actions.dead_letters import DEAD_LETTERS
 from otel_llm.collector.journal_lock import LOCK_FILE
 from otel_llm.collector.journal_resume import RESUME_FILE
-from otel_llm.readers.input_paths import input_files, size
+from otel_llm.readers.io.input_paths import input_files, size
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
-from otel_llm.readers.skipped import Skipped
 
 MESSAGES = vector_messages()[:1]
 CSV = b"request,t_seconds\na,0.1\n"

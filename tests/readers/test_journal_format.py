@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.readers.journal_format import (
+from otel_llm.readers.io.journal_format import (
     MAX_RECORD_BYTES,
     SEAL_BYTES,
     Record,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.readers import json_pieces
-from otel_llm.readers.json_walk import END, items, key_paths, load
+from otel_llm.readers.io import json_pieces
+from otel_llm.readers.io.json_walk import END, items, key_paths, load
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import DecodeError
-from otel_llm.readers.skipped import Skipped
 
 FILE = Path("f.json")
 Found = list[tuple[str, Any, int]]

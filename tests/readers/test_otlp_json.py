@@ -14,9 +14,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import T0_NS, Value, export, request_span, segment_span, span_id, token, trace_id
 
-from otel_llm.readers import otlp_json
-from otel_llm.readers.otlp import parse
-from otel_llm.readers.otlp_json import MAX_DEPTH, load_json, parse_json
+from otel_llm.readers.otlp import export_json as otlp_json
+from otel_llm.readers.otlp.export_json import MAX_DEPTH, load_json, parse_json
+from otel_llm.readers.otlp.export_request import parse
 from otel_llm.readers.records import DecodeError
 
 VECTORS = Path(__file__).parent.parent / "vectors"

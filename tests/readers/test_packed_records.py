@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.readers.packed_records import pack, unpack
+from otel_llm.readers.assemble.packed_records import pack, unpack
 from otel_llm.readers.records import Attributes, RequestSpan, Segment
 
 KEY = (bytes(range(16)), bytes(range(8)))

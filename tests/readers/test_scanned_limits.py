@@ -15,11 +15,11 @@ from support.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
-from otel_llm.readers import otlp
-from otel_llm.readers.framing import MAX_PARTS
-from otel_llm.readers.otlp_json import parse_json
+from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp.export_json import parse_json
+from otel_llm.readers.otlp.length_delimited import MAX_PARTS
+from otel_llm.readers.otlp.scanned import scan
 from otel_llm.readers.records import DecodeError
-from otel_llm.readers.scanned import scan
 
 ODD = {"long": "x" * 1025}
 """Attributes; one of them is left out and counted."""

@@ -38,8 +38,9 @@ from otel_llm import semconv
 from otel_llm.export.records import AttributeValue, Origin, Record, RequestRecord, Segment
 from otel_llm.export.spans import readable
 from otel_llm.export.wire import export_request
-from otel_llm.readers import otlp, scanned
-from otel_llm.readers.attributes import DEFAULT_LIMITS, AttributeLimits
+from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp import scanned
+from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
 from otel_llm.readers.records import DecodeError, RequestSpan
 
 

@@ -10,7 +10,7 @@ from otel_llm.audit.kernel import judge_batch
 from otel_llm.audit.streams import to_batch
 from otel_llm.audit.tables import REQUESTS
 from otel_llm.audit.windowing import Group, Windows, window_partials
-from otel_llm.readers.assemble import Assembled
+from otel_llm.readers.assemble.requests import Assembled
 from otel_llm.readers.rows import Row, judged_row, unjudged_row
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.fluid import fluid_tbt_ns, targets

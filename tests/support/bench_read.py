@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_llm.readers.assemble import Assembled
-from otel_llm.readers.forms import Head, known_forms
+from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.formats.form_table import Head, known_forms
+from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.rows import judged_row, unjudged_row
-from otel_llm.readers.skipped import Skipped
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 

@@ -12,10 +12,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import Event, segment_span
 
 from otel_llm.core import span_columns as column
-from otel_llm.readers import otlp
-from otel_llm.readers.attributes import DEFAULT_LIMITS, AttributeLimits
+from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
+from otel_llm.readers.otlp.scanned import scan
 from otel_llm.readers.records import Batch, DecodeError
-from otel_llm.readers.scanned import scan
 from otel_llm.readers.segment_columns import SegmentColumns
 
 TIMES_USUAL = float(os.environ.get("OTEL_LLM_CORE_EXAMPLES", "1"))

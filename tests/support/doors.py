@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from otel_llm.readers.otlp import decode, parse
+from otel_llm.readers.otlp.export_request import decode, parse
 
 
 class Behind:

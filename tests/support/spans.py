@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_llm.readers.otlp import decode, parse
+from otel_llm.readers.otlp.export_request import decode, parse
 from otel_llm.readers.records import Batch
 
 

@@ -9,7 +9,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, stream_spans, trace_id
 
 from otel_llm import semconv
-from otel_llm.readers.journal_format import frame
+from otel_llm.readers.io.journal_format import frame
 
 S_NS = 1_000_000_000
 CLASSES = ("chat", "voice", "no such class")

@@ -21,8 +21,8 @@ from support.otlp_receiver import HttpReceiver
 from support.ports import free_ports
 
 from otel_llm.cli.demo_children import vllm_command, vllm_environment
-from otel_llm.readers.assemble import Assembled, Assembler
-from otel_llm.readers.otlp import decode
+from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.otlp.export_request import decode
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"
 START_S = 300.0

@@ -12,20 +12,20 @@ import pyarrow as pa
 
 from otel_llm.audit import parquet_streams
 from otel_llm.audit.streams import STREAMS, from_batch, to_batch
-from otel_llm.readers.assemble import Assembled, Assembler
+from otel_llm.readers.assemble.packed_records import pack, unpack
+from otel_llm.readers.assemble.requests import Assembled, Assembler
 from otel_llm.readers.files import read_file
-from otel_llm.readers.otlp import decode
-from otel_llm.readers.packed_records import pack, unpack
+from otel_llm.readers.io.skipped import Skipped
+from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.records import Batch, InputError
-from otel_llm.readers.skipped import Skipped
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from otel_llm.readers.assemble import RequestKey, StreamKey
+    from otel_llm.readers.assemble.requests import RequestKey, StreamKey
+    from otel_llm.readers.io.skipped import Received
     from otel_llm.readers.records import RequestSpan, Segment
-    from otel_llm.readers.skipped import Received
 
 RECORDS: Final = pa.schema(
     [

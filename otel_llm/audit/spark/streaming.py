@@ -24,7 +24,7 @@ from otel_llm.audit.spark.batch import Judged, judge_by, recordings_of, settings
 from otel_llm.audit.spark.frames import spark_schema, through
 from otel_llm.audit.streams import STREAMS
 from otel_llm.audit.windowing import PARTIALS
-from otel_llm.readers.packed_records import unpack
+from otel_llm.readers.assemble.packed_records import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.state import GroupState
 
-    from otel_llm.readers.assemble import RequestKey
+    from otel_llm.readers.assemble.requests import RequestKey
     from otel_llm.readers.records import Batch
     from otel_llm.slo.classes import SloClasses
 

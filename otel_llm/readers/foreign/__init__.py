@@ -1,0 +1,1 @@
+"""Inference spans of other vocabularies."""

@@ -1,0 +1,74 @@
+"""Token times that travel as events on a request span: one event a token, or one a chunk of the reply.
+
+The SDK keeps 128 events on a span and drops the oldest, so the first tokens: how many it dropped is on the span, and
+nothing is made of a stream that lost some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm import semconv
+from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
+from otel_llm.readers.otlp.token_events import TokenEventError, read_tokens
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+SLACK_NS: Final = 1_000_000_000
+"""How far outside of its span a token may have come: events and ends are not read at the same instant."""
+SOURCES: Final = (
+    semconv.TOKEN_GENERATED_EVENT,
+    semconv.TOKEN_EVENT,
+    semconv.CHUNK_EVENT,
+    semconv.OLD_CHUNK_EVENT,
+)
+"""The events that say when tokens came, best first; only one kind of them counts on a span."""
+TELLING: Final = frozenset(SOURCES) - {semconv.TOKEN_EVENT}
+"""Events so named make any span that of an inference; `token` alone could be anybody's word."""
+_BASES: Final = {
+    semconv.TOKEN_GENERATED_EVENT: "exact",
+    semconv.CHUNK_EVENT: "chunk",
+    semconv.OLD_CHUNK_EVENT: "chunk",
+}
+
+
+class TokenTimes(NamedTuple):
+    """When the tokens of a request span came, unix ns as received; `kinds` as in `RequestSpan`."""
+
+    times_ns: list[int]
+    kinds: bytes | None
+    basis: str | None
+    """What one time stands for: `exact`, `chunk`, None where unknown."""
+    dropped: int
+    """Times that its sender lost."""
+
+
+def event_source(span: Span) -> str | None:
+    """Return the name of the events of `span` that say when its tokens came, None if there are none."""
+    names = {event.name for event in span.events}
+    return next((name for name in SOURCES if name in names), None)
+
+
+def read_events(span: Span, source: str, anomalies: Counter[str], budget: int = MAX_TOKENS) -> TokenTimes:
+    """Return the token times that the events named `source` say.
+
+    Raises:
+        TokenEventError: a time is missing, beyond 63 bits or more than SLACK_NS outside of the span
+            (`token_outside_span`), or there are more tokens than `budget`.
+    """
+    if source == semconv.TOKEN_EVENT:
+        times_ns, kinds = read_tokens(span, {source}, anomalies, budget)
+    else:
+        times_ns, kinds = [event.time_unix_nano for event in span.events if event.name == source], None
+        if len(times_ns) > budget:
+            raise TokenEventError("too_many_tokens")
+        if min(times_ns) == 0:
+            raise TokenEventError("missing_time")
+        if max(times_ns) > MAX_TIME_NS:
+            raise TokenEventError("time_out_of_range")
+    if min(times_ns) < span.start_time_unix_nano - SLACK_NS or max(times_ns) > span.end_time_unix_nano + SLACK_NS:
+        raise TokenEventError("token_outside_span")
+    return TokenTimes(times_ns, kinds, _BASES.get(source), span.dropped_events_count)

@@ -1,0 +1,110 @@
+"""What follows from an inference span of others: all columns where every token's time is there, else those it states.
+
+The live evaluator and the audit ask here, so that both see the same in a span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_llm import semconv
+from otel_llm.readers.otlp.attributes import ENGINE_LATENCIES
+
+if TYPE_CHECKING:
+    from otel_llm.readers.records import RequestSpan
+
+STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
+"""Attributes that state a time of the request, in seconds."""
+_SERVER: Final = 2  # SpanKind
+_CLIENT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What another instrumentation's span says of its request; None where it says nothing.
+
+    `ttft_s`, `e2e_s` and `queue_s` are what it states, in seconds; `tokens` is how many token times it carries,
+    `expected` how many it should (both 0: it carries none).
+    """
+
+    ttft_s: float | None
+    e2e_s: float | None
+    queue_s: float | None
+    tokens: int
+    expected: int
+    token_basis: str | None
+    measured_at: str
+
+    @property
+    def whole(self) -> bool:
+        """Return whether all token times are there, so that the request can be judged."""
+        return 0 < self.tokens == self.expected
+
+    @property
+    def coverage(self) -> float | None:
+        """Return the share of the token times that is there; None where the span carries none at all."""
+        return self.tokens / self.expected if self.tokens else None
+
+
+def read_foreign(span: RequestSpan) -> Foreign | None:
+    """Return what a span of others says, None if no time follows from it."""
+    attributes = span.attributes
+    ttft_s = _number(span, semconv.GEN_AI_LATENCY_TTFT)
+    found = Foreign(
+        ttft_s=_number(span, semconv.GEN_AI_TIME_TO_FIRST_CHUNK) if ttft_s is None else ttft_s,
+        e2e_s=_number(span, semconv.GEN_AI_LATENCY_E2E),
+        queue_s=_number(span, semconv.GEN_AI_LATENCY_QUEUE),
+        tokens=len(span.events_ns),
+        expected=_expected(span),
+        token_basis=_token_basis(span),
+        measured_at=_measured_at(span),
+    )
+    if span.events_ns or not attributes.keys().isdisjoint(STATED_TIMES):
+        return found
+    return None
+
+
+def foreign_tokens(span: RequestSpan) -> tuple[list[int], bytes | None] | None:
+    """Return the token times of a span of others (unix ns, as received) and their kinds; None if it carries none.
+
+    They may be a part of what there was: `Resolved.complete` says whether they are to be judged.
+    """
+    return (span.events_ns, span.kinds) if span.events_ns else None
+
+
+def _expected(span: RequestSpan) -> int:
+    """Return how many token times there should be: what was dropped counts as not received.
+
+    A count of the reply's tokens is comparable with exact times only; of its chunks nobody says how many there were.
+    """
+    if not span.events_ns:
+        return 0
+    expected = max(len(span.events_ns) + span.dropped_events, int(_number(span, semconv.TOKENS) or 0))
+    if _token_basis(span) == "exact":
+        expected = max(expected, int(_number(span, semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0))
+    return expected
+
+
+def _token_basis(span: RequestSpan) -> str | None:
+    if not span.events_ns:
+        return None
+    basis = span.attributes.get(semconv.TOKEN_BASIS)
+    return basis if isinstance(basis, str) else span.event_basis
+
+
+def _measured_at(span: RequestSpan) -> str:
+    """Return where the times were taken: of two that a span may be of, an engine is who states its own latencies.
+
+    SGLang gives its request spans no kind, which makes them INTERNAL.
+    """
+    said = span.attributes.get(semconv.MEASURED_AT)
+    if isinstance(said, str):
+        return said
+    engine = span.kind != _CLIENT and not span.attributes.keys().isdisjoint(ENGINE_LATENCIES)
+    return "server" if engine or span.kind == _SERVER else "client"
+
+
+def _number(span: RequestSpan, key: str) -> float | None:
+    value = span.attributes.get(key)
+    return float(value) if isinstance(value, int | float) else None  # the reader kept it: it is one, and not below 0

@@ -1,0 +1,134 @@
+"""Inference spans, ours and others': which they are, and what is kept of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm import semconv
+from otel_llm.readers.foreign.chunk_events import TELLING, TokenTimes, event_source, read_events
+from otel_llm.readers.foreign.dialects import add_first_token, translate
+from otel_llm.readers.foreign.foreign_spans import STATED_TIMES
+from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, ENGINE_LATENCIES, MAX_VALUE_CHARS, AttributeLimits, scalars
+from otel_llm.readers.otlp.packed_arrays import PACKED, read_packed
+from otel_llm.readers.otlp.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.otlp.token_events import TokenEventError
+from otel_llm.readers.records import Attributes, Batch, RequestSpan
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+CHUNK_EVENT: Final = semconv.CHUNK_EVENT
+_OURS: Final = frozenset({semconv.SEGMENTS, semconv.OUTCOME})
+_TIMED: Final = frozenset({semconv.GEN_AI_TIME_TO_FIRST_CHUNK, semconv.LANGFUSE_COMPLETION_START, *PACKED})
+"""Attributes with times of a reply; whose, another operation's name can still say."""
+_LOOKED_AT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
+_SUFFICIENT: Final = frozenset({*_OURS, *ENGINE_LATENCIES})
+_STATUS_ERROR: Final = 2
+
+
+def read_request(
+    span: Span,
+    batch: Batch,
+    budget: int,
+    receipt_ns: int | None,
+    instance_id: str | None,
+    limits: AttributeLimits = DEFAULT_LIMITS,
+) -> RequestSpan | None:
+    """Return the inference span, None for any other.
+
+    Others' spans are the bulk of what a general exporter sends, so their attributes are looked at once, by key.
+    """
+    source = event_source(span)
+    if source not in TELLING and not is_inference(span):
+        return None
+    trace_id = check_id(span.trace_id, NO_TRACE_ID, "bad_trace_id")
+    span_id = check_id(span.span_id, NO_SPAN_ID, "bad_span_id")
+    start_ns, end_ns = check_times(span)
+    attributes = scalars(span.attributes, batch.anomalies, limits)
+    tokens = TokenTimes([], None, None, span.dropped_events_count)
+    if semconv.SEGMENTS not in attributes:  # else segments say when tokens came
+        translate(span, attributes, batch.anomalies)
+        tokens = _token_times(span, source, attributes, batch, budget) or tokens
+    return RequestSpan(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=span.parent_span_id,
+        name=span.name[:MAX_VALUE_CHARS],
+        kind=span.kind,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        error=span.status.code == _STATUS_ERROR,
+        attributes=attributes,
+        events_ns=tokens.times_ns,
+        kinds=tokens.kinds,
+        event_basis=tokens.basis,
+        dropped_events=tokens.dropped,
+        receipt_ns=receipt_ns,
+        instance_id=instance_id,
+    )
+
+
+def is_inference(span: Span) -> bool:
+    """Tell by its attributes whether a span is that of a model's reply, ours or another instrumentation's."""
+    timed = False
+    operation = ""
+    for attribute in span.attributes:
+        key = attribute.key
+        if key in _LOOKED_AT:
+            if key in _TIMED:
+                timed = True
+            elif key == semconv.GEN_AI_OPERATION_NAME:
+                operation = attribute.value.string_value
+                if operation in semconv.INFERENCE_OPERATIONS:
+                    return True
+            elif attribute.value.string_value == "LLM":
+                return True
+        elif key in _SUFFICIENT:
+            return True
+    return timed and operation not in semconv.OTHER_OPERATIONS
+
+
+def _token_times(
+    span: Span, source: str | None, attributes: Attributes, batch: Batch, budget: int
+) -> TokenTimes | None:
+    """Return the token times of a span of others: those of an array, else of events; None if it has none.
+
+    Times that cannot be right cost themselves only, where the span says another time too.
+
+    Raises:
+        RefusedSpan: they were all that it says.
+    """
+    tokens = refusal = None
+    try:
+        packed = read_packed(span.attributes, span.start_time_unix_nano, span.end_time_unix_nano, budget)
+        if packed is not None:
+            tokens = TokenTimes(packed, None, "exact", 0)
+    except TokenEventError as error:
+        refusal = str(error)
+    if tokens is None and source is not None:
+        try:
+            tokens = read_events(span, source, batch.anomalies, budget)
+        except TokenEventError as error:
+            refusal = refusal or str(error)
+    if refusal is not None:
+        if tokens is None and attributes.keys().isdisjoint(STATED_TIMES):
+            raise RefusedSpan(refusal)
+        batch.anomalies[refusal] += 1
+    if tokens is not None and _choices(span) > 1:
+        # Which time is whose is not said: one reader of all of them is nobody, but the first token is the first.
+        batch.anomalies["choices_not_told_apart"] += 1
+        if not tokens.dropped:
+            add_first_token(attributes, min(tokens.times_ns), span.start_time_unix_nano)
+        return None
+    return tokens
+
+
+def _choices(span: Span) -> int:
+    """Return how many replies a request had: as many as asked for, or as many as have a reason why they ended."""
+    most = 1
+    for attribute in span.attributes:
+        if attribute.key == semconv.GEN_AI_REQUEST_CHOICE_COUNT:
+            most = max(most, attribute.value.int_value)
+        elif attribute.key == semconv.GEN_AI_RESPONSE_FINISH_REASONS:
+            most = max(most, len(attribute.value.array_value.values))
+    return most

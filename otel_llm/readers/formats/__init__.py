@@ -1,0 +1,1 @@
+"""Recordings of databases, query APIs and tables; the table of all forms."""

@@ -1,0 +1,254 @@
+"""AIPerf's `profile_export.jsonl` (a record a request) and `profile_export_raw.jsonl` (its replies as they came).
+
+Form: AIPerf 0.13.0, `common/models/record_models.py`. Wall clock, ns; a request's times come from one reading of its
+worker's clocks. The commit is `credit_issued_ns`, when AIPerf decided to send. A record has the gaps between chunks of
+content, a raw record every server-sent event: they are counted by the rules of the instrumentation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.readers.formats.bench.measured import (
+    EntryError,
+    arrivals,
+    count,
+    member,
+    nanoseconds,
+    odd,
+    sibling,
+    stated,
+    stream,
+    text,
+)
+from otel_llm.readers.formats.bench.replies import read_events, read_whole
+from otel_llm.readers.io.bytestream import split_lines
+from otel_llm.readers.io.json_walk import load
+from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES
+from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.slo.classes import CONTENT, REASONING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.formats.bench.replies import Reply
+    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.io.skipped import Skipped
+
+FORM: Final = "aiperf"
+_UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "sec": 1_000_000_000}
+_SUMMARY: Final = frozenset({"aiperf_version", "schema_version", "benchmark_id"})
+_NOT_MEASURED: Final = "warmup"
+
+
+def looks(head: Head) -> bool:
+    """Say whether a file is one of AIPerf's: records, raw records, or the summary, which is refused."""
+    return "metadata.request_start_ns" in head.keys or head.keys >= _SUMMARY
+
+
+def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
+    """Yield the requests of a file line by line; those of the warm-up are passed over and counted.
+
+    Of the files of one folder the raw records are read and the records, which say less of the same requests, are not.
+
+    Raises:
+        InputError: it is the summary, which has no request's times, and it was asked for by its name.
+    """
+    if path in skipped.chosen and _raw_beside(path) in skipped.chosen:
+        skipped.counts["repeated_file"] += 1
+        return
+    model = _only_model(path)
+    for line in split_lines(chunks, MAX_DOCUMENT_BYTES):
+        try:
+            record = load(line.text)
+        except DecodeError as error:
+            if line.number == 1 and line.text.strip() == b"{":
+                _refuse_summary(path, skipped)
+                return
+            if line.ended:
+                skipped.bad(path, line.number, error)
+            else:
+                skipped.torn(path, line.number)
+            continue
+        metadata = member(record, "metadata")
+        if not isinstance(metadata, dict) or "request_start_ns" not in metadata:
+            if isinstance(record, dict) and record.keys() >= _SUMMARY:
+                _refuse_summary(path, skipped)
+                return
+            skipped.bad(path, line.number, "no metadata.request_start_ns: no record of AIPerf's")
+            continue
+        if _NOT_MEASURED in (metadata.get("benchmark_phase"), metadata.get("phase_kind")):
+            skipped.counts["warmup"] += 1
+            continue
+        try:
+            streams = _raw(record, metadata) if "start_perf_ns" in record else [_record(record, metadata, model)]
+        except EntryError as error:
+            skipped.bad(path, line.number, error)
+            continue
+        yield from streams
+        if any(one.resolved.foreign is not None for one in streams):
+            odd(skipped, "token_times_not_kept")
+
+
+def _refuse_summary(path: Path, skipped: Skipped) -> None:
+    refusal = (
+        f"{path}: AIPerf's summary, which has no request's times; give profile_export.jsonl or "
+        "profile_export_raw.jsonl (`aiperf profile --export-level records` or `raw`)"
+    )
+    if path not in skipped.chosen:
+        raise InputError(refusal)
+    skipped.add("unknown_file", refusal)  # of a folder, where it stands beside those
+
+
+def _raw_beside(path: Path) -> Path:
+    name, ending, packed = path.name.partition(".jsonl")
+    return path.with_name(f"{name}_raw{ending}{packed}")
+
+
+def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str | None) -> Assembled:
+    """Return the stream of a line of `profile_export.jsonl`."""
+    send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
+    own_id, metrics = _own_id(metadata), record.get("metrics")
+    asked = count(member(metrics, "usage_prompt_tokens", "value"))
+    if asked is None:
+        asked = count(member(metrics, "input_sequence_length", "value"))
+    ttft = member(metrics, "time_to_first_token")
+    if ttft is None:
+        # An error's record has none, whatever came before; a reply that was not streamed has none either.
+        return stated(
+            FORM,
+            own_id,
+            send_ns=send_ns,
+            commit_ns=commit_ns,
+            end_ns=end_ns,
+            outcome=outcome,
+            model=model,
+            input_tokens=asked,
+        )
+    first_ns = nanoseconds(member(ttft, "value"), "time_to_first_token", _unit_ns(ttft))
+    gaps = member(metrics, "inter_chunk_latency")
+    times_ns = [send_ns + first_ns]
+    if gaps is not None:
+        names = ("time_to_first_token", "inter_chunk_latency")
+        after = arrivals(0, 0, member(gaps, "value"), names, _unit_ns(gaps))
+        times_ns = [times_ns[0] + gap_ns for gap_ns in after]
+    counted = count(member(metrics, "usage_completion_tokens", "value"))
+    shown = member(metrics, "time_to_first_output_token")
+    kinds = None
+    if shown is not None:
+        # The chunks before the first of output were thoughts; of later ones the record does not say.
+        shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
+        kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
+    return stream(
+        FORM,
+        own_id,
+        send_ns=send_ns,
+        commit_ns=commit_ns,
+        end_ns=end_ns,
+        times_ns=times_ns,
+        kinds=kinds,
+        outcome=outcome,
+        token_basis="exact" if counted == len(times_ns) else "chunk",
+        model=model,
+        input_tokens=asked,
+    )
+
+
+def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembled]:
+    """Return the streams of a line of `profile_export_raw.jsonl`, one for each choice."""
+    send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
+    payload, responses = record.get("payload"), record.get("responses") or []
+    model = text(member(payload, "model"))
+    operation = "chat" if isinstance(member(payload, "messages"), list) else None
+    own_id = _own_id(metadata)
+    if not isinstance(responses, list):
+        raise EntryError("responses is no list")
+    if outcome == "cancelled" and not responses:
+        # What came before the cancellation was let go by AIPerf.
+        one = stated(
+            FORM,
+            own_id,
+            send_ns=send_ns,
+            commit_ns=commit_ns,
+            end_ns=end_ns,
+            outcome=outcome,
+            model=model,
+            operation=operation,
+        )
+        return [one]
+    origin_ns = send_ns - nanoseconds(record["start_perf_ns"], "start_perf_ns", 1)
+    reply = _reply(responses, origin_ns)
+    return [
+        stream(
+            FORM,
+            own_id,
+            send_ns=send_ns,
+            commit_ns=commit_ns,
+            end_ns=end_ns,
+            times_ns=told.times_ns,
+            kinds=bytes(told.kinds),
+            outcome=outcome,
+            token_basis=told.token_basis,
+            model=model,
+            input_tokens=reply.input_tokens,
+            choice=told.choice,
+            operation=operation,
+        )
+        for told in reply.streams
+    ]
+
+
+def _reply(responses: list[Any], origin_ns: int) -> Reply:
+    events: list[tuple[int, bytes]] = []
+    for response in responses:
+        at_ns = origin_ns + nanoseconds(member(response, "perf_ns"), "perf_ns", 1)
+        packets = response.get("packets")
+        body = response.get("text")
+        if isinstance(packets, list):
+            for packet in packets:
+                value = member(packet, "value")
+                if member(packet, "name") == "data" and isinstance(value, str):
+                    events.append((at_ns, value.encode("utf-8", "replace")))
+        elif isinstance(body, str) and len(responses) == 1:
+            return read_whole(at_ns, body)
+        else:
+            raise EntryError("a response with neither packets nor the text of a whole reply")
+    return read_events(events)
+
+
+def _times(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[int, int, int | None, str]:
+    """Return when a request was sent, committed and ended (unix ns), and how."""
+    send_ns = nanoseconds(metadata["request_start_ns"], "request_start_ns", 1)
+    commit = metadata.get("credit_issued_ns")
+    commit_ns = send_ns if commit is None else nanoseconds(commit, "credit_issued_ns", 1)
+    cancelled = metadata.get("was_cancelled") is True
+    end = metadata.get("cancellation_time_ns") if cancelled else None
+    if end is None:
+        end = metadata.get("request_end_ns")
+    end_ns = None if end is None else nanoseconds(end, "request_end_ns", 1)
+    outcome = "cancelled" if cancelled else "completed" if record.get("error") is None else "error"
+    return send_ns, commit_ns, end_ns, outcome
+
+
+def _own_id(metadata: Mapping[str, Any]) -> str:
+    """Return what tells a request from others, the same in records and raw records of one run."""
+    own = text(metadata.get("x_request_id"))
+    return own if own is not None else f"{metadata.get('session_num')}/{metadata.get('turn_index')}"
+
+
+def _unit_ns(metric: Any) -> int:
+    unit = member(metric, "unit")
+    if not isinstance(unit, str) or unit not in _UNITS_NS:
+        raise EntryError(f"a unit of time that is none: {unit!r:.20}")
+    return _UNITS_NS[unit]
+
+
+def _only_model(path: Path) -> str | None:
+    """Return the model that the run's summary beside the file names, None where it names several or is not there."""
+    name = path.name.partition(".jsonl")[0]
+    models = member(sibling(path, f"{name}_aiperf.json"), "input_config", "models", "items")
+    if isinstance(models, list) and len(models) == 1:
+        return text(member(models[0], "name"))
+    return None

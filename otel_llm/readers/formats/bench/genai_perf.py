@@ -1,0 +1,126 @@
+"""`profile_export.json` of genai-perf and perf_analyzer: experiments with their requests and replies.
+
+Form: genai-perf 0.0.16, perf_analyzer git 263c5f6. Wall clock, ns. The stamps are those of network reads, which hold
+several server-sent events or a part of one: an event came with the read that completed it. Requests that failed or did
+not end are not in the file, so that nothing here says how many there were.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.instrumentation.sse import SseParser
+from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stream, text
+from otel_llm.readers.formats.bench.replies import read_events, read_whole
+from otel_llm.readers.io.json_walk import items
+from otel_llm.readers.records import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.formats.bench.replies import Reply
+    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.io.skipped import Skipped
+
+FORM: Final = "genai-perf"
+_REQUESTS: Final = "experiments[].requests"
+_ENTERED: Final = frozenset({"", "experiments", "experiments[]", _REQUESTS})
+
+
+def looks(head: Head) -> bool:
+    """Say whether a file has genai-perf's requests."""
+    return head.keys >= {"experiments[].experiment", _REQUESTS}
+
+
+def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
+    """Yield the requests of all experiments of a file, one by one.
+
+    Raises:
+        InputError: its requests have no times of replies.
+    """
+    number, readable, refusal = 0, 0, ""
+    for item in items(path, chunks, skipped, _ENTERED):
+        if item.path != f"{_REQUESTS}[]":
+            continue
+        number += 1
+        try:
+            streams = _streams(number, item.value)
+        except EntryError as error:
+            refusal = refusal or str(error)
+            skipped.bad(path, f"request {number} at byte {item.offset}", error)
+            continue
+        readable += 1
+        # What failed was let go by the tool, so that these are not all there were.
+        odd(skipped, "failures_not_kept")
+        yield from streams
+    if refusal and not readable:
+        raise InputError(f"{path}: {refusal}; run `genai-perf profile --streaming` with --service-kind openai")
+
+
+def _streams(number: int, entry: Any) -> list[Assembled]:
+    send_ns = nanoseconds(member(entry, "timestamp"), "timestamp", 1)
+    stamps, outputs = member(entry, "response_timestamps"), member(entry, "response_outputs")
+    if not isinstance(stamps, list) or not isinstance(outputs, list) or len(stamps) != len(outputs) or not stamps:
+        raise EntryError("no time for each of its response_outputs")
+    reads = [
+        (nanoseconds(stamp, "response_timestamps", 1), _body(output))
+        for stamp, output in zip(stamps, outputs, strict=True)
+    ]
+    payload = _payload(entry)
+    model = text(member(payload, "model"))
+    reply = _reply(reads)
+    asked = reply.input_tokens
+    return [
+        stream(
+            FORM,
+            number if count(entry.get("sequence_id")) is None else f"{number}/{entry['sequence_id']}",
+            send_ns=send_ns,
+            commit_ns=send_ns,
+            end_ns=max(at_ns for at_ns, _ in reads),
+            times_ns=told.times_ns,
+            kinds=bytes(told.kinds),
+            outcome="completed",
+            token_basis=told.token_basis,
+            model=model,
+            input_tokens=asked,
+            choice=told.choice,
+            operation="chat" if isinstance(member(payload, "messages"), list) else None,
+        )
+        for told in reply.streams
+    ]
+
+
+def _reply(reads: list[tuple[int, str]]) -> Reply:
+    parser = SseParser()
+    events: list[tuple[int, bytes]] = []
+    before = ""
+    for (before_ns, _), (at_ns, body) in zip([reads[0], *reads], reads, strict=False):
+        if body.startswith("data:") and before.endswith(("}", "]")):  # an event without its blank line
+            events += [(before_ns, event) for event in parser.feed(b"\n\n")]
+        events += [(at_ns, event) for event in parser.feed(body.encode("utf-8", "replace"))]
+        before = body or before
+    events += [(reads[-1][0], event) for event in parser.end()]
+    whole = "".join(body for _, body in reads)
+    if not events and whole.lstrip().startswith("{"):
+        return read_whole(reads[-1][0], whole)
+    return read_events(events)
+
+
+def _body(output: Any) -> str:
+    body = member(output, "response")
+    if not isinstance(body, str):
+        raise EntryError("a response_outputs entry without the text of the response: not an OpenAI endpoint's")
+    return body
+
+
+def _payload(entry: Mapping[str, Any]) -> Any:
+    payload = member(entry.get("request_inputs"), "payload")
+    if not isinstance(payload, str):
+        return None
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        return None

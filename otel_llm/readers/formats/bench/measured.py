@@ -1,0 +1,322 @@
+"""What the readers of benchmark tools' result files share: numbers as the tools write them, and a request's stream.
+
+A result file holds one view of each request, the client's. Its clock is often not the wall clock, and it may not say
+how many tokens a chunk carried, or when a request that failed did so: what it does not say stays unknown.
+"""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from otel_llm import semconv
+from otel_llm.readers.assemble.requests import Assembled, Resolved, in_time_order
+from otel_llm.readers.foreign.foreign_spans import Foreign
+from otel_llm.readers.io.bytestream import open_chunks
+from otel_llm.readers.io.json_walk import END, items, load
+from otel_llm.readers.io.skipped import Skipped
+from otel_llm.readers.records import DecodeError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from otel_llm.readers.records import Attributes
+
+NS_PER_S: Final = 1_000_000_000
+MAX_NS: Final = 2**62
+"""The latest time of a record (`readers.records`)."""
+_NUMBERS: Final = frozenset({float, int})
+_SIBLING_BYTES: Final = 4 * 2**20
+
+
+class EntryError(ValueError):
+    """Say that one request of a result file cannot be used; the others can."""
+
+
+def nanoseconds(value: Any, name: str, unit_ns: int = NS_PER_S) -> int:
+    """Return a time of `unit_ns` (seconds where nothing else is said) as ns.
+
+    Raises:
+        EntryError: it is no number, or none that a time can be.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise EntryError(f"{name} is no number of seconds" if unit_ns == NS_PER_S else f"{name} is no number")
+    if not -MAX_NS <= value * unit_ns <= MAX_NS:
+        raise EntryError(f"{name} is out of range")
+    return value * unit_ns if isinstance(value, int) else round(value * unit_ns)
+
+
+def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_ns: int = NS_PER_S) -> list[int]:
+    """Return when chunks came: the first so long after `start_ns`, each other a gap after the one before.
+
+    The gaps are added up as they were measured, and rounded to ns once.
+
+    Raises:
+        EntryError: a gap is no number, or below zero.
+    """
+    first_ns = nanoseconds(first, names[0], unit_ns)
+    measured = _doubles(gaps)
+    if not isinstance(measured, array):
+        raise EntryError(
+            f"{names[1]} is no list" if not isinstance(gaps, list) else f"{names[1]} has a gap that is none"
+        )
+    if not measured:
+        return [start_ns + first_ns]
+    between = np.frombuffer(measured, np.float64)
+    with np.errstate(over="ignore"):
+        after = np.cumsum(np.concatenate([[float(first)], between]))
+    if not between.min() >= 0 or not float(after[-1]) * unit_ns <= MAX_NS:
+        raise EntryError(f"{names[1]} has a gap that is none, or is out of range")
+    every: list[int] = (np.rint(after * unit_ns).astype(np.int64) + start_ns).tolist()
+    return every
+
+
+def count(value: Any) -> int | None:
+    """Return a number of tokens as a file states it, None where it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
+
+
+def text(value: Any) -> str | None:
+    """Return a text that says something, else None."""
+    return value if isinstance(value, str) and value else None
+
+
+def member(value: Any, *names: str) -> Any:
+    """Return what an object of objects holds under these names, None where any of them is not there."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def stream(
+    form: str,
+    own_id: object,
+    *,
+    send_ns: int | None,
+    commit_ns: int,
+    end_ns: int | None,
+    times_ns: list[int],
+    outcome: str,
+    token_basis: str | None,
+    model: str | None = None,
+    input_tokens: int | None = None,
+    kinds: bytes | None = None,
+    choice: int = 0,
+    queue_s: float | None = None,
+    operation: str | None = None,
+) -> Assembled:
+    """Return the stream of one request; times are unix ns, or ns on the file's own axis.
+
+    `end_ns` is None where the file does not say when the request ended. Such a stream keeps what was seen of it, and
+    nothing of it is judged but that a reply which failed missed its deadlines.
+
+    Raises:
+        EntryError: a time is out of the range of records.
+    """
+    times_ns, kinds = in_time_order(times_ns, kinds)
+    _check_range(commit_ns, end_ns, *times_ns[:1], *times_ns[-1:])
+    if kinds is not None and not any(kinds):
+        kinds = None
+    resolved = _nothing_judged(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
+    resolved.choice = choice
+    resolved.token_basis = token_basis
+    resolved.coverage = None if end_ns is None else 1.0
+    resolved.complete = end_ns is not None
+    resolved.known_tokens = len(times_ns)
+    resolved.known_until_ns = end_ns if end_ns is not None else times_ns[-1] if times_ns else commit_ns
+    resolved.queue_s = queue_s
+    return Assembled(resolved, times_ns, kinds)
+
+
+def stated(
+    form: str,
+    own_id: object,
+    *,
+    send_ns: int,
+    commit_ns: int,
+    end_ns: int | None,
+    outcome: str,
+    ttft_s: float | None = None,
+    model: str | None = None,
+    input_tokens: int | None = None,
+    operation: str | None = None,
+) -> Assembled:
+    """Return the stream of a request whose token times the file does not hold: only what is stated of it is known.
+
+    Raises:
+        EntryError: a time is out of the range of records.
+    """
+    _check_range(commit_ns, end_ns)
+    resolved = _nothing_judged(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
+    e2e_s = None if end_ns is None else max(0, end_ns - commit_ns) / NS_PER_S
+    resolved.foreign = Foreign(
+        ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
+    )
+    return Assembled(resolved, [], None)
+
+
+def _nothing_judged(
+    form: str,
+    own_id: object,
+    send_ns: int | None,
+    commit_ns: int,
+    end_ns: int | None,
+    outcome: str,
+    model: str | None,
+    input_tokens: int | None,
+    operation: str | None,
+) -> Resolved:
+    """Return what any file says of a request, with nothing known yet of its tokens."""
+    trace_id, span_id = _ids(form, own_id, send_ns)
+    return Resolved(
+        trace_id=trace_id,
+        span_id=span_id,
+        choice=0,
+        declared_class=None,
+        attributes=_attributes(model, operation),
+        model=model,
+        instance=None,
+        measured_at="client",
+        outcome=outcome,
+        token_basis=None,
+        commit_ns=commit_ns,
+        end_ns=end_ns,
+        coverage=None,
+        complete=False,
+        known_tokens=0,
+        known_until_ns=None,
+        input_tokens=input_tokens,
+        exact_resume=False,
+        offset_ns=None,
+    )
+
+
+def odd(skipped: Skipped, name: str, number: int = 1) -> None:
+    """Count something odd about streams that were read."""
+    skipped.anomalies[f"anomaly.{name}"] += number
+
+
+def runs(path: Path, chunks: Iterable[bytes], skipped: Skipped, lists: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of parallel arrays, one for each run of the benchmark.
+
+    `lists` are the arrays of arrays of numbers: they are read element by element, and numbers are kept as arrays of
+    doubles, so that a run takes 8 bytes a token. The texts that models wrote are let go. A run that the file's end
+    cuts is counted as torn, and not given.
+    """
+    run: dict[str, Any] = {}
+    for item in items(path, chunks, skipped, {"", "generated_texts", *lists}):
+        if item.path == "":
+            if item.value is END:
+                yield run
+            run = {}
+        elif item.path in lists:
+            run[item.path] = item.value  # no array at all
+        elif item.path.endswith("[]"):
+            if item.path[:-2] in lists:
+                run.setdefault(item.path[:-2], []).append(_doubles(item.value))
+        else:
+            run[item.path] = item.value
+
+
+def run_streams(
+    path: Path,
+    chunks: Iterable[bytes],
+    skipped: Skipped,
+    lists: Collection[str],
+    *,
+    entries: Callable[[dict[str, Any]], list[dict[str, Any]]],
+    build: Callable[[dict[str, Any], int, dict[str, Any]], Assembled],
+    clock: str,
+    failures: str | None = None,
+) -> Iterator[Assembled]:
+    """Yield the requests of every run in a file, in order of dispatch.
+
+    `entries` gives a run's requests, `build` the stream of one by its place; what either refuses (EntryError) is
+    counted and costs itself. `clock`: what is odd about the times of all of them. `failures`: where the run states how
+    many of its requests failed, which must be as many as are seen to have.
+
+    Raises:
+        InputError: no run of the file has the times of its requests.
+    """
+    refusal, readable = "", 0
+    for number, run in enumerate(runs(path, chunks, skipped, lists), 1):
+        try:
+            requests = entries(run)
+        except EntryError as error:
+            refusal = refusal or str(error)
+            skipped.bad(path, f"run {number}", error)
+            continue
+        readable += 1
+        failed = 0
+        for index, entry in enumerate(requests):
+            try:
+                one = build(run, index, entry)
+            except EntryError as error:
+                skipped.bad(path, f"run {number}, request {index}", error)
+                continue
+            failed += one.resolved.outcome != "completed"
+            odd(skipped, clock)
+            if one.resolved.end_ns is None:
+                odd(skipped, "end_unknown")
+            yield one
+        stated = None if failures is None else count(run.get(failures))
+        if stated is not None and stated != failed:
+            odd(skipped, "failures_do_not_add_up", abs(stated - failed))
+    if refusal and not readable:
+        raise InputError(f"{path}: {refusal}")
+
+
+def column(run: Mapping[str, Any], name: str, rows: int) -> list[Any]:
+    """Return an array of a run that has an entry for each of `rows` requests; of nulls where it is not there.
+
+    Raises:
+        EntryError: it is no array, or has another number of entries, so that nobody can tell which is whose.
+    """
+    values = run.get(name)
+    if values is None:
+        return [None] * rows
+    if not isinstance(values, list) or len(values) != rows:
+        held = len(values) if isinstance(values, list) else "no"
+        raise EntryError(f"{name} has {held} entries for {rows} requests")
+    return values
+
+
+def sibling(path: Path, name: str) -> Any:
+    """Return the JSON value in the file `name` beside `path`, None where there is none that can be read."""
+    beside = path.with_name(name)
+    if str(path) == "-" or not beside.is_file() or beside.stat().st_size > _SIBLING_BYTES:
+        return None
+    try:
+        return load(b"".join(open_chunks(beside, Skipped().counts)))
+    except (DecodeError, InputError):
+        return None
+
+
+def _check_range(*times_ns: int | None) -> None:
+    if any(time_ns is not None and not -MAX_NS <= time_ns <= MAX_NS for time_ns in times_ns):
+        raise EntryError("a time is out of range")
+
+
+def _doubles(values: Any) -> Any:
+    """Return a list of numbers as an array of doubles; anything else as it is."""
+    if not isinstance(values, list) or not _NUMBERS.issuperset(map(type, values)):
+        return values
+    try:
+        return array("d", values)
+    except OverflowError:
+        return values
+
+
+def _ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
+    """Return a trace id and a span id that are the same whenever the same request is read."""
+    trace_id = blake2b(f"{form}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
+    return trace_id, trace_id[:8]
+
+
+def _attributes(model: str | None, operation: str | None) -> Attributes:
+    named = {semconv.GEN_AI_REQUEST_MODEL: model, semconv.GEN_AI_OPERATION_NAME: operation}
+    return {name: value for name, value in named.items() if value is not None}

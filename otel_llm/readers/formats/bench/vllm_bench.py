@@ -1,0 +1,117 @@
+"""Result files of `vllm bench serve --save-result --save-detailed`: one JSON object a run, parallel arrays.
+
+Form: vLLM 0.32 and 0.33, `vllm/benchmarks/serve.py` and `lib/endpoint_request_func.py`. Times are seconds of a
+monotonic clock of unknown origin. A request's gaps are those between chunks of the stream; how many tokens each held is
+not stored, so that a chunk is known to be one token only where there are as many of them as tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.readers.formats.bench.measured import (
+    EntryError,
+    arrivals,
+    column,
+    count,
+    nanoseconds,
+    run_streams,
+    stream,
+    text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.io.skipped import Skipped
+
+FORM: Final = "vllm-bench"
+_SETTINGS: Final = frozenset({"model_id", "tokenizer_id", "num_prompts"})
+_LISTS: Final = frozenset({"itls"})
+_NO_TIMES: Final = (
+    "no {missing}: without --save-detailed vLLM keeps no request's times; run `vllm bench serve` again with "
+    "--save-result --save-detailed"
+)
+_NO_STARTS: Final = "no start_times: written by a vLLM of before 2026, which does not say when a request was sent"
+
+
+def looks(head: Head) -> bool:
+    """Say whether a file is a result of `vllm bench serve`, detailed or not."""
+    return head.keys >= _SETTINGS and not head.keys.isdisjoint({"backend", "endpoint_type"})
+
+
+def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
+    """Yield the requests of every run in a file (`--append-result` writes one a line), in order of dispatch.
+
+    Raises:
+        InputError: no run of the file has the times of its requests.
+    """
+    yield from run_streams(
+        path,
+        chunks,
+        skipped,
+        _LISTS,
+        entries=_requests,
+        build=_stream,
+        clock="clock_unanchored",
+        failures="failed",
+    )
+
+
+def _requests(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parallel arrays of a run as one object a request."""
+    missing = [name for name in ("ttfts", "input_lens", "errors") if not isinstance(run.get(name), list)]
+    if missing:
+        raise EntryError(_NO_TIMES.format(missing=", ".join(missing)))
+    starts = run.get("start_times")
+    if not isinstance(starts, list):
+        raise EntryError(_NO_STARTS)
+    rows = len(starts)
+    names = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "queue_times", "errors", "server_queue_times")
+    columns = {name: column(run, name, rows) for name in names}
+    return [
+        {"start_times": starts[row], **{name: values[row] for name, values in columns.items()}} for row in range(rows)
+    ]
+
+
+def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Assembled:
+    gaps = [] if entry["itls"] is None else entry["itls"]
+    send_ns = nanoseconds(entry["start_times"], "start_times")
+    ttft_ns = nanoseconds(entry["ttfts"], "ttfts")
+    nothing = ttft_ns == 0 and not len(gaps)
+    error = entry["errors"]
+    if not isinstance(error, str):
+        raise EntryError("errors is no text")
+    failed = error != "" or nothing
+    times_ns = [] if nothing else arrivals(send_ns, entry["ttfts"], gaps, ("ttfts", "itls"))
+    queued_ns = 0 if entry["queue_times"] is None else nanoseconds(entry["queue_times"], "queue_times")
+    latency = entry["latencies"]
+    # Of a request that failed the latency is 0, whenever it did so.
+    end_ns = None if failed else times_ns[-1]
+    if end_ns is not None and latency is not None:
+        end_ns = max(end_ns, send_ns + nanoseconds(latency, "latencies"))
+    server_queue = entry["server_queue_times"]
+    return stream(
+        FORM,
+        index,
+        send_ns=send_ns,
+        commit_ns=send_ns - queued_ns,
+        end_ns=end_ns,
+        times_ns=times_ns,
+        outcome="error" if failed else "completed",
+        token_basis="exact" if not failed and count(entry["output_lens"]) == len(times_ns) else "chunk",
+        model=text(run.get("model_id")),
+        input_tokens=count(entry["input_lens"]),
+        queue_s=None if server_queue is None else nanoseconds(server_queue, "server_queue_times") / 1e9,
+        operation=_operation(run),
+    )
+
+
+def _operation(run: Mapping[str, Any]) -> str | None:
+    backend = text(run.get("backend")) or text(run.get("endpoint_type")) or ""
+    if "chat" in backend:
+        return "chat"
+    return "text_completion" if backend in ("openai", "vllm") else None

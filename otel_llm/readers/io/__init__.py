@@ -1,0 +1,1 @@
+"""Files as bytes, lines and JSON values; the journal's record."""

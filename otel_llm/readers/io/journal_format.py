@@ -1,0 +1,172 @@
+"""The journal's record: length, raw export request, and a seal with the receipt time and a checksum.
+
+A record is 4 bytes big-endian length and an `ExportTraceServiceRequest`, as the OpenTelemetry Collector's file
+exporter writes with `format: proto`. Ours end with two fields that any protobuf reader skips: 1001 fixed64, the
+receipt time in unix ns, and 1002 fixed32, the crc32c of all that stands before it in the record. The length counts
+both; the checksum leaves out the length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import google_crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+MAX_RECORD_BYTES: Final = 64 * 2**20
+"""A longer record is a broken length: the first byte of a file of records is below 4, which no protobuf begins with."""
+
+_LENGTH: Final = Struct(">I")
+_RECEIPT_TAG: Final = b"\xc9\x3e"  # 1001 << 3 | 1 (fixed64), as a varint
+_CRC_TAG: Final = b"\xd5\x3e"  # 1002 << 3 | 5 (fixed32), as a varint
+_RECEIPT: Final = Struct("<2sQ")
+_CRC: Final = Struct("<2sI")
+SEAL_BYTES: Final = _RECEIPT.size + _CRC.size
+_SEAL: Final = re.compile(_RECEIPT_TAG + b".{8}" + _CRC_TAG + b".{4}", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as received; `receipt_ns` is None where somebody else wrote it, without a seal."""
+
+    raw: bytes
+    receipt_ns: int | None
+    offset: int = field(default=0, compare=False)
+    """Where its length stands in the file, decompressed."""
+
+
+def frame(raw: bytes, receipt_ns: int) -> bytes:
+    """Return the record of one export request, ready to be appended."""
+    head, seal = envelope(raw, receipt_ns)
+    return head + raw + seal
+
+
+def envelope(raw: bytes, receipt_ns: int) -> tuple[bytes, bytes]:
+    """Return what stands before and after `raw` in its record, so that `raw` need not be copied.
+
+    Raises:
+        ValueError: the record would be longer than `MAX_RECORD_BYTES`.
+    """
+    size = len(raw) + SEAL_BYTES
+    if size > MAX_RECORD_BYTES:
+        raise ValueError(f"a record of {size} bytes; at most {MAX_RECORD_BYTES}")
+    receipt = _RECEIPT.pack(_RECEIPT_TAG, receipt_ns)
+    crc = google_crc32c.extend(google_crc32c.value(raw), receipt)
+    return _LENGTH.pack(size), receipt + _CRC.pack(_CRC_TAG, crc)
+
+
+def split(data: bytes) -> tuple[list[Record], Counter[str]]:
+    """Return the whole records of `data` and what was skipped, by reason."""
+    splitter = Splitter()
+    records = [*splitter.feed(data), *splitter.finish()]
+    return records, splitter.skipped
+
+
+def split_stream(
+    chunks: Iterable[bytes], skipped: Counter[str], lost: Callable[[str, int], None] | None = None
+) -> Iterator[Record]:
+    """Yield the whole records of a file that comes in chunks; what is skipped is added to `skipped` by reason.
+
+    `lost` is told the reason and the offset of each.
+    """
+    splitter = Splitter(skipped, lost)
+    for chunk in chunks:
+        yield from splitter.feed(chunk)
+    yield from splitter.finish()
+
+
+class Splitter:
+    """Cut a file of records into them, however its bytes come; what it yields does not depend on the cut.
+
+    Reasons in `skipped`: `bad_crc` (its bytes changed), `bad_record` (its length cannot be), `torn_tail` (the file
+    ends inside it: normal after a crash, at most one). Once a sealed record was seen every record must be sealed,
+    and after a broken length reading goes on behind the next seal, so that it does not cost the rest of the file.
+    """
+
+    def __init__(self, skipped: Counter[str] | None = None, lost: Callable[[str, int], None] | None = None) -> None:
+        self.skipped: Counter[str] = Counter() if skipped is None else skipped
+        self._tell = lost
+        self._begin = 0  # where the buffer stands in the file
+        self._buffer = bytearray()
+        self._sealed = False
+        self._lost = False  # where the next record begins is not known
+
+    def feed(self, data: bytes) -> list[Record]:
+        """Return the records that end in `data`, begun in it or before."""
+        self._buffer += data
+        return self._take(at_end=False)
+
+    def finish(self) -> list[Record]:
+        """Return what can still be read where the file ends; a rest is counted as torn."""
+        records = self._take(at_end=True)
+        if self._buffer and not self._lost:
+            self._skip("torn_tail", 0)
+        self._buffer.clear()
+        return records
+
+    def _take(self, *, at_end: bool) -> list[Record]:
+        records: list[Record] = []
+        buffer, position = self._buffer, 0
+        while True:
+            if self._lost:
+                seal = _SEAL.search(buffer, position)
+                if seal is None:
+                    # A seal may have begun in the last bytes.
+                    position = max(position, len(buffer) - SEAL_BYTES + 1)
+                    break
+                position, self._lost = seal.end(), False
+                continue
+            if len(buffer) - position < _LENGTH.size:
+                break
+            (size,) = _LENGTH.unpack_from(buffer, position)
+            start, end = position + _LENGTH.size, position + _LENGTH.size + size
+            if size > MAX_RECORD_BYTES:
+                self._lose("bad_record", position)
+                position = start
+            elif end <= len(buffer):
+                record = self._open(bytes(memoryview(buffer)[start:end]), position)
+                if isinstance(record, Record):
+                    records.append(record)
+                    position = end
+                else:
+                    position = start + record
+            elif at_end and _SEAL.search(buffer, start) is not None:
+                self._lose("bad_record", position)  # not cut: a whole record ends inside it, so its length is wrong
+                position = start
+            else:
+                break
+        del buffer[:position]
+        self._begin += position
+        return records
+
+    def _open(self, body: bytes, position: int) -> Record | int:
+        """Return the record in `body`, or from where in it to go on where there is none."""
+        raw_size = len(body) - SEAL_BYTES
+        if raw_size >= 0 and _SEAL.match(body, raw_size):
+            (_, receipt_ns), (_, crc) = _RECEIPT.unpack_from(body, raw_size), _CRC.unpack_from(body, len(body) - 6)
+            self._sealed = True
+            if google_crc32c.value(body[: -_CRC.size]) == crc:
+                return Record(body[:raw_size], receipt_ns, self._begin + position)
+            self._skip("bad_crc", position)
+            inner = _SEAL.search(body)
+            assert inner is not None  # noqa: S101 - the one it ends with, or one before: then the length was wrong
+            return inner.end()
+        if self._sealed or _SEAL.search(body):
+            self._lose("bad_crc", position)
+            return 0
+        return Record(body, None, self._begin + position)
+
+    def _lose(self, reason: str, position: int) -> None:
+        self._skip(reason, position)
+        self._lost = True
+
+    def _skip(self, reason: str, position: int) -> None:
+        self.skipped[reason] += 1
+        if self._tell is not None:
+            self._tell(reason, self._begin + position)

@@ -1,0 +1,1 @@
+"""From OTLP trace export requests to records."""

@@ -1,0 +1,112 @@
+"""From OTLP trace export requests to records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_llm.core.kernel import COMPILED
+from otel_llm.core.limits import MAX_MESSAGE_TOKENS
+from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
+from otel_llm.readers.otlp.length_delimited import MAX_PARTS, RESOURCE_SPANS, refuse_many_parts
+from otel_llm.readers.otlp.span_records import add_span, instance_of
+from otel_llm.readers.records import Batch, DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def parse(raw: bytes) -> ExportTraceServiceRequest:
+    """Return the message that `raw` holds; no bytes are an empty one.
+
+    Raises:
+        DecodeError: these bytes are no such message.
+    """
+    try:
+        return ExportTraceServiceRequest.FromString(raw)
+    except ProtobufDecodeError as error:
+        raise DecodeError(f"not an OTLP trace export request: {error}") from error
+
+
+def read(
+    raw: bytes,
+    *,
+    receipt_ns: int | None = None,
+    limits: AttributeLimits = DEFAULT_LIMITS,
+    max_parts: int = MAX_PARTS,
+) -> Batch:
+    """Return the records of an export request, its plain segments as columns.
+
+    `receipt_ns`: when it was received (unix ns). Without compiled kernels all of it is read by protobuf.
+
+    Raises:
+        DecodeError: these bytes are no such message, or one of more than `max_parts` small parts.
+    """
+    refuse_many_parts(raw, max_parts)
+    if COMPILED:
+        # The import loads the kernels: a process that reads no export request does not wait for them.
+        from otel_llm.readers.otlp.scanned import read_scanned
+
+        batch = read_scanned(raw, receipt_ns, limits)
+        if batch is not None:
+            return batch
+    return decode(parse(raw), receipt_ns, limits)
+
+
+def read_all(raws: Sequence[bytes], *, limits: AttributeLimits = DEFAULT_LIMITS) -> list[Batch | DecodeError]:
+    """Return the records of each export request as `read` does, or why these bytes are no such message."""
+    found: list[Batch | DecodeError] = []
+    for raw in raws:
+        try:
+            found.append(read(raw, limits=limits))
+        except DecodeError as error:
+            found.append(error)
+    return found
+
+
+def parse_cut(raw: bytes) -> tuple[ExportTraceServiceRequest, bool]:
+    """Return the message in `raw` and whether it was whole; of one that was cut, the resources before the cut.
+
+    Raises:
+        DecodeError: nothing whole stands at its beginning.
+    """
+    try:
+        return parse(raw), True
+    except DecodeError:
+        end = whole_resources(raw)
+        if end == 0:
+            raise
+        return parse(raw[:end]), False
+
+
+def whole_resources(raw: bytes) -> int:
+    """Return where the last `resource_spans` ends that is not cut."""
+    whole = position = 0
+    while position < len(raw) and raw[position] == RESOURCE_SPANS:
+        length = 0
+        for size, byte in enumerate(raw[position + 1 : position + 6]):
+            length |= (byte & 127) << 7 * size
+            if byte < 128:
+                position += 2 + size + length
+                break
+        else:
+            break
+        if position <= len(raw):
+            whole = position
+    return whole
+
+
+def decode(
+    message: ExportTraceServiceRequest, receipt_ns: int | None = None, limits: AttributeLimits = DEFAULT_LIMITS
+) -> Batch:
+    """Return the records of `message`; it raises nothing, what is unusable is counted in the batch."""
+    batch = Batch()
+    budget = MAX_MESSAGE_TOKENS
+    for resource_spans in message.resource_spans:
+        instance_id = instance_of(resource_spans.resource.attributes)
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                budget = add_span(span, batch, budget, receipt_ns, instance_id, limits)
+    return batch

@@ -1,0 +1,279 @@
+"""Read the columns of a scan: segments as they are, the others as records, what is left by protobuf, span by span."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_llm import semconv
+from otel_llm.core import span_columns as column
+from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.scan import scan as scan_message
+from otel_llm.readers.otlp.attribute_cache import attribute_cache
+from otel_llm.readers.otlp.attributes import MAX_VALUE_CHARS
+from otel_llm.readers.otlp.length_delimited import (
+    RESOURCE,
+    RESOURCE_SPANS,
+    SCOPE,
+    SPAN,
+    framed,
+    within_scope,
+)
+from otel_llm.readers.otlp.span_records import add_span, instance_of
+from otel_llm.readers.records import Batch, DecodeError, RequestSpan, Segment
+from otel_llm.readers.segment_columns import SegmentColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+    from otel_llm.readers.otlp.attributes import AttributeLimits
+    from otel_llm.readers.records import Attributes
+
+    Ints = npt.NDArray[np.int64]
+    Bytes = npt.NDArray[np.uint8]
+
+_FRAMED_BYTES: Final = 2048
+"""Longer resources and scopes are not remembered."""
+
+
+class Scanned(NamedTuple):
+    """The arrays of a scan, as long as what was found; see `otel_llm.core.scan.scan`."""
+
+    spans: Ints
+    times_ns: Ints
+    kinds: Bytes
+    attributes: Ints
+    pieces: Ints
+    plain: int
+    """How many spans are plain segments."""
+
+
+def scan(raw: bytes) -> Scanned | None:
+    """Return what an export request holds; None where protobuf is to say what is wrong with it."""
+    data = np.frombuffer(raw, np.uint8)
+    # What the usual message needs: a segment takes 60 bytes or more, a token 18, an attribute 24.
+    room = {
+        column.SPANS: len(raw) // 60 + 8,
+        column.ALL_TOKENS: len(raw) // 18 + 8,
+        column.ALL_ATTRIBUTES: len(raw) // 24 + 8,
+        column.PIECES: len(raw) // 256 + 8,
+    }
+    while True:
+        spans = np.empty((room[column.SPANS], column.SPAN_COLUMNS), np.int64)
+        times_ns, kinds = np.empty(room[column.ALL_TOKENS], np.int64), np.empty(room[column.ALL_TOKENS], np.uint8)
+        attributes = np.empty((room[column.ALL_ATTRIBUTES], 2), np.int64)
+        pieces = np.empty((room[column.PIECES], column.PIECE_COLUMNS), np.int64)
+        filled = np.zeros(column.COUNTS, np.int64)
+        answer = scan_message(data, spans, times_ns, kinds, attributes, pieces, filled)
+        if answer == column.READ:
+            break
+        if answer == column.UNREADABLE:
+            return None
+        # Only what is full grows: an event of 40 bytes can claim a million tokens.
+        room = {what: 4 * max(had, int(filled[what])) if filled[what] >= had else had for what, had in room.items()}
+    return Scanned(
+        spans[: filled[column.SPANS]],
+        times_ns[: filled[column.ALL_TOKENS]],
+        kinds[: filled[column.ALL_TOKENS]],
+        attributes[: filled[column.ALL_ATTRIBUTES]],
+        pieces[: filled[column.PIECES]],
+        int(filled[column.PLAIN_SPANS]),
+    )
+
+
+def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits) -> Batch | None:
+    """Return the records of an export request; None where protobuf is to read all of it.
+
+    Raises:
+        DecodeError: these bytes are no such message.
+    """
+    found = scan(raw)
+    if found is None:
+        return None
+    senders = _senders(raw, found.pieces)
+    batch = Batch()
+    if found.plain == len(found.spans):
+        batch.plain = _columns(found, found.spans) if found.plain else None
+        return batch
+    plain = found.spans[:, column.CLASS] == column.PLAIN
+    if found.plain:
+        batch.plain = _columns(found, found.spans[plain])
+    records = _Records(raw, found, senders, batch, receipt_ns, limits)
+    return batch if records.add(found.spans[~plain]) else None
+
+
+def _columns(found: Scanned, spans: Ints) -> SegmentColumns:
+    """Return plain segments with the times of their tokens, copied: the scan's arrays are larger."""
+    begin, stop = spans[:, column.TOKENS], spans[:, column.TOKENS + 1]
+    offsets = np.zeros(len(spans) + 1, np.int64)
+    np.cumsum(stop - begin, out=offsets[1:])
+    if offsets[-1] == len(found.times_ns):
+        times_ns = found.times_ns.copy()
+    else:
+        times_ns = found.times_ns[np.repeat(begin - offsets[:-1], stop - begin) + np.arange(offsets[-1])]
+    return SegmentColumns(
+        ids=np.ascontiguousarray(spans[:, column.TRACE : column.TRACE + 3]),
+        seq=spans[:, column.SEQ].copy(),
+        first_token=spans[:, column.FIRST_TOKEN].copy(),
+        start_ns=spans[:, column.START_NS].copy(),
+        end_ns=spans[:, column.END_NS].copy(),
+        kind=spans[:, column.KIND].astype(np.uint8),
+        offsets=offsets,
+        times_ns=times_ns,
+    )
+
+
+class _Records:
+    """Adds the spans of a message to its batch that are no columns, in their order."""
+
+    def __init__(
+        self,
+        raw: bytes,
+        found: Scanned,
+        senders: dict[int, str | None],
+        batch: Batch,
+        receipt_ns: int | None,
+        limits: AttributeLimits,
+    ) -> None:
+        self._raw = raw
+        self._found = found
+        self._senders = senders
+        self._batch = batch
+        self._receipt_ns = receipt_ns
+        self._limits = limits
+        self._cache = attribute_cache(limits)
+
+    def add(self, spans: Ints) -> bool:
+        """Add them; return False where it depends on the order of all spans for which of them tokens are left.
+
+        Raises:
+            DecodeError: one that is left to protobuf is none.
+        """
+        rows = spans.tolist()
+        read = [None if row[column.CLASS] == column.OTHER else self._attributes(row) for row in rows]
+        others = [row for row, attributes in zip(rows, read, strict=True) if attributes is None]
+        left = iter(self._parsed(others))
+        budget = MAX_MESSAGE_TOKENS - len(self._found.times_ns)
+        # Of a span that protobuf reads after all, the tokens are counted when it does.
+        budget += sum(
+            row[column.TOKENS + 1] - row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER
+        )
+        for row, attributes in zip(rows, read, strict=True):
+            if attributes is None:
+                if budget < MAX_TOKENS:
+                    return False
+                sender = self._senders.get(row[column.RESOURCE])
+                budget = add_span(next(left), self._batch, budget, self._receipt_ns, sender, self._limits)
+            elif row[column.CLASS] == column.SEGMENT:
+                self._segment(row, attributes)
+            else:
+                self._request(row, attributes)
+        return True
+
+    def _parsed(self, rows: Sequence[Sequence[int]]) -> Sequence[Span]:
+        if not rows:
+            return ()
+        fields = b"".join(framed(SPAN, self._raw[row[column.BEGIN] : row[column.STOP]]) for row in rows)
+        return _checked(within_scope(fields)).resource_spans[0].scope_spans[0].spans
+
+    def _attributes(self, row: Sequence[int]) -> Attributes | None:
+        begin, stop = row[column.ATTRIBUTES], row[column.ATTRIBUTES + 1]
+        if stop - begin > self._limits.count:
+            return None
+        places = self._found.attributes[begin:stop].tolist()
+        if row[column.CLASS] == column.SEGMENT:
+            return self._cache.read_shared(self._raw, places)
+        found = self._cache.read(self._raw, places)
+        # A request span whose segments say when tokens came; else what others say of it counts.
+        return found if found is not None and semconv.SEGMENTS in found else None
+
+    def _segment(self, row: Sequence[int], attributes: Attributes) -> None:
+        begin, stop = row[column.TOKENS], row[column.TOKENS + 1]
+        kinds = self._found.kinds[begin:stop].tobytes()
+        if row[column.LATE]:
+            self._batch.anomalies["token_after_segment_end"] += 1
+        ids = self._ids(row)
+        self._batch.segments.append(
+            Segment(
+                ids[:16],
+                ids[16:],
+                row[column.CHOICE],
+                row[column.SEQ],
+                row[column.FIRST_TOKEN],
+                row[column.START_NS],
+                row[column.END_NS],
+                self._found.times_ns[begin:stop].tolist(),
+                kinds if any(kinds) else None,
+                attributes,
+                self._receipt_ns,
+                self._senders.get(row[column.RESOURCE]),
+            )
+        )
+
+    def _request(self, row: Sequence[int], attributes: Attributes) -> None:
+        ids, parent = self._ids(row), row[column.PARENT_AT]
+        self._batch.requests.append(
+            RequestSpan(
+                ids[:16],
+                ids[16:],
+                self._raw[parent : parent + 8] if parent >= 0 else b"",
+                self._raw[row[column.NAME_AT] : row[column.NAME_END]].decode()[:MAX_VALUE_CHARS],
+                row[column.KIND],
+                row[column.START_NS],
+                row[column.END_NS],
+                bool(row[column.ERROR]),
+                attributes,
+                receipt_ns=self._receipt_ns,
+                instance_id=self._senders.get(row[column.RESOURCE]),
+            )
+        )
+
+    @staticmethod
+    def _ids(row: Sequence[int]) -> bytes:
+        return b"".join(row[column.TRACE + part].to_bytes(8, "little", signed=True) for part in range(3))
+
+
+def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:
+    """Return who sent what belongs to each resource that says anything of itself; check resources and scopes.
+
+    Raises:
+        DecodeError: one of them is none.
+    """
+    senders: dict[int, str | None] = {}
+    for what, resource, begin, stop in pieces.tolist():
+        fields, short = raw[begin:stop], stop - begin <= _FRAMED_BYTES
+        if what == column.RESOURCE_PIECE:
+            senders[resource] = _known_sender(fields) if short else _sender(fields)
+        elif short:
+            _known_scope(fields)
+        else:
+            _check_scope(fields)
+    return senders
+
+
+def _sender(fields: bytes) -> str | None:
+    message = _checked(framed(RESOURCE_SPANS, framed(RESOURCE, fields)))
+    return instance_of(message.resource_spans[0].resource.attributes)
+
+
+def _check_scope(fields: bytes) -> None:
+    _checked(within_scope(framed(SCOPE, fields)))
+
+
+# Most senders send many messages.
+_known_sender = lru_cache(maxsize=256)(_sender)
+_known_scope = lru_cache(maxsize=256)(_check_scope)
+
+
+def _checked(message: bytes) -> ExportTraceServiceRequest:
+    try:
+        return ExportTraceServiceRequest.FromString(message)
+    except ProtobufDecodeError as error:
+        raise DecodeError(f"not an OTLP trace export request: {error}") from error

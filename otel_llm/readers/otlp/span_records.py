@@ -1,0 +1,108 @@
+"""From a parsed span to a record: whether it is ours, what is refused, what is kept of it.
+
+What places a segment in its stream (ids, seq, first token, choice, times, token counts) must be right, or the segment
+is refused with a reason word and the rest of the message is kept. Any other attribute that is wrong is left out and
+counted: it costs its own fact, not the tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm import semconv
+from otel_llm.core.limits import MAX_COUNT, MAX_TOKENS
+from otel_llm.readers.foreign.inference import read_request
+from otel_llm.readers.otlp.attributes import MAX_VALUE_CHARS, AttributeLimits, scalars
+from otel_llm.readers.otlp.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.otlp.token_events import TokenEventError, read_tokens
+from otel_llm.readers.records import Batch, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+_TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
+
+
+def add_span(
+    span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None, limits: AttributeLimits
+) -> int:
+    """Add what a span says to `batch`; return how many tokens of `budget` are left."""
+    allowed = min(budget, MAX_TOKENS)
+    try:
+        if span.name == semconv.SEGMENT_SPAN:
+            segment = _segment(span, batch, allowed, receipt_ns, instance_id, limits)
+            batch.segments.append(segment)
+            return budget - len(segment.times_ns)
+        request = read_request(span, batch, allowed, receipt_ns, instance_id, limits)
+    except (RefusedSpan, TokenEventError) as refusal:
+        batch.refused[str(refusal)] += 1
+        return budget
+    if request is None:
+        batch.ignored += 1
+        return budget
+    batch.requests.append(request)
+    return budget - len(request.events_ns)
+
+
+def _segment(
+    span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None, limits: AttributeLimits
+) -> Segment:
+    trace_id = check_id(span.trace_id, NO_TRACE_ID, "bad_trace_id")
+    request_id = check_id(span.parent_span_id, NO_SPAN_ID, "bad_parent_span_id")
+    start_ns, end_ns = check_times(span)
+    seq = first_token = None
+    choice = 0
+    others: list[KeyValue] | None = None
+    for attribute in span.attributes:
+        # One look each: most segments carry these two and nothing else.
+        key = attribute.key
+        if key == semconv.SEGMENT_SEQ:
+            seq = _placing(attribute, "bad_seq")
+        elif key == semconv.SEGMENT_FIRST_TOKEN:
+            first_token = _placing(attribute, "bad_first_token")
+        elif key == semconv.CHOICE:
+            choice = _placing(attribute, "bad_choice")
+        elif others is None:
+            others = [attribute]
+        else:
+            others.append(attribute)
+    if seq is None or first_token is None:
+        raise RefusedSpan("missing_seq" if seq is None else "missing_first_token")
+    times_ns, kinds = read_tokens(span, _TOKEN_EVENTS, batch.anomalies, budget)
+    if times_ns and max(times_ns) > end_ns:
+        batch.anomalies["token_after_segment_end"] += 1
+    attributes = scalars(others, batch.anomalies, limits) if others else {}
+    return Segment(
+        trace_id,
+        request_id,
+        choice,
+        seq,
+        first_token,
+        start_ns,
+        end_ns,
+        times_ns,
+        kinds,
+        attributes,
+        receipt_ns,
+        instance_id,
+    )
+
+
+def instance_of(attributes: Iterable[KeyValue]) -> str | None:
+    """Return which process sent what belongs to a resource, by its attributes; None where that is not said."""
+    for attribute in attributes:
+        if attribute.key == semconv.SERVICE_INSTANCE_ID:
+            value = attribute.value.string_value
+            return value if 0 < len(value) <= MAX_VALUE_CHARS else None
+    return None
+
+
+def _placing(attribute: KeyValue, reason: str) -> int:
+    value = attribute.value
+    number = value.int_value
+    if not 0 <= number <= MAX_COUNT or (number == 0 and not value.HasField("int_value")):
+        raise RefusedSpan(reason)
+    return number
