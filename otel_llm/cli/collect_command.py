@@ -22,10 +22,10 @@ from otel_llm.cli.service_options import decisions_option, named_files, rules_op
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.collector.config_file import load_settings
 from otel_llm.collector.doors import Addresses
-from otel_llm.collector.journal_resume import RESUME_FILE
 from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.journal.checkpoint import RESUME_FILE
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.rules.lint.run import never_true

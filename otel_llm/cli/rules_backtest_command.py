@@ -100,8 +100,8 @@ def backtest(
     from otel_llm.collector.backtest_run import Terms
     from otel_llm.collector.backtest_summary import summary
     from otel_llm.collector.config_file import load_settings
-    from otel_llm.collector.journal_resume import RESUME_FILE
     from otel_llm.evaluate.evaluator import Timeouts
+    from otel_llm.journal.checkpoint import RESUME_FILE
     from otel_llm.readers.records import InputError
 
     if against and decisions:

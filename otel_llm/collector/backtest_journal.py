@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.journal_resume import read_resume
 from otel_llm.collector.replay import STOPPED_NS
+from otel_llm.journal.checkpoint import read_resume
 from otel_llm.readers.io.bytestream import open_chunks
 from otel_llm.readers.io.input_paths import input_files
 from otel_llm.readers.io.journal_format import Record, split_stream

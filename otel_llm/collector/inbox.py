@@ -15,7 +15,7 @@ from otel_llm.collector.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_llm.collector.journal_writer import Position
+    from otel_llm.journal.writer import Position
     from otel_llm.readers.records import Batch
 
     Item: TypeAlias = "Export | Callable[[], None] | None"

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from otel_llm.collector.config import Limits
     from otel_llm.collector.front import GrpcFront
     from otel_llm.collector.inbox import Item
-    from otel_llm.collector.journal import Journal
     from otel_llm.collector.outgoing import Outgoing
+    from otel_llm.journal.journal import Journal
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.rules.files.ruleset import RuleSet

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.errors import JournalError
-from otel_llm.collector.journal_read import last_receipt_ns, records_since
-from otel_llm.collector.journal_resume import read_resume, write_resume
 from otel_llm.evaluate.windowing import GROUP_NAMES
+from otel_llm.journal.checkpoint import read_resume, write_resume
+from otel_llm.journal.reader import last_receipt_ns, records_since
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.whole_files import whole_lines
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.collector.journal import Journal
     from otel_llm.collector.pipeline import Pipeline
+    from otel_llm.journal.journal import Journal
 
 FROM_NS: Final = "replay_from_unix_nano"
 WINDOWS_NS: Final = "windows_closed_until_unix_nano"

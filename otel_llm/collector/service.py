@@ -15,12 +15,12 @@ from otel_llm.actions.execute.action_context import ActionContext
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.actions.executors import Executors, executors
 from otel_llm.collector.doors import Addresses, Doors
-from otel_llm.collector.journal import Journal
 from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
 from otel_llm.collector.pipeline import Pipeline, build, window_line
 from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windows
 from otel_llm.collector.self_metrics import DecisionLatency
 from otel_llm.collector.web import Web, families
+from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.decisions.decision_records import FIRST_KEY, read_decided
 from otel_llm.rules.decisions.files import READ_BACK_BYTES, DecisionFiles, read_back

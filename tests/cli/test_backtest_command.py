@@ -13,8 +13,8 @@ from support.core_cases import at, commit, ends, piece
 from support.otlp import export
 
 from otel_llm.cli.rules_command import rules
-from otel_llm.collector.journal import Journal
 from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.journal.journal import Journal
 
 RULES = """version: 1
 groups:

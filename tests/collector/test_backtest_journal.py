@@ -10,9 +10,9 @@ import pytest
 import zstandard
 
 from otel_llm.collector.backtest_journal import Recording
-from otel_llm.collector.journal_names import file_name
-from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.replay import STOPPED_NS
+from otel_llm.journal.checkpoint import write_resume
+from otel_llm.journal.names import file_name
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.records import InputError
 

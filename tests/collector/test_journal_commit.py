@@ -15,8 +15,8 @@ from support.otlp import T0_NS
 from support.recordings import received
 
 from otel_llm.collector.errors import JournalError
-from otel_llm.collector.journal import FsyncPolicy, Journal
-from otel_llm.collector.journal_commit import IntervalFlush
+from otel_llm.journal.group_commit import IntervalFlush
+from otel_llm.journal.journal import FsyncPolicy, Journal
 from otel_llm.readers.io.journal_format import split
 
 RAW = b"\x0a\x00" * 50

@@ -17,14 +17,14 @@ from support.journal_states import wait_until
 from support.namespaces import in_a_namespace_of_its_own
 from support.recordings import received
 
-from otel_llm.collector.journal import Journal
-from otel_llm.collector.journal_read import records_since
+from otel_llm.journal.journal import Journal
+from otel_llm.journal.reader import records_since
 from otel_llm.readers.io.skipped import Skipped
 
 APPENDING = """
     import os, sys, threading
     from pathlib import Path
-    from otel_llm.collector.journal import Journal
+    from otel_llm.journal.journal import Journal
 
     first, folder = int(sys.argv[1]), Path(sys.argv[2])
     journal = Journal(folder, fsync="always", max_bytes=20_000, retry_s=0.01).open()
@@ -74,8 +74,8 @@ FULL_DISK = """
     from collections import Counter
     from pathlib import Path
     from otel_llm.collector.errors import JournalError
-    from otel_llm.collector.journal import Journal
-    from otel_llm.collector.journal_read import records_since
+    from otel_llm.journal.journal import Journal
+    from otel_llm.journal.reader import records_since
 
     base, compress, keep_trying = Path(sys.argv[1]), sys.argv[2] == "True", sys.argv[3] == "True"
     raw = os.urandom(3000)

@@ -16,11 +16,11 @@ from support.journal_states import plain_bytes, tick_until_closed, wait_until
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 
-from otel_llm.collector.journal import Journal
-from otel_llm.collector.journal_compress import compress_file
-from otel_llm.collector.journal_names import JournalFile, file_name, list_files, newest_possible, parse_name
-from otel_llm.collector.journal_read import records_since
-from otel_llm.collector.journal_retention import Horizon, Retention, expired
+from otel_llm.journal.compaction import compress_file
+from otel_llm.journal.journal import Journal
+from otel_llm.journal.names import JournalFile, file_name, list_files, newest_possible, parse_name
+from otel_llm.journal.reader import records_since
+from otel_llm.journal.retention import Horizon, Retention, expired
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.io.skipped import Skipped
 

@@ -17,8 +17,8 @@ from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 
 from otel_llm.collector.errors import JournalError, JournalInUseError, TooLargeError
-from otel_llm.collector.journal import Journal
-from otel_llm.collector.journal_lock import LOCK_FILE
+from otel_llm.journal.journal import Journal
+from otel_llm.journal.lock import LOCK_FILE
 from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, Record, split
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.shared.errors import StartError
@@ -259,7 +259,7 @@ def test_a_real_limit_on_file_size(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         from otel_llm.collector.errors import JournalError
-        from otel_llm.collector.journal import Journal
+        from otel_llm.journal.journal import Journal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         written = 0
@@ -285,7 +285,7 @@ def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
     code = """
         import sys
         from pathlib import Path
-        from otel_llm.collector.journal import Journal
+        from otel_llm.journal.journal import Journal
         journal = Journal(Path(sys.argv[1]), compress=False, max_bytes=300_000).open()
         for i in range(1, 10**9):
             journal.append(i.to_bytes(8, "big") * (i % 1000), i)

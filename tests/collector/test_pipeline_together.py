@@ -21,12 +21,12 @@ from otel_llm.collector import pipeline as module
 from otel_llm.collector import plain_mode
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
-from otel_llm.collector.journal import FsyncPolicy, Journal
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.journal.journal import FsyncPolicy, Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.otlp import export_request as otlp

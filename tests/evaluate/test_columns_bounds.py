@@ -18,12 +18,12 @@ from otel_llm.actions.execute.console import Console
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector.config import Limits, Settings
 from otel_llm.collector.errors import BusyError
-from otel_llm.collector.journal import Journal
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.evaluate import evaluator as evaluating
 from otel_llm.evaluate import stream_table as tabling
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
+from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read
 from otel_llm.rules.engine.rule_engine import RuleEngine

@@ -13,8 +13,8 @@ from support.span_forms import SPAN_FORMS, clickhouse, jaeger
 
 from otel_llm.actions.alert_state import STATE_FILE
 from otel_llm.actions.dead_letters import DEAD_LETTERS
-from otel_llm.collector.journal_lock import LOCK_FILE
-from otel_llm.collector.journal_resume import RESUME_FILE
+from otel_llm.journal.checkpoint import RESUME_FILE
+from otel_llm.journal.lock import LOCK_FILE
 from otel_llm.readers.io.input_paths import input_files, size
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError

@@ -21,10 +21,10 @@ from otel_llm.actions.courier import Message
 from otel_llm.actions.dead_letters import bury
 from otel_llm.actions.places import LogPlace
 from otel_llm.collector.config_file import load_settings
-from otel_llm.collector.journal import Journal
-from otel_llm.collector.journal_file import PROBE_FILE, try_to_write
-from otel_llm.collector.journal_lock import LOCK_FILE
-from otel_llm.collector.journal_resume import RESUME_FILE, read_resume, write_resume
+from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
+from otel_llm.journal.file import PROBE_FILE, try_to_write
+from otel_llm.journal.journal import Journal
+from otel_llm.journal.lock import LOCK_FILE
 from otel_llm.relay.settings.file import load_settings as load_relay_settings
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.output_file import open_output, own_descriptor

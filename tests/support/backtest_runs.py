@@ -13,9 +13,9 @@ from otel_llm.collector.backtest import Backtest, backtest
 from otel_llm.collector.backtest_journal import Recording
 from otel_llm.collector.backtest_run import Terms
 from otel_llm.collector.config import Limits
-from otel_llm.collector.journal import Journal
-from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.replay import STOPPED_NS
+from otel_llm.journal.checkpoint import write_resume
+from otel_llm.journal.journal import Journal
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import RuleSet
 

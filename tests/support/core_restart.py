@@ -13,14 +13,14 @@ from support.otlp import export
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.journal import Journal
-from otel_llm.collector.journal_resume import write_resume
 from otel_llm.collector.outgoing import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
 from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
+from otel_llm.journal.checkpoint import write_resume
+from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import zstandard
 
-from otel_llm.collector.journal import Journal
+from otel_llm.journal.journal import Journal
 
 DEADLINE_S = 60.0
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.collector.journal_names import JournalFile
+    from otel_llm.journal.names import JournalFile
 
 PROBE_FILE: Final = "journal.probe"
 

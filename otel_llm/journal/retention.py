@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.journal_names import NS_PER_S, newest_possible
+from otel_llm.journal.names import NS_PER_S, newest_possible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_llm.collector.journal_names import JournalFile
+    from otel_llm.journal.names import JournalFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from otel_llm.collector.errors import JournalError
-from otel_llm.collector.journal_commit import GroupCommit, IntervalFlush
-from otel_llm.collector.journal_file import make_folder, try_to_write
-from otel_llm.collector.journal_keeper import Keeper
-from otel_llm.collector.journal_lock import FolderLock
-from otel_llm.collector.journal_read import last_receipt_ns
-from otel_llm.collector.journal_retention import Horizon, Retention
-from otel_llm.collector.journal_writer import FolderWriter, Position
+from otel_llm.journal.closed_files import Keeper
+from otel_llm.journal.file import make_folder, try_to_write
+from otel_llm.journal.group_commit import GroupCommit, IntervalFlush
+from otel_llm.journal.lock import FolderLock
+from otel_llm.journal.reader import last_receipt_ns
+from otel_llm.journal.retention import Horizon, Retention
+from otel_llm.journal.writer import FolderWriter, Position
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.whole_files import reason_of
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.collector.journal_names import JournalFile
+    from otel_llm.journal.names import JournalFile
 
 FsyncPolicy: TypeAlias = Literal["always", "interval", "never"]
 log = logging.getLogger(__name__)

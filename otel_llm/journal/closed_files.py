@@ -8,18 +8,18 @@ from bisect import insort
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.journal_compress import compress_file
-from otel_llm.collector.journal_file import PROBE_FILE
-from otel_llm.collector.journal_names import list_files
-from otel_llm.collector.journal_retention import Retention, expired
+from otel_llm.journal.compaction import compress_file
+from otel_llm.journal.file import PROBE_FILE
+from otel_llm.journal.names import list_files
+from otel_llm.journal.retention import Retention, expired
 from otel_llm.shared.whole_files import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.collector.journal_names import JournalFile
-    from otel_llm.collector.journal_retention import Horizon
+    from otel_llm.journal.names import JournalFile
+    from otel_llm.journal.retention import Horizon
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 log = logging.getLogger(__name__)

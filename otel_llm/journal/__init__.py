@@ -1,0 +1,1 @@
+"""The journal: every accepted export request on disk before it is acknowledged."""
