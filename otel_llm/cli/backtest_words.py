@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from otel_llm.collector.backtest import Backtest
-    from otel_llm.collector.backtest_compare import RuleCompared
+    from otel_llm.backtest.backtest import Backtest
+    from otel_llm.backtest.firing_comparison import RuleCompared
 
 _KINDS: Final = {"moved": "moved", "only_then": "only then", "only_new": "only new"}
 MOST_NAMED: Final = 10

@@ -22,7 +22,7 @@ from otel_llm.shared.outputs import Inputs, OutputError, check_place, refuse_cla
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.collector.backtest import Backtest
+    from otel_llm.backtest.backtest import Backtest
     from otel_llm.rules.decisions.decision_records import Decision
 
 WIDTH: Final = 140
@@ -94,11 +94,11 @@ def backtest(
     The collector's own evaluator runs; nothing is sent or done, whatever the rules say. With --against or --decisions
     it is compared with what was in force then, firing by firing.
     """
-    from otel_llm.collector.backtest import VERBS
-    from otel_llm.collector.backtest import backtest as run
-    from otel_llm.collector.backtest_journal import Recording
-    from otel_llm.collector.backtest_run import Terms
-    from otel_llm.collector.backtest_summary import summary
+    from otel_llm.backtest.backtest import VERBS
+    from otel_llm.backtest.backtest import backtest as run
+    from otel_llm.backtest.backtest_evaluator import Terms
+    from otel_llm.backtest.journal_recordings import Recording
+    from otel_llm.backtest.summary_json import summary
     from otel_llm.collector.config_file import load_settings
     from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.journal.checkpoint import RESUME_FILE

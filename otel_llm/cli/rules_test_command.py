@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.say import say
 from otel_llm.cli.wide import SafeConsole
 from otel_llm.rules.files.load import RulesError
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 from otel_llm.rules.lint.check import finding
-from otel_llm.ruletest.reader import read_test_file
-from otel_llm.ruletest.run import run_test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.ruletest.reader import RuleTest, TestFile
-    from otel_llm.ruletest.run import Result
+    from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
+    from otel_llm.backtest.cases.case_runner import Result
 
 
 @click.command("test", short_help="Run unit tests of rules.")

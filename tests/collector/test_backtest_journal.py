@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from otel_llm.collector.backtest_journal import Recording
+from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.replay import STOPPED_NS
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.names import file_name

@@ -10,12 +10,12 @@ import yaml
 from click.testing import CliRunner
 from rules.scripted import S, flushed, key, run, story
 
+from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.main import main
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.shipped import shipped_rules_dir
 from otel_llm.rules.lint.check import check_rules
-from otel_llm.ruletest.reader import read_test_file
-from otel_llm.ruletest.run import run_test
 
 FOLDER = shipped_rules_dir()
 PAGES = Path(__file__).parents[2] / "docs" / "rules"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_llm.backtest.cases.arrivals import MOST_TOKENS, OUTCOMES, parse_arrivals
 from otel_llm.rules.language.tokens import ExpressionError
-from otel_llm.ruletest.arrivals import MOST_TOKENS, OUTCOMES, parse_arrivals
 
 MS = 1_000_000
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.rules_test_command import test as command
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.ruletest.reader import read_test_file
-from otel_llm.ruletest.run import run_test
 
 FOLDER = Path(__file__).parent / "mistakes"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from otel_llm.backtest.cases import case_schema as shape
+from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_runner import Result, run_test
 from otel_llm.cli.main import main
-from otel_llm.ruletest import shape
-from otel_llm.ruletest.reader import read_test_file
-from otel_llm.ruletest.run import Result, run_test
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rules-test.md").read_text(encoding="utf-8")

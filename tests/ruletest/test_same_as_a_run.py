@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.collector.backtest import backtest
-from otel_llm.collector.backtest_journal import Recording
-from otel_llm.collector.backtest_run import Terms
+from otel_llm.backtest.backtest import backtest
+from otel_llm.backtest.backtest_evaluator import Terms
+from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.sender import T0_NS, exports
+from otel_llm.backtest.cases.stage import WINDOW_NS, Stage
+from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.config import Limits
 from otel_llm.collector.replay import STOPPED_NS
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.journal import Journal
 from otel_llm.rules.decisions.decision_records import Decision
-from otel_llm.ruletest.reader import read_test_file
-from otel_llm.ruletest.sender import T0_NS, exports
-from otel_llm.ruletest.stage import WINDOW_NS, Stage
 
 RULES = Path(__file__).parents[2] / "rules"
 

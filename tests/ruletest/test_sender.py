@@ -10,10 +10,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.fake_host import MS, FakeHost
 
 from otel_llm import semconv
-from otel_llm.ruletest.arrivals import parse_arrivals
-from otel_llm.ruletest.reader import Script
-from otel_llm.ruletest.sender import T0_NS, Export, exports
-from otel_llm.ruletest.shape import StreamShape
+from otel_llm.backtest.cases.arrivals import parse_arrivals
+from otel_llm.backtest.cases.case_reader import Script
+from otel_llm.backtest.cases.case_schema import StreamShape
+from otel_llm.backtest.cases.sender import T0_NS, Export, exports
 
 Told = list[tuple[int, int, list[int], str | None]]
 """Segments: start, end, token times, outcome; ms since the commit."""

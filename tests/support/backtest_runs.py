@@ -9,9 +9,9 @@ from random import Random
 from support.core_fleets import Fleet, Seen, advances
 from support.otlp import T0_NS, export
 
-from otel_llm.collector.backtest import Backtest, backtest
-from otel_llm.collector.backtest_journal import Recording
-from otel_llm.collector.backtest_run import Terms
+from otel_llm.backtest.backtest import Backtest, backtest
+from otel_llm.backtest.backtest_evaluator import Terms
+from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.config import Limits
 from otel_llm.collector.replay import STOPPED_NS
 from otel_llm.journal.checkpoint import write_resume

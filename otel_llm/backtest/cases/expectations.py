@@ -12,10 +12,10 @@ from otel_llm.rules.language.facts import FACTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from otel_llm.backtest.cases.case_reader import Expectation
+    from otel_llm.backtest.cases.case_schema import Subject
+    from otel_llm.backtest.cases.stage import Stage, Standing
     from otel_llm.rules.language.tokens import Value
-    from otel_llm.ruletest.reader import Expectation
-    from otel_llm.ruletest.shape import Subject
-    from otel_llm.ruletest.stage import Stage, Standing
 
 RELATIVE = 1e-9
 """How far a fact that is no time may be off, as a share of what is expected."""

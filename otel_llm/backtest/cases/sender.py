@@ -23,8 +23,8 @@ from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, Timeline
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from otel_llm.backtest.cases.case_reader import Script
     from otel_llm.export.records import AttributeValue, Record
-    from otel_llm.ruletest.reader import Script
 
 T0_NS: Final = 1_767_225_600_000_000_000
 """What all clocks show when a test begins: the first instant of 2026, UTC."""

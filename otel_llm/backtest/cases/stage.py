@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from otel_llm.actions.firing import Firing
+from otel_llm.backtest.cases.sender import T0_NS, exports, stream_key
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.language.condition import read_facts
 from otel_llm.rules.language.snapshot import Snapshot
-from otel_llm.ruletest.sender import T0_NS, exports, stream_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from otel_llm.actions.firing import Alert
+    from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision, Labels, Subject
     from otel_llm.rules.language.tokens import Value
-    from otel_llm.ruletest.reader import RuleTest, TestFile
     from otel_llm.slo.verdict import Verdict
 
     Progress = Callable[[float], None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from otel_llm.collector.backtest import Backtest
-    from otel_llm.collector.backtest_compare import Comparison, RuleCompared, Side
+    from otel_llm.backtest.backtest import Backtest
+    from otel_llm.backtest.firing_comparison import Comparison, RuleCompared, Side
 
 
 def summary(found: Backtest) -> dict[str, Any]:

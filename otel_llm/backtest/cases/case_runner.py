@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.ruletest.compare import Difference, differences, seconds, standing_words
-from otel_llm.ruletest.sender import T0_NS
-from otel_llm.ruletest.stage import Stage
+from otel_llm.backtest.cases.expectations import Difference, differences, seconds, standing_words
+from otel_llm.backtest.cases.sender import T0_NS
+from otel_llm.backtest.cases.stage import Stage
 
 if TYPE_CHECKING:
+    from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
+    from otel_llm.backtest.cases.stage import Progress
     from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.ruletest.reader import RuleTest, TestFile
-    from otel_llm.ruletest.stage import Progress
 
 
 @dataclass(frozen=True, slots=True)

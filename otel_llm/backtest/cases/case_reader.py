@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import ValidationError
 
+from otel_llm.backtest.cases.arrivals import Arrivals, parse_arrivals
+from otel_llm.backtest.cases.case_schema import ExpectShape, FileShape, StreamShape, Subject, TestShape
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.ruleset import Verb
 from otel_llm.rules.files.schema_errors import refusals
@@ -16,8 +18,6 @@ from otel_llm.rules.files.source_map import expression_error
 from otel_llm.rules.files.yamlfile import VERSION, ConfigError, YamlFile, did_you_mean, load_yaml
 from otel_llm.rules.language.facts import FACTS, in_scope
 from otel_llm.rules.language.tokens import ExpressionError
-from otel_llm.ruletest.arrivals import Arrivals, parse_arrivals
-from otel_llm.ruletest.shape import ExpectShape, FileShape, StreamShape, Subject, TestShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

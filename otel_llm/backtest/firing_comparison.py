@@ -17,13 +17,13 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from otel_llm.collector.backtest_records import EXAMPLES, Records, records_of
-from otel_llm.collector.backtest_store import THEN
+from otel_llm.backtest.decision_comparison import EXAMPLES, Records, records_of
+from otel_llm.backtest.decision_store import THEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_llm.collector.backtest_store import Store
+    from otel_llm.backtest.decision_store import Store
 
 MOST_SHIFTS: Final = 100_000
 """Shifts of which the median is taken; of more the first so many."""

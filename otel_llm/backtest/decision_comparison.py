@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.collector.backtest_store import NEW, THEN
+from otel_llm.backtest.decision_store import NEW, THEN
 
 if TYPE_CHECKING:
-    from otel_llm.collector.backtest_store import Store
+    from otel_llm.backtest.decision_store import Store
 
 EXAMPLES: Final = 5
 """Firings and decisions named for each difference."""

@@ -1,0 +1,1 @@
+"""Backtests and unit tests of rules: what they would have decided."""

@@ -1,0 +1,160 @@
+"""Backtest rules over journals: what they would have decided, beside what was or would have been decided then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.backtest.backtest_evaluator import Run, Terms, replay
+from otel_llm.backtest.decision_store import NEW, THEN, Store
+from otel_llm.backtest.firing_comparison import Comparison, compare
+from otel_llm.readers.records import InputError
+from otel_llm.rules.decisions.files import decision_files, read_back
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from otel_llm.backtest.journal_recordings import Recording
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.files.ruleset import RuleSet
+
+VERBS: Final = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
+"""A backtest does nothing, so that `mode: enforce` is allowed for every verb."""
+
+
+@dataclass(slots=True)
+class LiveDecisions:
+    """What was read of decision files."""
+
+    lines: int = 0
+    broken: int = 0
+    """Lines that are no decision; the last line of a file that is written to may be."""
+    outside: int = 0
+    """Decisions made before the journal begins or after it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """What a backtest found.
+
+    `until_ns`: up to where time has passed, unix ns: to where the collector was stopped, if that is known; else to the
+    last receipt, or the last decision in its file.
+    """
+
+    recording: Recording
+    until_ns: int
+    judged: int
+    in_flight: int
+    headless: int
+    counts: Counter[str]
+    live: LiveDecisions | None
+    comparison: Comparison = field(repr=False)
+
+    @property
+    def differs(self) -> bool:
+        """Return whether both sides were compared and are not the same, decision by decision."""
+        return self.comparison.compared and not self.comparison.records.identical
+
+
+def backtest(
+    recording: Recording,
+    *,
+    rules: RuleSet,
+    terms: Terms,
+    against: RuleSet | None = None,
+    decisions: Sequence[Path] = (),
+    notified: Collection[str] = (),
+    progress: Callable[[int], None] | None = None,
+    decided: Callable[[list[Decision]], None] | None = None,
+) -> Backtest:
+    """Evaluate journals by `rules`, and compare with the rules of then or with what was decided then.
+
+    Args:
+        recording: journals of `otel-llm collect`.
+        rules: what is tested.
+        terms: by what streams are followed.
+        against: the rules of then, evaluated beside.
+        decisions: decision files of the run that wrote the journal, the oldest first.
+        notified: receivers of `webhook` that only tell people.
+        progress: is told the bytes of the journal read so far.
+        decided: gets the decisions of `rules` as they are made.
+
+    Raises:
+        InputError: a file is no journal, cannot be read, or there is no record in any.
+        ValueError: both `against` and `decisions` are given.
+    """
+    if against is not None and decisions:
+        raise ValueError("either against other rules or against what was decided, not both")
+    with Store(notified) as store:
+        live = _read_decisions(store, decisions) if decisions else None
+        new = Run(terms, rules, _both(store, decided))
+        runs = [new]
+        if against is not None:
+            runs.append(Run(terms, against, lambda found: store.decided(THEN, found)))
+        replay(recording, runs, None if progress is None else lambda: progress(recording.done_bytes))
+        if recording.first_ns is None or recording.last_ns is None:
+            raise InputError(_nothing(recording))
+        until_ns = _until(recording, store, live)
+        for run in runs:
+            run.until(until_ns)
+        if live is not None:
+            live.outside = store.leave_out(recording.first_ns, until_ns)
+        found = compare(store, compared=len(runs) > 1 or live is not None)
+    return Backtest(
+        recording,
+        until_ns,
+        new.judged,
+        new.in_flight,
+        new.headless,
+        new.counts,
+        live,
+        found,
+    )
+
+
+def _both(store: Store, decided: Callable[[list[Decision]], None] | None) -> Callable[[list[Decision]], None]:
+    def take(found: list[Decision]) -> None:
+        store.decided(NEW, found)
+        if decided is not None:
+            decided(found)
+
+    return take
+
+
+def _read_decisions(store: Store, paths: Sequence[Path]) -> LiveDecisions:
+    found = LiveDecisions()
+    for path in paths:
+        if not decision_files(path):
+            raise InputError(f"{path}: no such file: name one that collect --decisions wrote")
+        try:
+            for line in read_back(path):
+                found.lines += 1
+                try:
+                    store.recorded(json.loads(line))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    found.broken += 1
+        except OSError as error:
+            raise InputError(
+                f"{path}: {error.strerror or error}: name a file that collect --decisions wrote"
+            ) from error
+    return found
+
+
+def _until(recording: Recording, store: Store, live: LiveDecisions | None) -> int:
+    last_ns = recording.last_ns or 0
+    stopped_ns = recording.stopped_ns()
+    if stopped_ns is not None and stopped_ns >= last_ns:
+        return stopped_ns
+    # It died, or it runs: it has lived until its last decision at least.
+    return last_ns if live is None else max(last_ns, store.last_ns(THEN))
+
+
+def _nothing(recording: Recording) -> str:
+    names = ", ".join(map(str, recording.paths))
+    unsealed = recording.skipped.counts["unsealed"]
+    if unsealed:
+        return f"{names}: {unsealed} records of another tool: nobody wrote down when they were received"
+    return f"{names}: no record in this journal"

@@ -1,0 +1,136 @@
+"""One evaluator of a backtest: the collector's own, over journals, on the receipt times that stand in them.
+
+What comes out is what a collector would have decided that received these exports at these instants: evaluator, rule
+engine, sieve and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
+journal's folder is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
+from otel_llm.evaluate.windowing import Windowing
+from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp.attributes import AttributeLimits
+from otel_llm.readers.records import DecodeError
+from otel_llm.rules.engine.rule_engine import RuleEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from otel_llm.collector.config import Limits
+    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.usage import Metered
+    from otel_llm.readers.io.journal_format import Record
+    from otel_llm.readers.rows import Row
+    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.files.ruleset import RuleSet
+    from otel_llm.slo.classes import SloClasses
+    from otel_llm.slo.verdict import Verdict
+
+log = logging.getLogger(__name__)
+_PROGRESS_RECORDS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what streams are followed: as the options of `collect` say it."""
+
+    classes: SloClasses
+    limits: Limits
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    window_ns: int = 10_000_000_000
+
+
+@dataclass(slots=True)
+class Run:
+    """One collector's evaluator over the records of a journal, under one set of rules.
+
+    `decided` takes decisions as they are made, in order.
+    """
+
+    terms: Terms
+    rules: RuleSet
+    decided: Callable[[list[Decision]], None]
+    judged: int = 0
+    """Streams that are over."""
+    headless: int = 0
+    """Those of them whose first segment is not in the journal: they began before it, or it was lost."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """`undecodable` records, and `internal_errors`: those that a bug of ours hit."""
+    evaluator: Evaluator = field(init=False)
+
+    def __post_init__(self) -> None:
+        terms = self.terms
+        windowing = Windowing(window_ns=terms.window_ns, lateness_ns=terms.timeouts.lateness_ns)
+        self.evaluator = Evaluator(
+            classes=terms.classes,
+            rules=RuleEngine(self.rules),
+            windowing=windowing,
+            sink=_Found(self),
+            timeouts=terms.timeouts,
+        )
+
+    def take(self, record: Record) -> None:
+        """Evaluate the next record, which has a time of receipt."""
+        assert record.receipt_ns is not None  # noqa: S101
+        limits = self.terms.limits
+        attributes = AttributeLimits(limits.attributes_per_span, limits.attribute_chars)
+        try:
+            batch = otlp.read(record.raw, receipt_ns=record.receipt_ns, limits=attributes)
+        except DecodeError:
+            self.counts["undecodable"] += 1
+            return
+        batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
+        try:
+            self.evaluator.apply(batch, record.receipt_ns)
+        except Exception:  # the live collector goes on as well; said once with its traceback, counted always
+            if not self.counts["internal_errors"]:
+                log.exception("otel-llm: a record could not be evaluated")
+            self.counts["internal_errors"] += 1
+
+    def until(self, instant_ns: int) -> None:
+        """Let time pass up to this instant (unix ns), after the last record, as a collector does that is stopped."""
+        self.evaluator.finish(instant_ns)
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many streams are not over."""
+        return len(self.evaluator.live)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the evaluator finds: decisions are handed on, verdicts counted, the rest is the collector's business."""
+
+    run: Run
+
+    def charged(self, metered: Metered) -> None:
+        """Leave the counters to the collector."""
+
+    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:  # noqa: ARG002
+        """Count a stream that is over."""
+        self.run.judged += 1
+        self.run.headless += not stream.received.has(0)
+
+    def foreign_judged(self, row: Row) -> None:
+        """Leave other instrumentations' spans to the collector: no rule is about them."""
+
+    def decided(self, decisions: list[Decision]) -> None:
+        """Hand decisions on."""
+        self.run.decided(decisions)
+
+
+def replay(records: Iterable[Record], runs: Sequence[Run], progress: Callable[[], None] | None = None) -> None:
+    """Have every run take all records; `progress` is called now and then."""
+    for number, record in enumerate(records, 1):
+        for run in runs:
+            run.take(record)
+        if progress is not None and number % _PROGRESS_RECORDS == 0:
+            progress()
+    if progress is not None:
+        progress()
