@@ -14,7 +14,7 @@ from otel_llm.actions.dead_letters import BusyError, NoDeadLettersError, resend
 from otel_llm.actions.places import close, places_of
 from otel_llm.cli.say import say
 from otel_llm.cli.wide import SafeConsole
-from otel_llm.collector.config_file import load_settings
+from otel_llm.collector.config.schema import load_settings
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import StartError

@@ -20,9 +20,9 @@ from otel_llm.cli.durations import Duration
 from otel_llm.cli.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
-from otel_llm.collector.config_file import load_settings
-from otel_llm.collector.doors import Addresses
+from otel_llm.collector.config.schema import load_settings
 from otel_llm.collector.plain_mode import notice
+from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.checkpoint import RESUME_FILE

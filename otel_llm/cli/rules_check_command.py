@@ -57,7 +57,7 @@ def _executors(config_path: Path | None) -> frozenset[str]:
     if config_path is None:
         return frozenset()
     from otel_llm.actions.executors import RELAY_DOES, executors
-    from otel_llm.collector.config_file import load_settings
+    from otel_llm.collector.config.schema import load_settings
     from otel_llm.relay.settings.file import load_settings as load_relay
     from otel_llm.shared.errors import StartError
 

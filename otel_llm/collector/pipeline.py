@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, TypeVar
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_llm.collector import plain_mode
-from otel_llm.collector.errors import BusyError, UnavailableError
-from otel_llm.collector.front import SentExport
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
-from otel_llm.collector.replay import note_stop
+from otel_llm.collector.receive.errors import BusyError, UnavailableError
+from otel_llm.collector.receive.grpc_worker.parent import SentExport
+from otel_llm.collector.restart import note_stop
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import export_request as otlp
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.actions.execute.sinks import Sinks
-    from otel_llm.collector.config import Limits
-    from otel_llm.collector.front import GrpcFront
+    from otel_llm.collector.config.settings import Limits
+    from otel_llm.collector.export.egress import Outgoing
     from otel_llm.collector.inbox import Item
-    from otel_llm.collector.outgoing import Outgoing
+    from otel_llm.collector.receive.grpc_worker.parent import GrpcFront
     from otel_llm.journal.journal import Journal
     from otel_llm.readers.records import Batch
     from otel_llm.rules.engine.rule_engine import RuleEngine

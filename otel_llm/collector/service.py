@@ -14,12 +14,12 @@ from otel_llm.actions.doing import Doing
 from otel_llm.actions.execute.action_context import ActionContext
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.actions.executors import Executors, executors
-from otel_llm.collector.doors import Addresses, Doors
-from otel_llm.collector.outgoing import Outgoing, refuse_own_doors
+from otel_llm.collector.export.egress import Outgoing, refuse_own_doors
 from otel_llm.collector.pipeline import Pipeline, build, window_line
-from otel_llm.collector.replay import Checkpoint, Windows, replay, written_windows
-from otel_llm.collector.self_metrics import DecisionLatency
-from otel_llm.collector.web import Web, families
+from otel_llm.collector.receive.listeners import Addresses, Doors
+from otel_llm.collector.restart import Checkpoint, Windows, replay, written_windows
+from otel_llm.collector.telemetry.self_metrics import DecisionLatency
+from otel_llm.collector.web.views import Web, families
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.decisions.decision_records import FIRST_KEY, read_decided
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.actions.execute.console import Console
-    from otel_llm.collector.config import Settings
+    from otel_llm.collector.config.settings import Settings
     from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses

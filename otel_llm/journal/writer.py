@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from otel_llm.collector.errors import JournalError, TooLargeError
+from otel_llm.collector.receive.errors import JournalError, TooLargeError
 from otel_llm.journal.file import WrittenFile
 from otel_llm.journal.names import NS_PER_S, JournalFile, file_name
 from otel_llm.readers.io.journal_format import envelope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CollectorError(Exception):
-    """Stand for everything that the service itself reports; see `otel_llm.collector.errors` for the tree."""
+    """Stand for everything that the service itself reports; see `otel_llm.collector.receive.errors` for the tree."""
 
 
 class StartError(CollectorError):

@@ -12,7 +12,7 @@ from support.alerting import T0, S, decision
 from otel_llm.actions.alert_words import cloud_event_of, line_of
 from otel_llm.actions.firing import Firing
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings, Receiver
-from otel_llm.collector.config_file import load_settings
+from otel_llm.collector.config.schema import load_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
 

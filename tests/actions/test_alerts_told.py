@@ -20,7 +20,7 @@ from support.out_receiver import BACKENDS, Backend
 from otel_llm.actions import settings
 from otel_llm.actions.alerts import Alerts
 from otel_llm.actions.settings import AlertSettings
-from otel_llm.collector.config import Settings
+from otel_llm.collector.config.settings import Settings
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.otlp_target import OtlpTarget
 

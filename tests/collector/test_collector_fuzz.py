@@ -35,9 +35,9 @@ from support.otlp import T0_NS, attributes_of, export, request_span, segment_spa
 
 from otel_llm import semconv
 from otel_llm.actions.execute.console import Console
-from otel_llm.collector.config import JournalSettings, Limits, Settings
-from otel_llm.collector.doors import Addresses
-from otel_llm.collector.grpc_server import EXPORT
+from otel_llm.collector.config.settings import JournalSettings, Limits, Settings
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
+from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.live.exposition import SHARED_NS

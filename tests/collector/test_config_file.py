@@ -20,8 +20,8 @@ from otel_llm.actions.settings import (
     MetricsSettings,
     Receiver,
 )
-from otel_llm.collector.config import ForwardSettings, JournalSettings, Limits, OtlpOutSettings, Settings
-from otel_llm.collector.config_file import load_settings
+from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.config.settings import ForwardSettings, JournalSettings, Limits, OtlpOutSettings, Settings
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.otlp_target import OtlpTarget
 from otel_llm.shared.secret_files import read_signing_secrets

@@ -18,8 +18,8 @@ import pytest
 from support.commands import WAIT_S, Collector, collector, wait_until
 from support.doors_http import RAW
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.grpc_server import EXPORT
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.shared.web.open_files import allow_open_files
 
 CROWD = 10_000

@@ -19,9 +19,9 @@ from support.doors import Behind
 from support.doors_http import rest
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.errors import BusyError
-from otel_llm.collector.grpc_server import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.errors import BusyError
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.tokens import Tokens
 

@@ -18,11 +18,11 @@ from support.commands import wait_until
 from support.doors import Behind
 from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
 
-from otel_llm.collector import otlp_http
-from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_connection import MAX_HEAD_BYTES, Connection
-from otel_llm.collector.http_server import HttpServer
-from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive import otlp_http
+from otel_llm.collector.receive.http_connection import MAX_HEAD_BYTES, Connection
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.shared.web.acceptor import Acceptor, Door
 
 GZIP = {"Content-Encoding": "gzip"}

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from support.commands import wait_until
 from support.doors_http import RAW, connect, head, otlp_door, rest, serving, takes_an_export
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.http_server import HttpServer
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.http_listener import HttpServer
 
 PROTOBUF = "Content-Type: application/x-protobuf"
 SHORT = Limits(message_bytes=2**16, body_s=0.5, header_s=0.5, idle_connection_s=1)

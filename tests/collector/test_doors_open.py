@@ -16,10 +16,10 @@ from support.doors_http import ask
 from support.doors_tls import authority, signed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
-from otel_llm.collector.config import Settings
-from otel_llm.collector.doors import Addresses, Doors
-from otel_llm.collector.doors_exposure import exposure
-from otel_llm.collector.web import Web
+from otel_llm.collector.config.settings import Settings
+from otel_llm.collector.receive.exposure import exposure
+from otel_llm.collector.receive.listeners import Addresses, Doors
+from otel_llm.collector.web.views import Web
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.errors import AddressError, TlsFileError

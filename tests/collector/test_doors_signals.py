@@ -25,8 +25,8 @@ from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
 from support.recordings import received
 
 from otel_llm.actions.execute.console import Console
-from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.doors import Addresses
+from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.rules.files.load import load_rules

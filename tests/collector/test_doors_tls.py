@@ -19,10 +19,10 @@ from support.doors import Behind
 from support.doors_http import RAW, ask, connect, head, rest
 from support.doors_tls import Pair, authority, signed
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.grpc_server import EXPORT, GrpcCertificates, GrpcReceiver
-from otel_llm.collector.http_server import HttpServer
-from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcCertificates, GrpcReceiver
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.shared.errors import TlsFileError
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.settings import Tls

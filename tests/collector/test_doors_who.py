@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.doors import Behind
 from support.doors_http import PROTOBUF, RAW, ask, otlp_door, serving
 
-from otel_llm.collector.doors_web import OPEN_PATHS, web_app
-from otel_llm.collector.http_server import HttpServer
-from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.collector.web.app import OPEN_PATHS, web_app
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.guard import Guard, host_name, is_loopback, names_of
 from otel_llm.shared.web.tokens import Tokens

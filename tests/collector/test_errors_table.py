@@ -4,8 +4,8 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 
-from otel_llm.collector import errors
-from otel_llm.collector.errors import (
+from otel_llm.collector.receive import errors
+from otel_llm.collector.receive.errors import (
     ANSWERS,
     BadRequestError,
     BusyError,

@@ -23,8 +23,8 @@ from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
 from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
 
-from otel_llm.collector import otlp_out_queue
-from otel_llm.collector.forward import Forwarder
+from otel_llm.collector.export import send_queue as otlp_out_queue
+from otel_llm.collector.export.forward import Forwarder
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]

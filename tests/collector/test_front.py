@@ -25,13 +25,13 @@ from support.doors import Behind
 from support.doors_http import RAW, ask
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_refused import SOURCE
-from otel_llm.collector.errors import ANSWERS, BadRequestError, BusyError, JournalError, answer
-from otel_llm.collector.front import GrpcFront, SentExport
-from otel_llm.collector.front_wire import DOWN, refusal_of, refused
-from otel_llm.collector.grpc_server import EXPORT
+from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.inbox import Export, HeldExport, Inbox
+from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, JournalError, answer
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
+from otel_llm.collector.receive.grpc_worker.parent import GrpcFront, SentExport
+from otel_llm.collector.receive.grpc_worker.protocol import DOWN, refusal_of, refused
+from otel_llm.collector.receive.refusals import SOURCE
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock

@@ -21,9 +21,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.errors import BusyError, JournalError, TooLargeError
-from otel_llm.collector.grpc_server import EXPORT, GrpcReceiver
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.errors import BusyError, JournalError, TooLargeError
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.shared.errors import AddressError
 from otel_llm.shared.web.address import Address
 

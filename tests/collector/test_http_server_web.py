@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from otel_llm.collector.doors_web import web_app
-from otel_llm.collector.http_server import HttpServer
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.web.app import web_app
 from otel_llm.shared.errors import AddressError
 from otel_llm.shared.web.address import Address, listen, parse_address
 

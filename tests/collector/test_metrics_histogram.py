@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.collector.self_metrics import DECISION_BUCKETS_S
+from otel_llm.collector.telemetry.self_metrics import DECISION_BUCKETS_S
 from otel_llm.live.histogram import WAITING_VALUES, Histogram
 from otel_llm.live.user_metrics import FLUIDITY_BUCKETS, IDLE_BUCKETS_S, TBT_BUCKETS_S, TTFT_BUCKETS_S
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.collector.self_metrics import (
+from otel_llm.collector.telemetry.self_metrics import (
     OWN_METRICS,
     OWN_UNITS,
     DecisionLatency,

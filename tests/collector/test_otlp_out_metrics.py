@@ -16,8 +16,8 @@ from support.commands import wait_until
 from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.out_verdicts import KEY, count, judged
 
-from otel_llm.collector.otlp_out_metrics import UNITS, MetricsOut, metrics_data
-from otel_llm.collector.self_metrics import DecisionLatency, own_families
+from otel_llm.collector.export.metric_export import UNITS, MetricsOut, metrics_data
+from otel_llm.collector.telemetry.self_metrics import DecisionLatency, own_families
 from otel_llm.live.user_metrics import Key, UserMetrics
 from otel_llm.shared.otlp_exporters import POINTS_A_REQUEST
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.commands import wait_until
 from support.patience import examples
 
-from otel_llm.collector.otlp_out_queue import OutQueue
+from otel_llm.collector.export.send_queue import OutQueue
 from otel_llm.shared.attempt import Attempt
 
 FINE = Attempt("accepted")

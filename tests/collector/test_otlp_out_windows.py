@@ -15,7 +15,7 @@ from support.commands import wait_until
 from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.out_verdicts import T0_NS, judged
 
-from otel_llm.collector.otlp_out_windows import ROW_BYTES, WindowsOut
+from otel_llm.collector.export.window_export import ROW_BYTES, WindowsOut
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 from otel_llm.slo.columns import WINDOW_COLUMNS
 from otel_llm.slo.windows import WindowTotals

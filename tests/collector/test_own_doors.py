@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_llm.collector.own_doors import refuse_own_door
+from otel_llm.collector.export.own_listeners import refuse_own_door
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import OtlpTarget
 from otel_llm.shared.web.address import Address

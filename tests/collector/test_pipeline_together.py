@@ -19,10 +19,10 @@ from otel_llm.actions.execute.console import Console
 from otel_llm.actions.execute.sinks import Sinks
 from otel_llm.collector import pipeline as module
 from otel_llm.collector import plain_mode
-from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.errors import BusyError, JournalError, UnavailableError
-from otel_llm.collector.outgoing import Outgoing
+from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.collector.receive.errors import BusyError, JournalError, UnavailableError
 from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.cli.main import main
-from otel_llm.collector.self_metrics import own_families
+from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.files.slo_file import load_slo, slo_of
 from otel_llm.rules.files.yamlfile import parse_yaml

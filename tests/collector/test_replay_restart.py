@@ -25,7 +25,7 @@ from support.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.collector.replay import Windows, written_windows
+from otel_llm.collector.restart import Windows, written_windows
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision

@@ -16,10 +16,10 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 from otel_llm import semconv
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.execute.sinks import Sinks
-from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.errors import BusyError
-from otel_llm.collector.outgoing import Outgoing
+from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.evaluate import evaluator as evaluating
 from otel_llm.evaluate import stream_table as tabling
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts

@@ -25,7 +25,7 @@ from support.ports import free_ports
 from otel_llm import semconv
 from otel_llm.actions.alerts import Alerts
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings
-from otel_llm.collector.config import Settings
+from otel_llm.collector.config.settings import Settings
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.shared.clock import MonotonicClock
 

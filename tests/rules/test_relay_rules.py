@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from otel_llm.actions.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, FileSettings, Receiver
 from otel_llm.cli.main import main
-from otel_llm.collector.config_file import load_settings
+from otel_llm.collector.config.schema import load_settings
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.shipped import shipped_rules_dir
 from otel_llm.rules.files.slo_file import load_slo

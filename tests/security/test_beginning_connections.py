@@ -17,7 +17,7 @@ from support.doors_http import PROTOBUF, RAW
 from support.doors_tls import authority, signed
 from support.relay.process import relay
 
-from otel_llm.collector.grpc_server import EXPORT
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 
 CONNECTIONS = 40
 QUARTER = CONNECTIONS // 4

@@ -20,7 +20,7 @@ from otel_llm.actions.alert_state import STATE_FILE, State, read_state, state_by
 from otel_llm.actions.courier import Message
 from otel_llm.actions.dead_letters import bury
 from otel_llm.actions.places import LogPlace
-from otel_llm.collector.config_file import load_settings
+from otel_llm.collector.config.schema import load_settings
 from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
 from otel_llm.journal.file import PROBE_FILE, try_to_write
 from otel_llm.journal.journal import Journal

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, Metric
 from support.commands import collector, wait_until
 
-from otel_llm.collector.self_metrics import own_families
+from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.live.exposition import SHARED_NS, SharedText, text_of
 from otel_llm.live.labels import MAX_LABEL_CHARS, METRICS_BYTES
 from otel_llm.live.user_metrics import MAX_SERIES, OTHER, Key, UserMetrics

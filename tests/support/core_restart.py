@@ -12,10 +12,10 @@ from support.otlp import export
 
 from otel_llm.actions.execute.console import Console
 from otel_llm.actions.execute.sinks import Sinks
-from otel_llm.collector.config import Limits, Settings
-from otel_llm.collector.outgoing import Outgoing
+from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
-from otel_llm.collector.replay import FROM_NS, WINDOWS_NS, Windows, replay
+from otel_llm.collector.restart import FROM_NS, WINDOWS_NS, Windows, replay
 from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.http_server import HttpServer
-from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.shared.web.address import Address
 
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.self_metrics import PREFIX
+from otel_llm.collector.telemetry.self_metrics import PREFIX
 from otel_llm.rules.prometheus.promql import JUDGED, Group, Labels, Rule, alert, quoted, record, selector
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.doors_exposure import exposure
-from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.doors_web import web_app
-from otel_llm.collector.front import GrpcFront
-from otel_llm.collector.http_server import HttpServer
-from otel_llm.collector.otlp_http import otlp_app
+from otel_llm.collector.receive.exposure import exposure
+from otel_llm.collector.receive.grpc_worker.parent import GrpcFront
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.web.app import web_app
 from otel_llm.shared.web.guard import Guard, names_of
 from otel_llm.shared.web.tls import Certificates
 from otel_llm.shared.web.tokens import Tokens
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from otel_llm.collector.config import Settings
-    from otel_llm.collector.web import Web
+    from otel_llm.collector.config.settings import Settings
+    from otel_llm.collector.web.views import Web
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.address import Address
 

@@ -25,7 +25,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.export import Metric as OtlpMetric
 
-from otel_llm.collector.self_metrics import OWN_UNITS
+from otel_llm.collector.telemetry.self_metrics import OWN_UNITS
 from otel_llm.live.user_metrics import USER_UNITS
 from otel_llm.shared.otlp_exporters import metric_exporter, resource, scope
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.errors import InternalError, as_refusal
-from otel_llm.collector.front_wire import (
+from otel_llm.collector.inbox import QUEUED_BYTES, Export
+from otel_llm.collector.receive.errors import InternalError, as_refusal
+from otel_llm.collector.receive.grpc_worker.protocol import (
     NUMBERS,
     OLDEST,
     UP,
@@ -26,7 +26,7 @@ from otel_llm.collector.front_wire import (
     refused,
     write_all,
 )
-from otel_llm.collector.inbox import QUEUED_BYTES, Export
+from otel_llm.collector.receive.refusals import Refused
 from otel_llm.shared.errors import AddressError, StartError
 from otel_llm.shared.web.address import Address
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from otel_llm.collector.config import Limits
+    from otel_llm.collector.config.settings import Limits
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.tls import Certificates
     from otel_llm.shared.web.tokens import KnownTokens
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _CODE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from otel_llm.collector.front_process import main; main(*map(int, sys.argv[2:]))"
+    "from otel_llm.collector.receive.grpc_worker.child import main; main(*map(int, sys.argv[2:]))"
 )
 _PIPE_BYTES: Final = (2**23, 2**20)
 """What may be on its way up at once, the more the better: exports that wait are taken in together. Without privileges

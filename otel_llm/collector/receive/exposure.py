@@ -8,7 +8,7 @@ from otel_llm.actions.settings import secret_files
 from otel_llm.shared.web.exposure import exposure as exposure_of
 
 if TYPE_CHECKING:
-    from otel_llm.collector.config import Settings
+    from otel_llm.collector.config.settings import Settings
     from otel_llm.shared.web.address import Address
 
 

@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 
-from otel_llm.collector.otlp_out_queue import GIVE_UP_S, OutQueue
+from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
 from otel_llm.shared.attempt import Attempt
 from otel_llm.shared.otlp_exporters import log_exporter, resource, scope
 

@@ -6,7 +6,7 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.errors import ANSWERS, BusyError, JournalError, UnavailableError, answer
+from otel_llm.collector.receive.errors import ANSWERS, BusyError, JournalError, UnavailableError, answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

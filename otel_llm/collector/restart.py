@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.errors import JournalError
+from otel_llm.collector.receive.errors import JournalError
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.journal.checkpoint import read_resume, write_resume
 from otel_llm.journal.reader import last_receipt_ns, records_since

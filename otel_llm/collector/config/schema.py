@@ -28,7 +28,7 @@ from otel_llm.actions.config.service import (
     build_tls,
 )
 from otel_llm.actions.config.target import Duration, TargetShape, target
-from otel_llm.collector import config
+from otel_llm.collector.config import settings as config
 from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
 from otel_llm.rules.files.yamlfile import load_yaml
 

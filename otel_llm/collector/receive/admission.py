@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from otel_llm.collector.errors import BusyError
+from otel_llm.collector.receive.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.collector.config import Limits
+    from otel_llm.collector.config.settings import Limits
 
 T = TypeVar("T")
 

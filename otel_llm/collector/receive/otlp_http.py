@@ -22,11 +22,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_admission import Admission
-from otel_llm.collector.doors_cors import Cors
-from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.errors import (
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.admission import Admission
+from otel_llm.collector.receive.cors import Cors
+from otel_llm.collector.receive.errors import (
     BadRequestError,
     InternalError,
     TooLargeError,
@@ -37,6 +36,7 @@ from otel_llm.collector.errors import (
     challenge,
     status,
 )
+from otel_llm.collector.receive.refusals import Refused
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from otel_llm.collector.doors_admission import Room
+    from otel_llm.collector.receive.admission import Room
     from otel_llm.shared.web.tokens import Tokens
 
 PATH: Final = "/v1/traces"

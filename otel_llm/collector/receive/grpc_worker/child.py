@@ -16,9 +16,9 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.errors import BusyError, UnavailableError
-from otel_llm.collector.front_wire import (
+from otel_llm.collector.receive.errors import BusyError, UnavailableError
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import GrpcCertificates, GrpcReceiver
+from otel_llm.collector.receive.grpc_worker.protocol import (
     DOWN,
     OLDEST,
     UP,
@@ -27,7 +27,7 @@ from otel_llm.collector.front_wire import (
     refusal_of,
     write_all,
 )
-from otel_llm.collector.grpc_server import GrpcCertificates, GrpcReceiver
+from otel_llm.collector.receive.refusals import Refused
 from otel_llm.shared.errors import RefusalError, StartError
 from otel_llm.shared.web.tokens import KnownTokens
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from otel_llm.collector.front_wire import Known, Opening
+    from otel_llm.collector.receive.grpc_worker.protocol import Known, Opening
     from otel_llm.shared.web.tls import Pem
 
 

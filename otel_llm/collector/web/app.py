@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_llm.collector.errors import answer, challenge
+from otel_llm.collector.receive.errors import answer, challenge
 from otel_llm.live.page import PAGE_HEADERS
 from otel_llm.shared.errors import RefusalError
 

@@ -6,17 +6,17 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.forward import Forwarder
-from otel_llm.collector.otlp_out_metrics import MetricsOut
-from otel_llm.collector.otlp_out_windows import WindowsOut
-from otel_llm.collector.own_doors import refuse_own_door
+from otel_llm.collector.export.forward import Forwarder
+from otel_llm.collector.export.metric_export import MetricsOut
+from otel_llm.collector.export.own_listeners import refuse_own_door
+from otel_llm.collector.export.window_export import WindowsOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client.core import Metric
 
-    from otel_llm.collector.config import Settings
+    from otel_llm.collector.config.settings import Settings
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.address import Address
 

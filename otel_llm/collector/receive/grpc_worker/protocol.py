@@ -13,14 +13,14 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.doors_refused import REASONS
-from otel_llm.collector.errors import ANSWERS
+from otel_llm.collector.receive.errors import ANSWERS
+from otel_llm.collector.receive.refusals import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from otel_llm.collector.config import Limits
+    from otel_llm.collector.config.settings import Limits
     from otel_llm.shared.errors import RefusalError
     from otel_llm.shared.web.address import Address
     from otel_llm.shared.web.tls import Pem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.forward_transport import GrpcTransport, HttpTransport
-from otel_llm.collector.otlp_out_queue import GIVE_UP_S, OutQueue
+from otel_llm.collector.export.forward_transport import GrpcTransport, HttpTransport
+from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

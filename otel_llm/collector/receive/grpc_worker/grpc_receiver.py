@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from otel_llm.collector.config import Limits
-from otel_llm.collector.doors_refused import Refused
-from otel_llm.collector.errors import (
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.errors import (
     BadRequestError,
     BusyError,
     InternalError,
@@ -28,8 +27,9 @@ from otel_llm.collector.errors import (
     as_refusal,
     status,
 )
-from otel_llm.collector.grpc_connections import ConnectionWatch, let_in
-from otel_llm.collector.grpc_patience import MessagePatience, Waiting
+from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, let_in
+from otel_llm.collector.receive.grpc_worker.message_timeouts import MessagePatience, Waiting
+from otel_llm.collector.receive.refusals import Refused
 from otel_llm.shared.errors import RefusalError
 from otel_llm.shared.web.address import Address, listen, refused_address
 

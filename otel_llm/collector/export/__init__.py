@@ -1,0 +1,1 @@
+"""What leaves the collector over OTLP: exports as they came, its metrics, closed windows."""

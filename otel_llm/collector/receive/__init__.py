@@ -1,0 +1,1 @@
+"""The receivers: OTLP over HTTP and gRPC, admission control, and what a refusal answers."""

@@ -1,0 +1,1 @@
+"""What the collector says about itself."""

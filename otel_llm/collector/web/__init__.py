@@ -1,0 +1,1 @@
+"""The web port: snapshots as JSON, the metrics text, the live page."""
