@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_llm.actions.doing import CONFIRMATION
+from otel_llm.actions.execute.dispatcher import CONFIRMATION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.progress import Progress
 
-from otel_llm.actions.dead_letters import BusyError, NoDeadLettersError, resend
-from otel_llm.actions.places import close, places_of
+from otel_llm.actions.delivery.channels import close, places_of
+from otel_llm.actions.delivery.dead_letters import BusyError, NoDeadLettersError, resend
 from otel_llm.cli.say import say
 from otel_llm.cli.wide import SafeConsole
 from otel_llm.collector.config.schema import load_settings
@@ -23,7 +23,7 @@ from otel_llm.shared.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.actions.dead_letters import Resent
+    from otel_llm.actions.delivery.dead_letters import Resent
 
 MOST_SHOWN: Final = 20
 """Of messages that were kept, and of lines that are none, so many are named."""

@@ -13,9 +13,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
-from otel_llm.actions.execute.background_writer import BackgroundWriter
-from otel_llm.actions.execute.console import Console
-from otel_llm.actions.executors import load_enforced
+from otel_llm.actions.execute.executors import load_enforced
+from otel_llm.actions.sinks.background_writer import BackgroundWriter
+from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.durations import Duration
 from otel_llm.cli.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option

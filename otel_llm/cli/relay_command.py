@@ -11,9 +11,9 @@ from typing import Final
 
 import click
 
-from otel_llm.actions.execute.background_writer import BackgroundWriter
-from otel_llm.actions.execute.console import Console
-from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
+from otel_llm.actions.sinks.background_writer import BackgroundWriter
+from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now

@@ -56,7 +56,7 @@ def _executors(config_path: Path | None) -> frozenset[str]:
     """Return the verbs that the process of these settings can have done; a usage error where they cannot be read."""
     if config_path is None:
         return frozenset()
-    from otel_llm.actions.executors import RELAY_DOES, executors
+    from otel_llm.actions.execute.executors import RELAY_DOES, executors
     from otel_llm.collector.config.schema import load_settings
     from otel_llm.relay.settings.file import load_settings as load_relay
     from otel_llm.shared.errors import StartError

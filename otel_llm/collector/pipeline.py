@@ -33,7 +33,7 @@ from otel_llm.readers.otlp.attributes import AttributeLimits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_llm.actions.execute.sinks import Sinks
+    from otel_llm.actions.sinks.sinks import Sinks
     from otel_llm.collector.config.settings import Limits
     from otel_llm.collector.export.egress import Outgoing
     from otel_llm.collector.inbox import Item

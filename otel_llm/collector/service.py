@@ -9,11 +9,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from otel_llm.actions.alerts import Alerts
-from otel_llm.actions.doing import Doing
-from otel_llm.actions.execute.action_context import ActionContext
-from otel_llm.actions.execute.sinks import Sinks
-from otel_llm.actions.executors import Executors, executors
+from otel_llm.actions.alerts.alerts import Alerts
+from otel_llm.actions.execute.dispatcher import Doing
+from otel_llm.actions.execute.executors import Executors, executors
+from otel_llm.actions.sinks.action_context import ActionContext
+from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.export.egress import Outgoing, refuse_own_doors
 from otel_llm.collector.pipeline import Pipeline, build, window_line
 from otel_llm.collector.receive.listeners import Addresses, Doors
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from otel_llm.actions.execute.console import Console
+    from otel_llm.actions.sinks.console import Console
     from otel_llm.collector.config.settings import Settings
     from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.rules.files.ruleset import RuleSet

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from otel_llm.actions.executors import RELAY_DOES
-from otel_llm.actions.receiving import MOST_BODY_BYTES, Response
+from otel_llm.actions.execute.action_receiver import MOST_BODY_BYTES, Response
+from otel_llm.actions.execute.executors import RELAY_DOES
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.actions.doing import Settled
-    from otel_llm.actions.receiving import Admission, Asked
+    from otel_llm.actions.execute.action_receiver import Admission, Asked
+    from otel_llm.actions.execute.dispatcher import Settled
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.command_reader import CommandReader
     from otel_llm.shared.clock import Clock

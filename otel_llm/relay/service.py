@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.actions.receiving import Admission
+from otel_llm.actions.execute.action_receiver import Admission
 from otel_llm.actions.settings import secret_files
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.answers import NONE_OPEN
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from prometheus_client.core import Metric
 
-    from otel_llm.actions.execute.console import Console
+    from otel_llm.actions.sinks.console import Console
     from otel_llm.relay.settings import RelaySettings
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from otel_llm.actions.events import Candidate, Order
-from otel_llm.actions.executor import Reply
+from otel_llm.actions.execute.events import Candidate, Order
+from otel_llm.actions.execute.executor import Reply
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import Verb
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from actions.orders import order
 
-from otel_llm.actions.events import cloud_event
-from otel_llm.actions.executor import RETRYABLE
-from otel_llm.actions.executors import executors
+from otel_llm.actions.execute.events import cloud_event
+from otel_llm.actions.execute.executor import RETRYABLE
+from otel_llm.actions.execute.executors import executors
 from otel_llm.actions.settings import DOES
 from otel_llm.collector.config.schema import load_settings
 

@@ -11,9 +11,9 @@ import pytest
 from support.action_receiver import Came, Receiver, Say, receiving
 from support.alerting import T0, S, decision
 
-from otel_llm.actions.alert_words import for_alertmanager
-from otel_llm.actions.alertmanager import MOST_AT_ONCE, Alertmanager, Post, valid_ns
-from otel_llm.actions.firing import Firing, Key
+from otel_llm.actions.alerts.alert_words import for_alertmanager
+from otel_llm.actions.alerts.alertmanager import MOST_AT_ONCE, Alertmanager, Post, valid_ns
+from otel_llm.actions.alerts.firing import Firing, Key
 from otel_llm.actions.settings import AlertmanagerSettings
 from otel_llm.shared.clock import FakeClock
 

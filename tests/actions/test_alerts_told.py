@@ -18,7 +18,7 @@ from support.commands import wait_until
 from support.out_receiver import BACKENDS, Backend
 
 from otel_llm.actions import settings
-from otel_llm.actions.alerts import Alerts
+from otel_llm.actions.alerts.alerts import Alerts
 from otel_llm.actions.settings import AlertSettings
 from otel_llm.collector.config.settings import Settings
 from otel_llm.shared.clock import MonotonicClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.alerting import T0
 
-from otel_llm.actions.courier import GIVE_UP_S, MOST_WAITING, Courier, Message
+from otel_llm.actions.delivery.durable_queue import GIVE_UP_S, MOST_WAITING, Courier, Message
 from otel_llm.shared.attempt import Attempt
 from otel_llm.shared.clock import FakeClock
 

@@ -15,9 +15,9 @@ import standardwebhooks
 from support.action_receiver import Came, Receiver, Say, receiving
 from support.commands import run
 
-from otel_llm.actions import dead_letters
-from otel_llm.actions.courier import Message
-from otel_llm.actions.dead_letters import PATIENCE, TAKEN, BusyError, bury, resend, unbury
+from otel_llm.actions.delivery import dead_letters
+from otel_llm.actions.delivery.dead_letters import PATIENCE, TAKEN, BusyError, bury, resend, unbury
+from otel_llm.actions.delivery.durable_queue import Message
 from otel_llm.shared.attempt import Attempt
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()

@@ -13,10 +13,10 @@ import pytest
 from actions.orders import MS, NOW_NS, Scripted, order
 from support.action_receiver import Came, Receiver, Say, receiving
 
-from otel_llm.actions.delivering import Delivery, NotSent
-from otel_llm.actions.executor import Reply
-from otel_llm.actions.signing import verify
-from otel_llm.actions.webhook import Webhook
+from otel_llm.actions.delivery.signing import verify
+from otel_llm.actions.execute.action_attempts import Delivery, NotSent
+from otel_llm.actions.execute.executor import Reply
+from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
 

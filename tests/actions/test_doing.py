@@ -12,8 +12,8 @@ import pytest
 from actions.orders import INSTANCE, MS, NOW_NS, Scripted, decision, order
 from support.commands import wait_until
 
-from otel_llm.actions.doing import Doing, Settled, settled_decision
-from otel_llm.actions.executor import Reply
+from otel_llm.actions.execute.dispatcher import Doing, Settled, settled_decision
+from otel_llm.actions.execute.executor import Reply
 from otel_llm.shared.clock import FakeClock
 
 

@@ -10,8 +10,8 @@ import pytest
 from actions.orders import NOW_NS, order
 from support.action_receiver import Came, Receiver, Say, receiving
 
-from otel_llm.actions.engines import RouterDrain, SglangAbort, VllmAbort, vllm_ids
-from otel_llm.actions.executor import Reply
+from otel_llm.actions.execute.engines import RouterDrain, SglangAbort, VllmAbort, vllm_ids
+from otel_llm.actions.execute.executor import Reply
 from otel_llm.rules.files.yamlfile import ConfigError
 
 

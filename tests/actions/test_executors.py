@@ -11,13 +11,13 @@ from actions.orders import MS, NOW_NS, order
 from support.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 
-from otel_llm.actions.doing import Doing, Settled
-from otel_llm.actions.engines import VllmAbort
-from otel_llm.actions.events import Candidate
-from otel_llm.actions.executors import Executors
+from otel_llm.actions.execute.dispatcher import Doing, Settled
+from otel_llm.actions.execute.engines import VllmAbort
+from otel_llm.actions.execute.events import Candidate
+from otel_llm.actions.execute.executors import Executors
+from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, FileSettings
 from otel_llm.actions.settings import Receiver as ReceiverSettings
-from otel_llm.actions.webhook import Webhook
 from otel_llm.rules.decisions.decision_records import Outcome
 from otel_llm.shared.clock import FakeClock
 

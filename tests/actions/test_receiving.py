@@ -10,9 +10,17 @@ from actions.orders import MS, NOW_NS, order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.actions.events import Candidate, cloud_event
-from otel_llm.actions.receiving import LONGEST_ID, ActionDoor, Admission, Asked, Response, Result, read_action
-from otel_llm.actions.signing import signed_headers
+from otel_llm.actions.delivery.signing import signed_headers
+from otel_llm.actions.execute.action_receiver import (
+    LONGEST_ID,
+    ActionDoor,
+    Admission,
+    Asked,
+    Response,
+    Result,
+    read_action,
+)
+from otel_llm.actions.execute.events import Candidate, cloud_event
 
 SECRET = bytes(range(32))
 VICTIM = Candidate("0" * 31 + "9", "0" * 15 + "9", 0, "batch", -1, 3.5)

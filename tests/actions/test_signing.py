@@ -11,7 +11,7 @@ import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.actions.signing import SignatureError, signed_headers, verify
+from otel_llm.actions.delivery.signing import SignatureError, signed_headers, verify
 
 SECRET = bytes(range(32))
 OTHER = bytes(range(1, 33))

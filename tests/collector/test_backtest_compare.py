@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_llm.actions.doing import CONFIRMATION
+from otel_llm.actions.execute.dispatcher import CONFIRMATION
 from otel_llm.backtest.decision_store import NEW, THEN, Store
 from otel_llm.backtest.firing_comparison import Comparison, RuleCompared, compare
 from otel_llm.rules.decisions.decision_records import Decision

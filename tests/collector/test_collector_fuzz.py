@@ -34,7 +34,7 @@ from support.doors_mutations import OF_MESSAGES, mutate_bytes, mutate_json, vari
 from support.otlp import T0_NS, attributes_of, export, request_span, segment_span, stream_spans, token
 
 from otel_llm import semconv
-from otel_llm.actions.execute.console import Console
+from otel_llm.actions.sinks.console import Console
 from otel_llm.collector.config.settings import JournalSettings, Limits, Settings
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.listeners import Addresses

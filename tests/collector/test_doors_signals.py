@@ -24,7 +24,7 @@ from support.doors_tls import signed
 from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
 from support.recordings import received
 
-from otel_llm.actions.execute.console import Console
+from otel_llm.actions.sinks.console import Console
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service

@@ -15,8 +15,8 @@ from support.core_spans import sent_segment
 from support.journal_states import SlowDisk, wait_until
 from support.otlp import export
 
-from otel_llm.actions.execute.console import Console
-from otel_llm.actions.execute.sinks import Sinks
+from otel_llm.actions.sinks.console import Console
+from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector import pipeline as module
 from otel_llm.collector import plain_mode
 from otel_llm.collector.config.settings import Limits, Settings

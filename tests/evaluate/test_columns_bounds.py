@@ -14,8 +14,8 @@ from support.core_spans import as_sent, sent_segment
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 
 from otel_llm import semconv
-from otel_llm.actions.execute.console import Console
-from otel_llm.actions.execute.sinks import Sinks
+from otel_llm.actions.sinks.console import Console
+from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build

@@ -18,8 +18,8 @@ from support.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 from support.ports import free_ports
 
-from otel_llm.actions.engines import RouterDrain
-from otel_llm.actions.executor import Reply
+from otel_llm.actions.execute.engines import RouterDrain
+from otel_llm.actions.execute.executor import Reply
 
 
 def worker(came: Came, before: int) -> Say:

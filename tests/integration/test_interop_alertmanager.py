@@ -23,7 +23,7 @@ from support.otlp import IDENTITY, Value, export, segment_span
 from support.ports import free_ports
 
 from otel_llm import semconv
-from otel_llm.actions.alerts import Alerts
+from otel_llm.actions.alerts.alerts import Alerts
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings
 from otel_llm.collector.config.settings import Settings
 from otel_llm.rules.decisions.decision_records import Decision

@@ -11,8 +11,8 @@ import pytest
 from support.recordings import journal, read_inputs, vector_messages
 from support.span_forms import SPAN_FORMS, clickhouse, jaeger
 
-from otel_llm.actions.alert_state import STATE_FILE
-from otel_llm.actions.dead_letters import DEAD_LETTERS
+from otel_llm.actions.alerts.alert_state import STATE_FILE
+from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS
 from otel_llm.journal.checkpoint import RESUME_FILE
 from otel_llm.journal.lock import LOCK_FILE
 from otel_llm.readers.io.input_paths import input_files, size

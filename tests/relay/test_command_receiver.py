@@ -21,7 +21,7 @@ from support.relay.readers import Reply, read
 from support.relay.rig import WITHIN_S, Rig, rig
 from support.relay.signed_actions import SECRET, SETTINGS, ask, event, send, signed, write_secret
 
-from otel_llm.actions.receiving import MOST_BODY_BYTES, Admission
+from otel_llm.actions.execute.action_receiver import MOST_BODY_BYTES, Admission
 from otel_llm.relay.command_receiver import CommandReceiver
 from otel_llm.relay.deciding.command_reader import CommandReader
 from otel_llm.shared.clock import FakeClock

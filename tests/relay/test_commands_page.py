@@ -11,7 +11,7 @@ import pytest
 from support.doors_tls import authority, signed
 from support.relay.signed_actions import write_secret
 
-from otel_llm.actions.executors import RELAY_DOES, executors
+from otel_llm.actions.execute.executors import RELAY_DOES, executors
 from otel_llm.collector.config.schema import load_settings as load_collector
 from otel_llm.relay.settings import RelaySettings
 from otel_llm.relay.settings.file import load_settings as load_relay

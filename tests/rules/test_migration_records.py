@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rules.first_hand import RULES, FirstHand
 from rules.scripted import ruleset
 
-from otel_llm.actions.doing import Settled, settled_decision
-from otel_llm.actions.events import action_id
+from otel_llm.actions.execute.dispatcher import Settled, settled_decision
+from otel_llm.actions.execute.events import action_id
 from otel_llm.rules.decisions.decision_records import ComparedInstance, Decision, Migration, read_decided
 from otel_llm.rules.decisions.explain import explain
 from otel_llm.rules.decisions.files import DecisionFiles, read_back

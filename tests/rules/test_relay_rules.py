@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, FileSettings, Receiver
 from otel_llm.cli.main import main
 from otel_llm.collector.config.schema import load_settings

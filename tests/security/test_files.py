@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from support.commands import WAIT_S, collector, environment, run
 
-from otel_llm.actions.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
-from otel_llm.actions.courier import Message
-from otel_llm.actions.dead_letters import bury
-from otel_llm.actions.places import LogPlace
+from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
+from otel_llm.actions.delivery.channels import LogPlace
+from otel_llm.actions.delivery.dead_letters import bury
+from otel_llm.actions.delivery.durable_queue import Message
 from otel_llm.collector.config.schema import load_settings
 from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
 from otel_llm.journal.file import PROBE_FILE, try_to_write

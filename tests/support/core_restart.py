@@ -10,8 +10,8 @@ from typing import Any
 from support.core_fleets import Fleet, Seen
 from support.otlp import export
 
-from otel_llm.actions.execute.console import Console
-from otel_llm.actions.execute.sinks import Sinks
+from otel_llm.actions.sinks.console import Console
+from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build

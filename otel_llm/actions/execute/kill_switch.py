@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.actions.delivering import NotSent
+from otel_llm.actions.execute.action_attempts import NotSent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from otel_llm.actions.firing import Firing
+from otel_llm.actions.alerts.firing import Firing
 from otel_llm.backtest.cases.sender import T0_NS, exports, stream_key
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
@@ -18,7 +18,7 @@ from otel_llm.rules.language.snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from otel_llm.actions.firing import Alert
+    from otel_llm.actions.alerts.firing import Alert
     from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.usage import Metered

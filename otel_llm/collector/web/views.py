@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
+from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.live.exposition import SharedText
 from otel_llm.live.page import page

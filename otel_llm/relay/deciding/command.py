@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.actions.events import Order
+    from otel_llm.actions.execute.events import Order
     from otel_llm.relay.recording.recorded import RequestKey
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from otel_llm.actions.executors import RELAY_DOES
-from otel_llm.actions.receiving import Response
+from otel_llm.actions.execute.action_receiver import Response
+from otel_llm.actions.execute.executors import RELAY_DOES
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.files.ruleset import DEFAULT_DESTINATION, Destination
 from otel_llm.shared.printable import one_line
@@ -13,7 +13,7 @@ from otel_llm.shared.printable import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from otel_llm.actions.receiving import Asked
+    from otel_llm.actions.execute.action_receiver import Asked
     from otel_llm.relay.recording.recorded import RequestKey
 
 _DESTINATIONS: Final = frozenset(get_args(Destination))

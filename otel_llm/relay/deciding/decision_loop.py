@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from otel_llm.actions.alerts import Alerts
-from otel_llm.actions.doing import Doing
-from otel_llm.actions.execute.action_context import ActionContext
-from otel_llm.actions.execute.in_flight import gauges_in_flight, streams_in_flight
-from otel_llm.actions.execute.sinks import Sinks
-from otel_llm.actions.executors import Executors, executors
+from otel_llm.actions.alerts.alerts import Alerts
+from otel_llm.actions.execute.dispatcher import Doing
+from otel_llm.actions.execute.executors import Executors, executors
+from otel_llm.actions.sinks.action_context import ActionContext
+from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
+from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.instrumentation.chunks import MAX_CHOICES
 from otel_llm.relay.deciding.own_actions import OwnActions
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.actions.doing import Settled
-    from otel_llm.actions.execute.console import Console
-    from otel_llm.actions.execute.sinks import Latency, UserCounters
+    from otel_llm.actions.execute.dispatcher import Settled
     from otel_llm.actions.settings import Acting
+    from otel_llm.actions.sinks.console import Console
+    from otel_llm.actions.sinks.sinks import Latency, UserCounters
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
     from otel_llm.relay.recording.recorded import RequestKey

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
-from otel_llm.actions.doing import Settled
+from otel_llm.actions.execute.dispatcher import Settled
 from otel_llm.actions.execute.kill_switch import KillSwitch
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.decisions.decision_records import ComparedInstance, Migration
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.actions.delivering import NotSent
-    from otel_llm.actions.doing import Doing
-    from otel_llm.actions.events import Order
+    from otel_llm.actions.execute.action_attempts import NotSent
+    from otel_llm.actions.execute.dispatcher import Doing
+    from otel_llm.actions.execute.events import Order
     from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
     from otel_llm.rules.language.snapshot import StreamKey

@@ -13,7 +13,7 @@ from support.live import Live
 from support.otlp import IDENTITY, T0_NS, export, segment_span
 
 from otel_llm import semconv
-from otel_llm.actions.execute.action_context import MOST_CANDIDATES, ActionContext
+from otel_llm.actions.sinks.action_context import MOST_CANDIDATES, ActionContext
 from otel_llm.readers.otlp.export_request import read
 from otel_llm.slo.classes import SloClass, SloClasses
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from otel_llm.actions.execute.background_writer import BackgroundWriter
+from otel_llm.actions.sinks.background_writer import BackgroundWriter
 
 PIPE_BYTES = 1 << 16
 

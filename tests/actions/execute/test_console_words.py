@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from support.alerting import decision
 
-from otel_llm.actions.execute.console import EXPLAINED, UNSAID, Console
+from otel_llm.actions.sinks.console import EXPLAINED, UNSAID, Console
 from otel_llm.rules.decisions.decision_records import Outcome
 
 GLOSSARY = Path(__file__).parents[3] / "docs" / "glossary.md"

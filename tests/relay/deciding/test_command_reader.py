@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.actions.receiving import Asked, Response
+from otel_llm.actions.execute.action_receiver import Asked, Response
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.command_reader import CommandReader
 

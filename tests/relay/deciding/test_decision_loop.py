@@ -14,8 +14,7 @@ from typing import Any
 from actions.orders import order
 from support.relay.fake_loop import run
 
-from otel_llm.actions.doing import Settled
-from otel_llm.actions.execute.console import Console
+from otel_llm.actions.execute.dispatcher import Settled
 from otel_llm.actions.settings import (
     ActionSettings,
     AlertmanagerSettings,
@@ -24,6 +23,7 @@ from otel_llm.actions.settings import (
     FileSettings,
     Receiver,
 )
+from otel_llm.actions.sinks.console import Console
 from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.deciding.command import Command

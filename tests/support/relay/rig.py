@@ -16,8 +16,8 @@ from support.recorded import Recorded
 from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.readers import Reply, read
 
-from otel_llm.actions.execute.console import Console
-from otel_llm.actions.executors import RELAY_DOES, load_enforced
+from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
+from otel_llm.actions.sinks.console import Console
 from otel_llm.live.exposition import text_of
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.service import Service

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.relay.rig import Rig
 
-from otel_llm.actions.signing import signed_headers
+from otel_llm.actions.delivery.signing import signed_headers
 
 SECRET = bytes(range(32))
 SETTINGS = "actions: {secret_file: relay.secret}\n"

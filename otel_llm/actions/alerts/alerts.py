@@ -14,20 +14,20 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.actions.alert_state import State, read_state, state_bytes, write_state
-from otel_llm.actions.alert_words import cloud_event_of, for_alertmanager, line_of
-from otel_llm.actions.alertmanager import Alertmanager, Post, valid_ns
-from otel_llm.actions.courier import Courier, Message
-from otel_llm.actions.dead_letters import DEAD_LETTERS, bury
-from otel_llm.actions.events import rfc3339
-from otel_llm.actions.firing import Firing
-from otel_llm.actions.places import LOG, OTLP, WEBHOOK, close, places_of
+from otel_llm.actions.alerts.alert_state import State, read_state, state_bytes, write_state
+from otel_llm.actions.alerts.alert_words import cloud_event_of, for_alertmanager, line_of
+from otel_llm.actions.alerts.alertmanager import Alertmanager, Post, valid_ns
+from otel_llm.actions.alerts.firing import Firing
+from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, close, places_of
+from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS, bury
+from otel_llm.actions.delivery.durable_queue import Courier, Message
+from otel_llm.actions.execute.events import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from otel_llm.actions.firing import Event, Key
+    from otel_llm.actions.alerts.firing import Event, Key
     from otel_llm.actions.settings import Acting
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.shared.clock import Clock

@@ -7,11 +7,11 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.actions.events import rfc3339
+from otel_llm.actions.execute.events import rfc3339
 from otel_llm.rules.decisions.decision_records import shown
 
 if TYPE_CHECKING:
-    from otel_llm.actions.firing import Alert, Event, Key
+    from otel_llm.actions.alerts.firing import Alert, Event, Key
 
 EVENT_TYPE: Final = "io.otel_llm.alert."
 """Followed by `firing.v1` or `resolved.v1`."""

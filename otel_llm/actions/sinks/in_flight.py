@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.actions.execute.sinks import key_of
+from otel_llm.actions.sinks.sinks import key_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from otel_llm.actions.execute.sinks import Sinks
+    from otel_llm.actions.sinks.sinks import Sinks
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter

@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.actions.post import NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import NoAnswerError, ask
 from otel_llm.export.attempt import backoff_s
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
@@ -25,7 +25,7 @@ from otel_llm.shared.secret_files import read_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_llm.actions.firing import Key
+    from otel_llm.actions.alerts.firing import Key
     from otel_llm.actions.settings import AlertmanagerSettings
     from otel_llm.shared.clock import Clock
 

@@ -7,8 +7,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.actions.courier import Message
-from otel_llm.actions.firing import Alert
+from otel_llm.actions.alerts.firing import Alert
+from otel_llm.actions.delivery.durable_queue import Message
 from otel_llm.rules.decisions.output_file import read_inside
 from otel_llm.shared.whole_files import replace_whole
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from otel_llm.actions.events import CONTENT_TYPE, Order, cloud_event
-from otel_llm.actions.executor import Reply, of_silence, result_of
-from otel_llm.actions.post import NoAnswerError, ask
-from otel_llm.actions.signing import signed_headers
+from otel_llm.actions.delivery.http_request import NoAnswerError, ask
+from otel_llm.actions.delivery.signing import signed_headers
+from otel_llm.actions.execute.events import CONTENT_TYPE, Order, cloud_event
+from otel_llm.actions.execute.executor import Reply, of_silence, result_of
 from otel_llm.rules.files.yamlfile import ConfigError
 
 if TYPE_CHECKING:

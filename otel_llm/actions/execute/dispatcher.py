@@ -14,15 +14,15 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.actions.delivering import Delivery, NotSent
+from otel_llm.actions.execute.action_attempts import Delivery, NotSent
 from otel_llm.actions.execute.kill_switch import KillSwitch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from pathlib import Path
 
-    from otel_llm.actions.events import Order
-    from otel_llm.actions.executor import Executor, Reply
+    from otel_llm.actions.execute.events import Order
+    from otel_llm.actions.execute.executor import Executor, Reply
     from otel_llm.rules.decisions.decision_records import Decision, Migration, Outcome
     from otel_llm.rules.language.snapshot import StreamKey
 

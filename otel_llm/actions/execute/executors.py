@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from otel_llm.actions.engines import SGLANG_ABORT, VLLM_ABORT, RouterDrain, SglangAbort, VllmAbort
-from otel_llm.actions.events import cloud_event
-from otel_llm.actions.executor import Reply
+from otel_llm.actions.execute.engines import SGLANG_ABORT, VLLM_ABORT, RouterDrain, SglangAbort, VllmAbort
+from otel_llm.actions.execute.events import cloud_event
+from otel_llm.actions.execute.executor import Reply
+from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.actions.settings import DOES, RELAY_PATH
-from otel_llm.actions.webhook import Webhook
 from otel_llm.rules.files.load import load_with_files
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from otel_llm.actions.events import Order
-    from otel_llm.actions.executor import Executor
+    from otel_llm.actions.execute.events import Order
+    from otel_llm.actions.execute.executor import Executor
     from otel_llm.actions.settings import Acting, Engine, Receiver
     from otel_llm.rules.files.load import RuleFile
     from otel_llm.rules.files.ruleset import RuleSet, Verb

@@ -12,13 +12,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.actions.executor import Reply
+from otel_llm.actions.execute.executor import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.actions.events import Order
-    from otel_llm.actions.executor import Executor
+    from otel_llm.actions.execute.events import Order
+    from otel_llm.actions.execute.executor import Executor
     from otel_llm.rules.decisions.decision_records import Outcome
 
 PAUSE_NS: Final = 20_000_000

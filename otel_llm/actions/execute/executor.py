@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
-    from otel_llm.actions.events import Order
-    from otel_llm.actions.post import Answer, NoAnswerError
+    from otel_llm.actions.delivery.http_request import Answer, NoAnswerError
+    from otel_llm.actions.execute.events import Order
 
 RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers after which a second try may go better, if there is time for it."""

@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_llm.actions.events import CONTENT_TYPE
-from otel_llm.actions.post import NoAnswerError, ask
-from otel_llm.actions.signing import signed_headers
+from otel_llm.actions.delivery.http_request import NoAnswerError, ask
+from otel_llm.actions.delivery.signing import signed_headers
+from otel_llm.actions.execute.events import CONTENT_TYPE
 from otel_llm.rules.decisions.output_file import PRIVATE, open_output
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
-    from otel_llm.actions.courier import Message
+    from otel_llm.actions.delivery.durable_queue import Message
     from otel_llm.actions.settings import Acting, Receiver
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.otlp_target import OtlpTarget

@@ -18,14 +18,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.actions.courier import Message
+from otel_llm.actions.delivery.durable_queue import Message
 from otel_llm.rules.decisions.output_file import PRIVATE, open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.actions.places import Place
+    from otel_llm.actions.delivery.channels import Place
 
 DEAD_LETTERS: Final = "dead_letters.jsonl"
 TAKEN: Final = ".resending"

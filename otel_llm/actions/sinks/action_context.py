@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.actions.events import Candidate, Order
+from otel_llm.actions.execute.events import Candidate, Order
 from otel_llm.semconv import GEN_AI_REQUEST_ID
 
 if TYPE_CHECKING:

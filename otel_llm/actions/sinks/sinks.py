@@ -8,17 +8,17 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from otel_llm.actions.doing import Settled, settled_decision
+from otel_llm.actions.execute.dispatcher import Settled, settled_decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from otel_llm.actions.alerts import Alerts
-    from otel_llm.actions.events import Candidate, Order
-    from otel_llm.actions.execute.action_context import ActionContext
-    from otel_llm.actions.execute.console import Console
+    from otel_llm.actions.alerts.alerts import Alerts
+    from otel_llm.actions.execute.events import Candidate, Order
+    from otel_llm.actions.sinks.action_context import ActionContext
+    from otel_llm.actions.sinks.console import Console
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group
     from otel_llm.evaluate.usage import Metered

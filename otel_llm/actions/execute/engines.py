@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from otel_llm.actions.executor import Reply, of_answer, of_silence
-from otel_llm.actions.post import Answer, NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, ask
+from otel_llm.actions.execute.executor import Reply, of_answer, of_silence
 from otel_llm.rules.files.yamlfile import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.actions.events import Order
+    from otel_llm.actions.execute.events import Order
 
 VLLM_ABORT: Final = "/inference/v1/abort_requests"
 """Only where vLLM was started with `--enable-scale-out`; it answers 200 whatever the ids."""
