@@ -208,7 +208,7 @@ def with_pandas(path: Path) -> int:
 def convert(path: Path) -> int:
     """Write the streams of a journal as Parquet beside it."""
     from otel_llm import audit
-    from otel_llm.audit.parquet_streams import Writer
+    from otel_llm.audit.input.parquet_streams import Writer
 
     with (path.parent / "streams.parquet").open("wb") as file:
         writer = Writer(file)

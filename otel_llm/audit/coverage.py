@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.columns import column_of, texts_of
-from otel_llm.audit.words import plural
+from otel_llm.audit.formatting import plural
+from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.readers.io.skipped import HARMLESS
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from otel_llm.audit.columns import Rows
+    from otel_llm.audit.kernel.judged_columns import Rows
 
 _WORDS: Final = {
     "torn_tail": "files whose last record is cut off (normal after a crash)",

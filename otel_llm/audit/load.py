@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.columns import in_order, masked
-from otel_llm.audit.inputs import Inputs
-from otel_llm.audit.kept import Kept
+from otel_llm.audit.input.load_inputs import Inputs
+from otel_llm.audit.input.retained import Kept
+from otel_llm.audit.kernel.judged_columns import in_order, masked
+from otel_llm.audit.kernel.window_totals import Windows
+from otel_llm.audit.kernel.workers import Work, outcomes
 from otel_llm.audit.result import Audit
-from otel_llm.audit.windowing import Windows
-from otel_llm.audit.workers import Work, outcomes
 from otel_llm.rules.files.durations import parse_duration_ns
 from otel_llm.rules.files.slo_file import load_slo
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from otel_llm.audit import coverage
-from otel_llm.audit.columns import column_of, texts_of
+from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.slo.summary import Judgements, fluid_ones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    from otel_llm.audit.columns import Rows
+    from otel_llm.audit.kernel.judged_columns import Rows
     from otel_llm.slo.classes import SloClasses
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.audit.columns import judgements, rows_of, span_ns
 from otel_llm.audit.coverage import timeless
+from otel_llm.audit.kernel.judged_columns import judgements, rows_of, span_ns
 from otel_llm.audit.tables import CLASSES, REQUESTS, WINDOWS, frame, frame_of
 from otel_llm.audit.write import ENDINGS, check_output, write_table, write_text
 from otel_llm.slo.summary import summarise
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from otel_llm.audit.kept import Kept
+    from otel_llm.audit.input.retained import Kept
     from otel_llm.audit.tables import Kind
     from otel_llm.readers.assemble.requests import Assembled
     from otel_llm.readers.io.skipped import Skipped
@@ -114,7 +114,7 @@ class Audit:
 
         `csv_raw`: text in CSV as it is, also where a spreadsheet would run it.
         """
-        from otel_llm.audit.saved import about
+        from otel_llm.audit.report.saved import about
 
         _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about(self), csv_raw=csv_raw)
 
@@ -124,7 +124,7 @@ class Audit:
 
     def write_html(self, path: str | Path) -> None:
         """Write the report as one self-contained page. Raises OutputError where that cannot be done."""
-        from otel_llm.audit.report import render
+        from otel_llm.audit.report.report import render
 
         check_output(Path(path), (".html",))
         write_text(Path(path), render(self))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit import breakdown, coverage, digest, objectives, worst
-from otel_llm.audit.columns import rows_of
-from otel_llm.audit.words import number, plural, seconds, share, truth
+from otel_llm.audit import coverage, objectives
+from otel_llm.audit import summary_figures as digest
+from otel_llm.audit import top_offenders as worst
+from otel_llm.audit.compare import by_group as breakdown
+from otel_llm.audit.formatting import number, plural, seconds, share, truth
+from otel_llm.audit.kernel.judged_columns import rows_of
 from otel_llm.audit.write import csv_text
 from otel_llm.shared.printable import MISSING, printable
 

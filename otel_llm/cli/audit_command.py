@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.audit import load, objectives, parquet_streams, terminal, write
-from otel_llm.audit.inputs import BrokenRecordError
-from otel_llm.audit.workers import WorkerError, cores
+from otel_llm.audit import load, objectives, terminal, write
+from otel_llm.audit.input import parquet_streams
+from otel_llm.audit.input.load_inputs import BrokenRecordError
+from otel_llm.audit.kernel.workers import WorkerError, cores
 from otel_llm.cli import comparing
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import CSV_RAW, say, write_data

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from rich.text import Text
 
-from otel_llm.audit import leaving, load_streams, prefill
-from otel_llm.audit.fit import SHAPES
-from otel_llm.audit.kernel import JUDGED, judge_batch
-from otel_llm.audit.words import number, seconds, share
+from otel_llm.audit import load_streams
+from otel_llm.audit.calibrate import churn as leaving
+from otel_llm.audit.calibrate import prefill
+from otel_llm.audit.calibrate.alpha_fit import SHAPES
+from otel_llm.audit.formatting import number, seconds, share
+from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import say, write_data
 from otel_llm.cli.wide import wide_console
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.audit.fit import Fit, Fits
+    from otel_llm.audit.calibrate.alpha_fit import Fit, Fits
     from otel_llm.slo.classes import SloClasses
 
 _FILE = click.Path(path_type=Path)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from otel_llm.audit import bootstrap, compare, coverage, gate, load, tiers, write
-from otel_llm.audit.bootstrap import GIVEN
-from otel_llm.audit.digest import FIGURES as WORDS
-from otel_llm.audit.words import number, share
+from otel_llm.audit import coverage, load, write
+from otel_llm.audit.compare import bootstrap, gate, tiers
+from otel_llm.audit.compare import comparison as compare
+from otel_llm.audit.compare.bootstrap import GIVEN
+from otel_llm.audit.formatting import number, share
+from otel_llm.audit.summary_figures import FIGURES as WORDS
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import say, write_data
 from otel_llm.cli.wide import wide_console
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from otel_llm.audit import Audit
-    from otel_llm.audit.compare import Change, Comparison
-    from otel_llm.audit.tiers import Tiers
+    from otel_llm.audit.compare.comparison import Change, Comparison
+    from otel_llm.audit.compare.tiers import Tiers
 
     Observe = Callable[[pa.RecordBatch], None]
 
@@ -83,7 +85,7 @@ class Beside:
         if self._judging is None:
             found.write_html(path)
             return
-        from otel_llm.audit.report import render
+        from otel_llm.audit.report.report import render
 
         write.write_text(path, render(found, tiers=self._judging.result()))
 

@@ -8,9 +8,9 @@ from typing import Final
 import click
 
 from otel_llm.audit import write
-from otel_llm.audit.report import TITLE, build
-from otel_llm.audit.saved import load_saved
-from otel_llm.audit.words import plural
+from otel_llm.audit.formatting import plural
+from otel_llm.audit.report.report import TITLE, build
+from otel_llm.audit.report.saved import load_saved
 from otel_llm.cli.say import say
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs

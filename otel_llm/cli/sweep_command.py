@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from otel_llm.audit import load_streams, sweep, sweep_page, write
-from otel_llm.audit.bootstrap import RESAMPLES, Drawing
-from otel_llm.audit.words import number, seconds, share
+from otel_llm.audit import load_streams, write
+from otel_llm.audit.compare import sweep
+from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
+from otel_llm.audit.formatting import number, seconds, share
+from otel_llm.audit.report import sweep_page
 from otel_llm.cli.numbers import NumbersError, numbers
 from otel_llm.cli.progress import reading_files
 from otel_llm.cli.say import CSV_RAW, write_data

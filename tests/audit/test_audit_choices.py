@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from otel_llm.audit import objectives, worst
+from otel_llm.audit import objectives
+from otel_llm.audit import top_offenders as worst
 from otel_llm.readers.rows import Row
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
 from otel_llm.slo.columns import REQUEST_COLUMNS

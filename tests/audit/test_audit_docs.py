@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.otlp import T0_NS, export, stream_spans
 from support.recordings import journal
 
-from otel_llm.audit import honesty
+from otel_llm.audit.report import caveats as honesty
 from otel_llm.cli.audit_command import audit
 from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
 

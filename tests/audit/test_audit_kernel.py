@@ -11,9 +11,9 @@ from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 
 from otel_llm import audit
-from otel_llm.audit.kept import _copy
-from otel_llm.audit.kernel import JUDGED, judge_batch
-from otel_llm.audit.streams import batches, from_batch, to_batch, words_of
+from otel_llm.audit.input.retained import _copy
+from otel_llm.audit.input.stream_batch import batches, from_batch, to_batch, words_of
+from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.audit.tables import REQUESTS
 from otel_llm.readers.assemble.requests import Assembled, Assembler
 from otel_llm.readers.files import read_file

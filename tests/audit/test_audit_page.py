@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.audit.page import contents, facts, key, page, picture, script_json, table, text, values
+from otel_llm.audit.report.html_page import contents, facts, key, page, picture, script_json, table, text, values
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'><svg onload=alert(2)>&lt;\u202e\x00\x1b[31m"
 

@@ -7,8 +7,8 @@ import json
 import pytest
 from support.figures import check
 
-from otel_llm.audit.pictures import COLUMNS, MOST_SHADES, timeline_figure
-from otel_llm.audit.timeline import build
+from otel_llm.audit.report.charts.delivery_chart import COLUMNS, MOST_SHADES, timeline_figure
+from otel_llm.audit.report.charts.timeline import build
 from otel_llm.slo.classes import Deadline, SloClass
 
 MS = 1_000_000

@@ -19,12 +19,13 @@ from support.otlp import T0_NS, export, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 
 from otel_llm import audit
-from otel_llm.audit import kept, workers
-from otel_llm.audit.inputs import Inputs
-from otel_llm.audit.kernel import judge_batch
-from otel_llm.audit.streams import batches
+from otel_llm.audit.input import retained as kept
+from otel_llm.audit.input.load_inputs import Inputs
+from otel_llm.audit.input.stream_batch import batches
+from otel_llm.audit.kernel import workers
+from otel_llm.audit.kernel.judge_batch import judge_batch
+from otel_llm.audit.kernel.window_totals import PARTIALS, Windows, merge_partials, window_partials
 from otel_llm.audit.tables import CLASSES, REQUESTS
-from otel_llm.audit.windowing import PARTIALS, Windows, merge_partials, window_partials
 from otel_llm.readers.assemble.requests import Assembler
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.otlp.export_request import decode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.audit.timeline import Timeline, build, cut, thin
+from otel_llm.audit.report.charts.timeline import Timeline, build, cut, thin
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.request import judge, stalls
 

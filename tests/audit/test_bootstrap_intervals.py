@@ -15,8 +15,8 @@ from support.judged import judged
 from support.vectors import FOLDER
 
 import otel_llm.audit
-from otel_llm.audit.bootstrap import Drawing, resampled_sums, resamples, too_few
-from otel_llm.audit.samples import FIGURES, Sample, sample, span_s, values
+from otel_llm.audit.compare.bootstrap import Drawing, resampled_sums, resamples, too_few
+from otel_llm.audit.kernel.samples import FIGURES, Sample, sample, span_s, values
 from otel_llm.slo.classes import Objective
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
@@ -188,7 +188,7 @@ def test_memory_does_not_grow_with_the_number_of_resamples(monkeypatch: pytest.M
     one = drawn(np.random.default_rng(1), 64)
     drawing = Drawing(resamples=100)
     whole = resamples(one, drawing, drawing.generator())["benefit_mean_tokens"]
-    monkeypatch.setattr("otel_llm.audit.bootstrap.CELLS", 64 * 7)
+    monkeypatch.setattr("otel_llm.audit.compare.bootstrap.CELLS", 64 * 7)
 
     # Which requests are drawn is the same; a BLAS may add up a block of another shape in another order.
     in_blocks = resamples(one, drawing, drawing.generator())["benefit_mean_tokens"]

@@ -12,7 +12,8 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, stream_spans
 from support.recordings import journal, json_lines
 
 from otel_llm import semconv
-from otel_llm.audit import compare, gate, sweep, tiers
+from otel_llm.audit.compare import comparison as compare
+from otel_llm.audit.compare import gate, sweep, tiers
 from otel_llm.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -13,10 +13,11 @@ from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 
 import otel_llm.audit
-from otel_llm.audit import compare, gate
-from otel_llm.audit.bootstrap import Drawing
-from otel_llm.audit.compare import Change, Comparison, compare_tables
-from otel_llm.audit.samples import FIGURES
+from otel_llm.audit.compare import comparison as compare
+from otel_llm.audit.compare import gate
+from otel_llm.audit.compare.bootstrap import Drawing
+from otel_llm.audit.compare.comparison import Change, Comparison, compare_tables
+from otel_llm.audit.kernel.samples import FIGURES
 from otel_llm.rules.files.slo_file import load_slo
 
 CLASSES = load_slo()

@@ -11,9 +11,10 @@ from support.otlp import IDENTITY, T0_NS, export, stream_spans
 from support.recordings import write_form
 
 from otel_llm import audit, semconv
-from otel_llm.audit import fit, leaving
-from otel_llm.audit.kernel import judge_batch
-from otel_llm.audit.leaving import Readers
+from otel_llm.audit.calibrate import alpha_fit as fit
+from otel_llm.audit.calibrate import churn as leaving
+from otel_llm.audit.calibrate.churn import Readers
+from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, Penalty
 

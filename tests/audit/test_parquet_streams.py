@@ -14,8 +14,8 @@ from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 
 from otel_llm import audit
-from otel_llm.audit import parquet_streams
-from otel_llm.audit.streams import STREAMS
+from otel_llm.audit.input import parquet_streams
+from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.cli.main import main
 from otel_llm.readers.records import InputError
 

@@ -11,8 +11,8 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, stream_spans
 from support.recordings import write_form
 
 from otel_llm import audit, semconv
-from otel_llm.audit.fit import TooLittleError
-from otel_llm.audit.prefill import Method, Prompts, fit_prefill, prompts_of
+from otel_llm.audit.calibrate.alpha_fit import TooLittleError
+from otel_llm.audit.calibrate.prefill import Method, Prompts, fit_prefill, prompts_of
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Curve
 

@@ -12,9 +12,9 @@ from support.chromium import Page, browser, chromium
 from support.figures import check
 from support.report_tables import fleet
 
-from otel_llm.audit.material import Material
-from otel_llm.audit.page import plotly_script
-from otel_llm.audit.report import build
+from otel_llm.audit.report.html_page import plotly_script
+from otel_llm.audit.report.report import build
+from otel_llm.audit.report.report_model import Material
 from otel_llm.rules.files.slo_file import load_slo
 
 COUNT = 100_000

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.report_tables import requests_of
 
-from otel_llm.audit.classical import Confusion, confusions, example_lines, lines, statement, threshold_ns, verdict
+from otel_llm.audit.report.classical import (
+    Confusion,
+    confusions,
+    example_lines,
+    lines,
+    statement,
+    threshold_ns,
+    verdict,
+)
 from otel_llm.slo.classes import Deadline, Fluidity, SloClass, SloClasses
 
 MS = 1_000_000

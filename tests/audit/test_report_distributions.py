@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.figures import check
 from support.report_tables import requests_of
 
-from otel_llm.audit.distributions import (
+from otel_llm.audit.report.charts.distributions import (
     METRICS,
     MOST_CURVES,
     MOST_POINTS,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.report_tables import T0_NS, requests_of, windows_of
 
-from otel_llm.audit.material import Material, by_class, clock_of, groups, label
-from otel_llm.audit.report import build
-from otel_llm.audit.rests import basis_lines
-from otel_llm.audit.tiers import Key, Met, Tiers
+from otel_llm.audit.compare.tiers import Key, Met, Tiers
+from otel_llm.audit.report.data_quality import basis_lines
+from otel_llm.audit.report.report import build
+from otel_llm.audit.report.report_model import Material, by_class, clock_of, groups, label
 from otel_llm.rules.files.slo_file import load_slo
 
 REQUEST = {"trace_id": "a" * 32, "span_id": "b" * 16, "outcome": "completed", "tokens": 10, "start_unix_nano": T0_NS}

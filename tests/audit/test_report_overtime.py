@@ -8,7 +8,7 @@ import pytest
 from support.figures import check
 from support.report_tables import windows_of
 
-from otel_llm.audit.overtime import Bin, bins, window_clock, window_lines, windows_figure
+from otel_llm.audit.report.charts.time_series import Bin, bins, window_clock, window_lines, windows_figure
 
 
 def window(start_s: int, **values: Any) -> dict[str, Any]:

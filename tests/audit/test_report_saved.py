@@ -17,9 +17,9 @@ from support.vectors import FOLDER
 
 import otel_llm.audit
 from otel_llm.audit import Audit, load_streams
-from otel_llm.audit.report import build
-from otel_llm.audit.saved import ABOUT, load_saved
-from otel_llm.audit.saved_tables import TableError, read_table
+from otel_llm.audit.report.report import build
+from otel_llm.audit.report.saved import ABOUT, load_saved
+from otel_llm.audit.report.saved_tables import TableError, read_table
 from otel_llm.audit.tables import REQUESTS, WINDOWS
 from otel_llm.cli.main import main
 

@@ -10,8 +10,15 @@ import pytest
 from support.figures import check
 from support.report_tables import T0_NS, windows_of
 
-from otel_llm.audit.material import Clock
-from otel_llm.audit.starving import MOST_COLUMNS, MOST_ROWS, instance_lines, row_words, starving, starving_figure
+from otel_llm.audit.report.charts.starving_map import (
+    MOST_COLUMNS,
+    MOST_ROWS,
+    instance_lines,
+    row_words,
+    starving,
+    starving_figure,
+)
+from otel_llm.audit.report.report_model import Clock
 
 S = 1_000_000_000
 WIDTH_NS = 10 * S

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.figures import check
 from support.report_tables import T0_NS, requests_of, windows_of
 
-from otel_llm.audit.underload import (
+from otel_llm.audit.report.charts.load_curve import (
     ENOUGH,
     LoadBin,
     Points,

@@ -14,10 +14,10 @@ from support.spark_rows import key, same, window_key
 from support.summary_oracle import judgements
 
 from otel_llm import audit
+from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.audit.load import LATENESS_NS
 from otel_llm.audit.spark import decoding, kernels, totals
 from otel_llm.audit.spark.shapes import shaped
-from otel_llm.audit.streams import STREAMS
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.summary import NUMBERS, figures
 

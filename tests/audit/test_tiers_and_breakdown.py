@@ -13,8 +13,8 @@ from support.recordings import write_form
 
 import otel_llm.audit
 from otel_llm import semconv
-from otel_llm.audit import breakdown
-from otel_llm.audit.tiers import COLUMNS, GROUP, Met, Tiers, tiers
+from otel_llm.audit.compare import by_group as breakdown
+from otel_llm.audit.compare.tiers import COLUMNS, GROUP, Met, Tiers, tiers
 from otel_llm.cli import comparing
 from otel_llm.rules.files.slo_file import load_slo
 

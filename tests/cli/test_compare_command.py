@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 from support.recordings import bursts, json_lines
 
-from otel_llm.audit.compare import COLUMNS
-from otel_llm.audit.samples import FIGURES
-from otel_llm.audit.tiers import COLUMNS as TIER_COLUMNS
+from otel_llm.audit.compare.comparison import COLUMNS
+from otel_llm.audit.compare.tiers import COLUMNS as TIER_COLUMNS
+from otel_llm.audit.kernel.samples import FIGURES
 from otel_llm.cli.audit_command import audit
 
 S = 10**9

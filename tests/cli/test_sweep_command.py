@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.recordings import bursts, json_lines
 
-from otel_llm.audit.sweep import OPTIMUM_COLUMNS, POINT_COLUMNS
+from otel_llm.audit.compare.sweep import OPTIMUM_COLUMNS, POINT_COLUMNS
 from otel_llm.cli.main import COMMANDS
 from otel_llm.cli.sweep_command import sweep_command
 

@@ -13,7 +13,7 @@ from support.spark_recordings import strewn
 from support.spark_rows import check, rows
 
 from otel_llm import audit
-from otel_llm.audit.streams import STREAMS
+from otel_llm.audit.input.stream_batch import STREAMS
 
 pytestmark = pytest.mark.spark
 

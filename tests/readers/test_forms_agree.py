@@ -22,8 +22,8 @@ from support.span_forms import SPAN_FORMS, csv_times, in_whole_us
 from support.streams import direct, streams_of
 from support.vectors import vectors
 
-from otel_llm.audit.kernel import judge_batch
-from otel_llm.audit.streams import to_batch
+from otel_llm.audit.input.stream_batch import to_batch
+from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.readers.assemble.requests import Assembled
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.slo.classes import KINDS, SloClasses

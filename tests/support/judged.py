@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from otel_llm.audit.kernel import JUDGED
+from otel_llm.audit.kernel.judge_batch import JUDGED
 
 _SAID: dict[str, Any] = {
     "trace_id": "",

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from otel_llm.audit import spark
+from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.audit.spark.frames import through
-from otel_llm.audit.streams import STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from otel_llm.audit.kernel import JUDGED
+from otel_llm.audit.input.stream_batch import STREAMS
+from otel_llm.audit.kernel.judge_batch import JUDGED
+from otel_llm.audit.kernel.window_totals import PARTIALS, Group
 from otel_llm.audit.load import LATENESS_NS
 from otel_llm.audit.spark import decoding, kernels, totals
 from otel_llm.audit.spark.frames import spark_schema, through
-from otel_llm.audit.streams import STREAMS
-from otel_llm.audit.windowing import PARTIALS, Group
 from otel_llm.rules.files.durations import parse_duration_ns
 from otel_llm.rules.files.slo_file import load_slo
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from otel_llm.audit import parquet_streams
-from otel_llm.audit.streams import STREAMS, from_batch, to_batch
+from otel_llm.audit.input import parquet_streams
+from otel_llm.audit.input.stream_batch import STREAMS, from_batch, to_batch
 from otel_llm.readers.assemble.packed_records import pack, unpack
 from otel_llm.readers.assemble.requests import Assembled, Assembler
 from otel_llm.readers.files import read_file

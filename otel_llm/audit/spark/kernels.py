@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from otel_llm.audit.kernel import judge_batch
+from otel_llm.audit.input.stream_batch import STREAMS
+from otel_llm.audit.kernel.judge_batch import judge_batch
+from otel_llm.audit.kernel.window_totals import PARTIALS, merge_partials, window_partials
 from otel_llm.audit.spark.shapes import shaped
-from otel_llm.audit.streams import STREAMS
 from otel_llm.audit.tables import WINDOWS, arrow_type
-from otel_llm.audit.windowing import PARTIALS, merge_partials, window_partials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

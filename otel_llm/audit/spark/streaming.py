@@ -18,12 +18,12 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StructField, StructType
 
 from otel_llm import semconv
-from otel_llm.audit.kernel import JUDGED
+from otel_llm.audit.input.stream_batch import STREAMS
+from otel_llm.audit.kernel.judge_batch import JUDGED
+from otel_llm.audit.kernel.window_totals import PARTIALS
 from otel_llm.audit.spark import decoding
 from otel_llm.audit.spark.batch import Judged, judge_by, recordings_of, settings
 from otel_llm.audit.spark.frames import spark_schema, through
-from otel_llm.audit.streams import STREAMS
-from otel_llm.audit.windowing import PARTIALS
 from otel_llm.readers.assemble.packed_records import unpack
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from otel_llm.audit.windowing import SKETCH
+from otel_llm.audit.kernel.window_totals import SKETCH
 from otel_llm.readers.rows import incomplete
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.exact import ExactSum

@@ -11,8 +11,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.fake_host import MS, OFFSET_NS, FakeHost
 
 from otel_llm import semconv
-from otel_llm.audit.kernel import judge_batch
-from otel_llm.audit.streams import to_batch
+from otel_llm.audit.input.stream_batch import to_batch
+from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request

@@ -1,0 +1,1 @@
+"""Calibration: alpha and first-token targets from what recorded readers did."""

@@ -1,0 +1,87 @@
+"""The figures of an audit by model and by instance: where it is that readers wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.audit.coverage import timeless
+from otel_llm.audit.formatting import number, seconds, share
+from otel_llm.audit.kernel.judged_columns import judgements, span_ns
+from otel_llm.shared.printable import printable
+from otel_llm.slo.summary import figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from rich.table import Table
+
+    from otel_llm.audit.result import Audit
+    from otel_llm.slo.classes import SloClasses
+
+MOST_ROWS: Final = 12
+"""Groups shown of one split, those whose slowest readers waited longest first."""
+SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
+    ("requests", "requests", number),
+    ("attainment", "attain-\nment", share),
+    ("idle_p50_s", "idle\np50", seconds),
+    ("idle_p99_s", "idle\np99", seconds),
+    ("ttft_p99_s", "TTFT\np99", seconds),
+    ("fluidity_p50", "fluidity\np50", number),
+    ("smooth_goodput_tok_s", "smooth\ngoodput", number),
+    ("aborted_share", "aborted", share),
+)
+"""(figure, heading, how it is written)."""
+
+
+def tables(audit: Audit) -> Iterator[Table]:
+    """Yield a table by model and one by instance, where there is more than one."""
+    for name in ("model", "instance"):
+        timed = not timeless(audit.judged_table, audit.counts)
+        found = split(audit.judged_table, audit.slo, name, timed=timed)
+        if len({row[name] for row in found}) > 1:
+            yield _table(found, name)
+
+
+def split(table: pa.Table, classes: SloClasses, name: str, *, timed: bool = True) -> list[dict[str, Any]]:
+    """Return the figures of each class, measured_at and value of a column, those of the longest waits first.
+
+    `table` holds `kernel.JUDGED`; rates are per second of its whole span, None where it is not `timed`. Each row has
+    the three columns of the group (`slo_class`, `measured_at`, the column) and the figures of the summary.
+    """
+    keys = ("slo_class", "measured_at", name)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, group in enumerate(zip(*(table[key].to_pylist() for key in keys), strict=True)):
+        groups.setdefault(group, []).append(place)
+    length_ns = span_ns(table) if timed else None
+    span = None if length_ns is None else length_ns / 1e9
+    rows: list[dict[str, Any]] = []
+    for group, places in groups.items():
+        mine = figures(judgements(table.take(places)), classes.get(group[0]).objective, span)
+        rows.append({**dict(zip(keys, group, strict=True)), **mine})
+    return sorted(rows, key=lambda row: (-(row["idle_p99_s"] or 0), -row["requests"], [str(row[key]) for key in keys]))
+
+
+def _table(rows: list[dict[str, Any]], name: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    left = len(rows) - MOST_ROWS
+    caption = f"{left:,} more with shorter waits" if left > 0 else None
+    table = Table(
+        title=f"By {name}, longest waits first",
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+    )
+    for heading in (name, "class", "at"):
+        table.add_column(heading)
+    for _, heading, _ in SHOWN:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows[:MOST_ROWS]:
+        who = (printable(row[name], 32), printable(row["slo_class"], 24), printable(row["measured_at"]))
+        table.add_row(*(Text(cell) for cell in (*who, *(write(row[key]) for key, _, write in SHOWN))))
+    return table

@@ -1,0 +1,181 @@
+"""From the files of an audit to batches of streams, as they come: what is whole is handed on, what is not waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.audit.input import parquet_streams
+from otel_llm.audit.input.stream_batch import batches
+from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.stream_assembler import HELD_BYTES, StreamAssembler
+from otel_llm.readers.files import read_raw
+from otel_llm.readers.formats.parquet_files import unpacked
+from otel_llm.readers.io.input_paths import input_files, size
+from otel_llm.readers.io.skipped import HARMLESS, RawRecord, Skipped
+from otel_llm.readers.otlp.export_request import decode, read
+from otel_llm.readers.otlp.otlp_files import EXPECTED, is_journal
+from otel_llm.readers.records import Batch, DecodeError, InputError
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from otel_llm.readers.assemble.stream_parts import Streams
+
+GROUP_BYTES: Final = 4 * 2**20
+"""Records are taken apart together, about so many bytes at once."""
+GROUP_RECORDS: Final = 4096
+
+
+class BrokenRecordError(ValueError):
+    """Say which record is broken, where nothing was to be skipped."""
+
+
+class Strict(Skipped):
+    """Stop at the first broken record: a torn tail, which a crash leaves, is none."""
+
+    __slots__ = ()
+
+    def add(self, reason: str, note: str, number: int = 1) -> None:
+        """Raise BrokenRecordError unless the reason is harmless."""
+        super().add(reason, note, number)
+        if reason not in HARMLESS:
+            raise BrokenRecordError(note)
+
+
+class Inputs:
+    """Read paths once, as batches of `streams.STREAMS`.
+
+    `skipped` and `counts` are complete when the last batch was taken; `progress` is told the bytes read so far.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        strict: bool = False,
+        progress: Callable[[int], None] | None = None,
+        held_bytes: int = HELD_BYTES,
+        group_records: int = GROUP_RECORDS,
+    ) -> None:
+        self.skipped = Strict() if strict else Skipped()
+        self._paths = paths
+        self._progress = progress
+        self._assembler = StreamAssembler(held_bytes=held_bytes)
+        self._group_records = group_records
+        self._seen: set[tuple[bytes, bytes, int]] = set()
+        self._messages = 0
+        self._read_bytes = 0
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Return what was odd but harmless."""
+        return self._assembler.counts + self.skipped.anomalies
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """Yield the streams of all paths; their order says nothing.
+
+        Raises:
+            InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
+            BrokenRecordError: a record is broken, where none may be.
+        """
+        unpacked_files = TemporaryDirectory(prefix="otel-llm-")
+        try:
+            folder = Path(unpacked_files.name)
+            files = [unpacked(path, folder) for path in input_files(self._paths, self.skipped)]
+            spans = [path for path in files if not parquet_streams.holds_streams(path)]
+            yield from batches(self._streams(spans))
+            for path in files:
+                if path not in spans:
+                    for batch in parquet_streams.read_batches(path):
+                        self._messages += 1
+                        self._tell(self._read_bytes + parquet_streams.BATCH_BYTES)
+                        yield batch
+                    self._messages += 1
+        finally:
+            self._assembler.close()
+            unpacked_files.cleanup()
+        if not self._messages:
+            notes = self.skipped.notes
+            found = f" ({'; '.join(notes)})" if notes else ""
+            names = ", ".join(str(path) for path in self._paths) or "no path"
+            if files and not notes and not any(map(size, files)):
+                empty = "it is empty" if len(files) == 1 else "they are empty"
+                raise InputError(f"{names}: no export request found: {empty}; {EXPECTED}")
+            raise InputError(f"{names}: no export request found{found}; pass a journal folder or a file of OTLP traces")
+
+    def _streams(self, files: Sequence[Path]) -> Iterator[Streams | Assembled]:
+        done_bytes = 0
+        for path in files:
+            yield from self._file(path, done_bytes, size(path))
+            done_bytes += size(path)
+            self._tell(done_bytes)
+        yield from self._assembler.finish()
+
+    def _file(self, path: Path, done_bytes: int, size_bytes: int) -> Iterator[Streams | Assembled]:
+        group: list[tuple[Batch, int | None] | RawRecord] = []
+        group_bytes = seen_bytes = 0
+        good = self._messages
+        broken = self.skipped.broken
+        for item in read_raw(path, self.skipped):
+            if isinstance(item, Assembled):
+                self._messages += 1
+                if self._fresh(item):
+                    yield item
+                continue
+            if isinstance(item, RawRecord):
+                group.append(item)
+                item_bytes = len(item.raw)
+            else:
+                group.append((decode(*item), item[1]))
+                item_bytes = item[0].ByteSize()
+            group_bytes += item_bytes
+            seen_bytes += item_bytes
+            if group_bytes >= GROUP_BYTES or len(group) >= self._group_records:
+                yield self._assembler.take(self._decoded(group))
+                group, group_bytes = [], 0
+                # A compressed file holds more than its size: its share of the bar is full before its end.
+                self._tell(done_bytes + min(size_bytes, seen_bytes))
+        if group:
+            yield self._assembler.take(self._decoded(group))
+        if self.skipped.broken > broken and self._messages == good and not is_journal(path):
+            refusal = f"{path}: not a recording: {EXPECTED}"
+            if path not in self.skipped.chosen:
+                raise InputError(refusal)
+            self.skipped.add("unreadable_file", refusal)
+
+    def _decoded(self, group: Sequence[tuple[Batch, int | None] | RawRecord]) -> list[tuple[Batch, int | None]]:
+        """Return what a group of export requests holds: plain segments as columns, the rest one by one."""
+        found: list[tuple[Batch, int | None]] = []
+        for item in group:
+            if not isinstance(item, RawRecord):
+                found.append(item)
+                self._messages += 1
+                continue
+            try:
+                # A recording may be one message: its parts are bounded by its bytes.
+                batch = read(item.raw, receipt_ns=item.receipt_ns, max_parts=len(item.raw))
+            except DecodeError as error:
+                self.skipped.add("bad_record", f"{item.place}: {error}")
+                continue
+            found.append((batch, item.receipt_ns))
+            self._messages += 1
+        return found
+
+    def _fresh(self, stream: Assembled) -> bool:
+        """Tell whether a stream of a form that is not spans is new; the first of several counts."""
+        key = stream.resolved.key
+        if key in self._seen:
+            self._assembler.counts["duplicate_requests"] += 1
+            return False
+        self._seen.add(key)
+        return True
+
+    def _tell(self, done_bytes: int) -> None:
+        self._read_bytes = done_bytes
+        if self._progress is not None:
+            self._progress(done_bytes)

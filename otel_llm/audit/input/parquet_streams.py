@@ -1,0 +1,260 @@
+"""Parquet of token times: streams as they were recorded, one row each, read and written row group by row group.
+
+The columns are those of `streams.STREAMS`. A file needs one of them, `times_ns`, or in its place `t_seconds`, a list of
+seconds since the commit; what else it lacks has the defaults of DEFAULTS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, lists, token_lists
+from otel_llm.readers.io.bytestream import STDIN
+from otel_llm.readers.records import InputError
+from otel_llm.slo.classes import KINDS, OUTCOMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+T_SECONDS: Final = "t_seconds"
+DEFAULTS: Final[dict[str, str]] = {
+    "trace_id": "made from the file's name and the number of the row: the same at every reading",
+    "span_id": "the first 8 bytes of trace_id",
+    "choice": "0",
+    "measured_at": "client",
+    "outcome": "completed",
+    "commit_ns": "0 where the file has t_seconds; else null, and the request cannot be judged",
+    "coverage": "1",
+    "complete": "true where commit_ns is known and coverage is 1 or null",
+    "known_tokens": "the tokens of the row",
+    "exact_resume": "false",
+    "foreign": "false",
+}
+"""What a missing column is taken for; null for those that are not named."""
+BATCH_BYTES: Final = 8 * BATCH_TOKENS
+_MAGIC: Final = b"PAR1"
+_LARGEST: Final = 2**62
+_NS: Final = 1e9
+
+
+def holds_streams(path: Path) -> bool:
+    """Tell whether a file is Parquet with a column of token times, seen from its content."""
+    if path == STDIN:
+        return False
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                return False
+    except OSError:
+        return False  # who reads it says what is wrong
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(path).names
+    except (pa.ArrowException, OSError):
+        return False
+    return T_SECONDS in names or "times_ns" in names
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the streams of a Parquet file as batches of STREAMS, each of about BATCH_TOKENS tokens.
+
+    Raises:
+        InputError: a column has the wrong type or a value that cannot be, or the file is broken; it names both.
+    """
+    import pyarrow.parquet as pq
+
+    row = 0
+    try:
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
+            names = set(file.schema_arrow.names)
+            wanted = [name for name in (*STREAMS.names, T_SECONDS) if name in names]
+            if "times_ns" in names:
+                wanted = [name for name in wanted if name != T_SECONDS]
+            for group in range(file.metadata.num_row_groups):
+                rows = _rows_at_once(file.metadata.row_group(group))
+                # Without threads: nearly all there is to read is one column.
+                for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
+                    yield _streams(path, batch, row)
+                    row += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read behind row {row}: {error}") from error
+
+
+class Writer:
+    """Write batches of STREAMS as Parquet that `read_batches` reads quickly."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        import pyarrow.parquet as pq
+
+        # Times of one stream differ little: their differences take a few bytes each, which compress no further.
+        times = "times_ns.list.element"
+        words = [field.name for field in STREAMS if field.type == pa.string()]
+        packed = {field.name: "zstd" for field in STREAMS if field.name != "times_ns"} | {times: "none"}
+        self._writer = pq.ParquetWriter(
+            file, STREAMS, compression=packed, use_dictionary=words, column_encoding={times: "DELTA_BINARY_PACKED"}
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append the streams of a batch, as a row group of their own."""
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        """Write the end, without which nobody can read the file."""
+        self._writer.close()
+
+
+def _rows_at_once(group: Any) -> int:
+    """Return how many rows of a row group hold about BATCH_TOKENS tokens."""
+    tokens = max((group.column(at).num_values for at in range(group.num_columns)), default=0)
+    return int(max(1, min(BATCH_STREAMS, group.num_rows * BATCH_TOKENS // max(1, tokens))))
+
+
+def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    """Return a batch of a file as one of STREAMS."""
+    rows = len(batch)
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    cells = {name: _typed(path, name, given[name]) for name in STREAMS.names if name in given and name != "times_ns"}
+    seconds = "times_ns" not in given
+    commit = cells.setdefault("commit_ns", pa.array([0] * rows if seconds else [None] * rows, pa.int64()))
+    if seconds:
+        times, offsets = _from_seconds(path, given[T_SECONDS], commit)
+    else:
+        times, offsets = _times(path, "times_ns", given["times_ns"], pa.int64())
+    if len(times) and (int(times.min()) <= -_LARGEST or int(times.max()) >= _LARGEST):
+        raise InputError(f"{path}: column times_ns: a time is beyond the year 2116")
+    known = commit.is_valid().to_numpy(zero_copy_only=False)
+    coverage = cells.setdefault("coverage", pa.array(np.ones(rows)))
+    whole = coverage.is_null().to_numpy(zero_copy_only=False) | (
+        coverage.fill_null(1.0).to_numpy(zero_copy_only=False) >= 1
+    )
+    lengths = np.diff(offsets)
+    defaults: dict[str, Any] = {
+        "choice": np.zeros(rows, np.int64),
+        "measured_at": ["client"] * rows,
+        "outcome": ["completed"] * rows,
+        "complete": known & whole,
+        "known_tokens": lengths,
+        "exact_resume": np.zeros(rows, np.bool_),
+        "foreign": np.zeros(rows, np.bool_),
+    }
+    if "trace_id" not in cells:
+        defaults["trace_id"] = [_made_id(path, row) for row in range(first_row, first_row + rows)]
+        cells["trace_id"] = pa.array(defaults["trace_id"], pa.binary())
+    if "span_id" not in cells:
+        defaults["span_id"] = [one[:8] for one in cells["trace_id"].to_pylist()]
+    for item in STREAMS:
+        if item.name != "times_ns" and item.name not in cells:
+            cells[item.name] = pa.array(defaults.get(item.name, [None] * rows), item.type)
+        if item.name != "times_ns" and not item.nullable and cells[item.name].null_count:
+            raise InputError(f"{path}: column {item.name}: null in a row from {first_row} on; leave the column out")
+    _check(path, cells, lengths)
+    complete = cells["complete"].to_numpy(zero_copy_only=False)
+    if (complete & ~known).any():
+        raise InputError(f"{path}: column complete: true where commit_ns is null; such a request cannot be judged")
+    cells["times_ns"], cells["kinds"] = _in_order(times, offsets, complete, cells["kinds"])
+    return pa.RecordBatch.from_arrays([cells[name] for name in STREAMS.names], schema=STREAMS)
+
+
+def _typed(path: Path, name: str, column: pa.Array) -> pa.Array:
+    """Return a column as STREAMS has it; integers of any width and dictionaries of text are taken too."""
+    wanted = STREAMS.field(name).type
+    if column.type == wanted:
+        return column
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    kind = plain.type
+    if kind == wanted:
+        return plain
+    fits = pa.types.is_null(kind) or any(
+        is_kind(kind) and any(pa.types.is_null(wanted) or takes(wanted) for takes in into) for is_kind, into in _TAKEN
+    )
+    try:
+        if fits:
+            return plain.cast(wanted)
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: column {name}: {error}") from error
+    raise InputError(f"{path}: column {name}: {column.type}; expected {wanted}")
+
+
+_TAKEN: Final[Any] = (
+    (pa.types.is_integer, (pa.types.is_integer, pa.types.is_floating)),
+    (pa.types.is_floating, (pa.types.is_floating,)),
+    (pa.types.is_large_string, (pa.types.is_string,)),
+    (pa.types.is_string_view, (pa.types.is_string,)),
+    (pa.types.is_large_binary, (pa.types.is_binary,)),
+    (pa.types.is_fixed_size_binary, (pa.types.is_binary,)),
+    (pa.types.is_timestamp, (pa.types.is_integer,)),
+)
+
+
+def _times(
+    path: Path, name: str, column: pa.Array, item: pa.DataType
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the values of a column of lists one after the other (N,), and where each row's begin (R + 1,)."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not (
+        pa.types.is_integer(kind.value_type) or (pa.types.is_floating(kind.value_type) and pa.types.is_floating(item))
+    ):
+        raise InputError(f"{path}: column {name}: {kind}; expected a list of {item} in each row")
+    values, offsets = token_lists(column)
+    if values.null_count:
+        raise InputError(f"{path}: column {name}: null within a list; a token has a time")
+    return values.cast(item).to_numpy(zero_copy_only=False), offsets
+
+
+def _from_seconds(
+    path: Path, column: pa.Array, commit: pa.Array
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    seconds, offsets = _times(path, T_SECONDS, column, pa.float64())
+    if commit.null_count:
+        raise InputError(f"{path}: column commit_ns: null where t_seconds counts from it")
+    if len(seconds) and not np.abs(seconds).max() < _LARGEST / _NS:  # NaN is not below anything
+        raise InputError(f"{path}: column {T_SECONDS}: a value is no number of seconds")
+    start = np.repeat(commit.to_numpy(zero_copy_only=False), np.diff(offsets))
+    return start + np.rint(seconds * _NS).astype(np.int64), offsets
+
+
+def _check(path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64]) -> None:
+    """Refuse outcomes, kinds and numbers that there are not."""
+    unknown = set(cells["outcome"].unique().to_pylist()) - set(OUTCOMES)
+    if unknown:
+        raise InputError(f"{path}: column outcome: {min(unknown)!r}; one of {', '.join(OUTCOMES)}")
+    known = cells["known_tokens"].to_numpy()
+    if (known < 0).any() or (known > lengths).any():
+        raise InputError(f"{path}: column known_tokens: not from 0 to the number of times of its row")
+    if cells["kinds"].null_count == len(lengths):
+        return
+    for codes, length in zip(cells["kinds"].to_pylist(), lengths.tolist(), strict=True):
+        if codes is not None and (len(codes) != length or max(codes, default=0) >= len(KINDS)):
+            raise InputError(f"{path}: column kinds: expected one byte from 0 to {len(KINDS) - 1} for each time")
+
+
+def _in_order(
+    times: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], complete: npt.NDArray[np.bool_], kinds: pa.Array
+) -> tuple[pa.Array, pa.Array]:
+    """Return the times of rows that are complete in order, and the kinds with them."""
+    falls = np.flatnonzero(times[1:] < times[:-1]) + 1
+    of = np.searchsorted(offsets, falls, "right") - 1
+    out_of_order = [row for row in np.unique(of[offsets[of] != falls]).tolist() if complete[row]]
+    if out_of_order:
+        times = times.copy()
+        codes = kinds.to_pylist()
+        for row in out_of_order:
+            span = slice(int(offsets[row]), int(offsets[row + 1]))
+            order = np.argsort(times[span], kind="stable")
+            times[span] = times[span][order]
+            if codes[row] is not None:
+                codes[row] = np.frombuffer(codes[row], np.uint8)[order].tobytes()
+        kinds = pa.array(codes, pa.binary())
+    return lists(times, offsets), kinds
+
+
+def _made_id(path: Path, row: int) -> bytes:
+    return hashlib.blake2b(f"parquet\0{path.name}\0{row}".encode(), digest_size=16).digest()

@@ -1,0 +1,173 @@
+"""Recorded streams as an Arrow batch: one row a stream, its token times in a list. What every kernel takes.
+
+All readers end here, whatever the form they read; the same batches travel in Parquet files, to worker processes and
+over a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from otel_llm.readers.assemble.requests import Assembled, Resolved
+from otel_llm.readers.assemble.stream_parts import Streams, together
+from otel_llm.readers.foreign.foreign_spans import Foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from otel_llm.readers.records import Scalar
+
+STREAMS: Final = pa.schema(
+    [
+        pa.field("trace_id", pa.binary(), nullable=False),
+        pa.field("span_id", pa.binary(), nullable=False),
+        pa.field("choice", pa.int64()),
+        pa.field("declared_class", pa.string()),
+        pa.field("attributes", pa.string()),
+        pa.field("model", pa.string()),
+        pa.field("instance", pa.string()),
+        pa.field("measured_at", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("token_basis", pa.string()),
+        pa.field("commit_ns", pa.int64()),
+        pa.field("end_ns", pa.int64()),
+        pa.field("coverage", pa.float64()),
+        pa.field("complete", pa.bool_(), nullable=False),
+        pa.field("known_tokens", pa.int64(), nullable=False),
+        pa.field("known_until_ns", pa.int64()),
+        pa.field("input_tokens", pa.int64()),
+        pa.field("exact_resume", pa.bool_(), nullable=False),
+        pa.field("offset_ns", pa.int64()),
+        pa.field("queue_s", pa.float64()),
+        pa.field("foreign", pa.bool_(), nullable=False),
+        pa.field("foreign_ttft_s", pa.float64()),
+        pa.field("foreign_e2e_s", pa.float64()),
+        pa.field("times_ns", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        pa.field("kinds", pa.binary()),
+    ]
+)
+"""The columns of a recorded stream.
+
+`trace_id` (16 bytes) and `span_id` (8) of the request span; `attributes`: a JSON object of what a class's `match` can
+be compared with; `commit_ns`, `end_ns`, `known_until_ns` and `times_ns` (the tokens' arrivals) in unix ns, or ns on an
+axis of the recording's own; `times_ns` is sorted where the stream is `complete`, in order of index where tokens are
+missing; `kinds`: a code a token (0 content, 1 reasoning, 2 tool), null where all is content; `offset_ns`: how far the
+sender's clock was ahead of the receiver's. `foreign`: the span of another instrumentation, with what it states of
+itself. The other columns are those of a row of `--requests`.
+"""
+
+BATCH_TOKENS: Final = 1_000_000
+"""Tokens in one batch, about."""
+BATCH_STREAMS: Final = 16_384
+"""Streams in one batch at most, about."""
+
+
+def to_batch(streams: Sequence[Assembled] | Streams) -> pa.RecordBatch:
+    """Return streams as one batch of STREAMS, in their order."""
+    together = streams if isinstance(streams, Streams) else Streams.of(streams)
+    resolved = together.resolved
+    columns: dict[str, pa.Array | list[object]] = {
+        name: [getattr(one, name) for one in resolved] for name in STREAMS.names if name in Resolved.__slots__
+    }
+    columns["attributes"] = [_json(one.attributes) for one in resolved]
+    columns["foreign"] = [one.foreign is not None for one in resolved]
+    columns["foreign_ttft_s"] = [None if one.foreign is None else one.foreign.ttft_s for one in resolved]
+    columns["foreign_e2e_s"] = [None if one.foreign is None else one.foreign.e2e_s for one in resolved]
+    columns["times_ns"] = lists(together.times_ns, together.offsets)
+    columns["kinds"] = together.kinds
+    return pa.RecordBatch.from_arrays(
+        [
+            cells if isinstance(cells := columns[field.name], pa.Array) else pa.array(cells, type=field.type)
+            for field in STREAMS
+        ],
+        schema=STREAMS,
+    )
+
+
+def lists(times_ns: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> pa.ListArray:
+    """Return token times (N,), those of stream r from `offsets[r]` to `offsets[r + 1]`, as a column of lists."""
+    if int(offsets[-1]) > _MOST_ITEMS:
+        raise ValueError(f"a batch of {int(offsets[-1])} tokens; a column of lists holds {_MOST_ITEMS}")
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)), pa.array(times_ns), type=STREAMS.field("times_ns").type
+    )
+
+
+def token_lists(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Return the items of a column of lists one after the other (N,), and where each row's begin (R + 1,).
+
+    A null row has none, whatever stands behind it.
+    """
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    if not column.null_count:
+        first, last = int(offsets[0]), int(offsets[-1])
+        return column.values.slice(first, last - first), offsets - first
+    lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), np.diff(offsets), 0)
+    return column.flatten(), np.concatenate(([0], np.cumsum(lengths)))
+
+
+def words_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:
+    """Return a column of text as places (R,) in the list of its words, of which the last is None: null."""
+    plain = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    encoded = plain.dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    places = encoded.indices.cast(pa.int64()).fill_null(len(words)).to_numpy(zero_copy_only=False)
+    return places, [*words, None]
+
+
+_MOST_ITEMS: Final = 2**31 - 1
+
+
+def batches(
+    streams: Iterable[Assembled | Streams], most_tokens: int = BATCH_TOKENS, most_streams: int = BATCH_STREAMS
+) -> Iterator[pa.RecordBatch]:
+    """Yield streams, single or together, as batches of about so many tokens and streams."""
+    waiting: list[Streams] = []
+    single: list[Assembled] = []
+    tokens = rows = 0
+    for item in streams:
+        if isinstance(item, Streams):
+            waiting.append(item)
+            tokens, rows = tokens + len(item.times_ns), rows + len(item)
+        else:
+            single.append(item)
+            tokens, rows = tokens + len(item.times_ns), rows + 1
+        if tokens >= most_tokens or rows >= most_streams:
+            yield to_batch(together([*waiting, Streams.of(single)]))
+            waiting, single, tokens, rows = [], [], 0, 0
+    if rows:
+        yield to_batch(together([*waiting, Streams.of(single)]))
+
+
+def from_batch(batch: pa.RecordBatch) -> list[Assembled]:
+    """Return the streams of a batch one by one, as they were before `to_batch`."""
+    found = []
+    for row in batch.to_pylist():
+        attributes = {} if row["attributes"] is None else json.loads(row["attributes"])
+        foreign = None
+        if row["foreign"]:
+            tokens = len(row["times_ns"])
+            foreign = Foreign(
+                ttft_s=row["foreign_ttft_s"],
+                e2e_s=row["foreign_e2e_s"],
+                queue_s=row["queue_s"],
+                tokens=tokens,
+                expected=tokens if row["complete"] or not tokens else tokens + 1,
+                token_basis=row["token_basis"],
+                measured_at=row["measured_at"],
+            )
+        own = {name: row[name] for name in STREAMS.names if name in Resolved.__slots__}
+        resolved = Resolved(**{**own, "attributes": attributes, "foreign": foreign})
+        found.append(Assembled(resolved, row["times_ns"], row["kinds"]))
+    return found
+
+
+def _json(attributes: Mapping[str, Scalar]) -> str | None:
+    plain = {name: value for name, value in attributes.items() if isinstance(value, str | int | float | bool)}
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")) if plain else None

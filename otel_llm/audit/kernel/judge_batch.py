@@ -1,0 +1,186 @@
+"""The audit's kernel: a batch of recorded streams in, a batch of judged requests out, each stream by its class.
+
+A pure function of columns. A laptop runs it on all cores, a cluster on all executors; both get the same to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from otel_llm.audit.input.stream_batch import from_batch, token_lists, words_of
+from otel_llm.audit.tables import REQUESTS, arrow_type
+from otel_llm.readers.rows import unjudged_row
+from otel_llm.slo.classes import OUTCOMES
+from otel_llm.slo.columns import VERDICT_COLUMNS
+from otel_llm.slo.judged import Masked
+from otel_llm.slo.many import judge_many
+from otel_llm.slo.many_fluid import FluidTargets
+from otel_llm.slo.recorded import Recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from otel_llm.slo.classes import SloClasses
+
+JUDGED: Final = pa.schema(
+    [
+        *(pa.field(name, arrow_type(kind)) for name, kind in REQUESTS.items()),
+        pa.field("fluid_tbt_ns", pa.int64()),
+        pa.field("idle_ns", pa.int64()),
+        pa.field("end_unix_nano", pa.int64()),
+        pa.field("skewed", pa.int64(), nullable=False),
+        pa.field("unknown_class", pa.bool_(), nullable=False),
+    ]
+)
+"""The columns of a judged request: those of `--requests` and five more.
+
+`fluid_tbt_ns`: the smallest TBT target at which it is fluid (Etalon, section 5.1), null where it has none;
+`idle_ns`: `idle_s` in ns, exactly; `end_unix_nano`: its end or its last token, whichever is later, null where neither
+is known; `skewed`: tokens said to have come before the commit; `unknown_class`: it names a class that there is not.
+"""
+
+
+def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
+    """Return the judged requests of a batch of STREAMS, row for row.
+
+    Raises:
+        ValueError: an outcome or a kind of token that there is not, or a stream without an outcome or an id.
+    """
+    if streams.column("outcome").null_count:
+        raise ValueError("a stream has no outcome")
+    slos, index, unknown = _classes_of(streams, classes)
+    complete = streams.column("complete").to_numpy(zero_copy_only=False)
+    cells: dict[str, pa.Array] = {
+        "trace_id": _hex(streams.column("trace_id")),
+        "span_id": _hex(streams.column("span_id")),
+        "slo_class": pa.array([slos[one].name for one in index.tolist()], pa.string()),
+        "start_unix_nano": streams.column("commit_ns"),
+        "unknown_class": pa.array(unknown),
+    }
+    for name in ("choice", "model", "instance", "measured_at", "outcome", "token_basis", "coverage", "queue_s"):
+        cells[name] = streams.column(name)
+    requests = recorded(streams, complete)
+    fluid = FluidTargets(len(requests))
+    judged = judge_many(requests, slos, index[complete], fluid)
+    at = np.flatnonzero(complete)
+    spread = {name: _spread(judged.column(name), at, len(streams)) for name in VERDICT_COLUMNS}
+    spread["fluid_tbt_ns"] = _spread(fluid.masked(), at, len(streams))
+    spread["idle_ns"] = _spread(Masked(judged.idle_ns, judged.column("idle_s").known), at, len(streams))
+    spread["skewed"] = _spread(Masked(judged.skewed, np.ones(len(at), np.bool_)), at, len(streams))
+    _unjudged(streams, np.flatnonzero(~complete), slos, index, spread)
+    for name, (values, known) in spread.items():
+        cells[name] = pa.array(values, JUDGED.field(name).type, mask=~known)
+    cells["skewed"] = pa.array(spread["skewed"].values, pa.int64())
+    cells["end_unix_nano"] = _ends(streams)
+    return pa.RecordBatch.from_arrays([cells[name] for name in JUDGED.names], schema=JUDGED)
+
+
+def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
+    """Return the streams `which` (R,) of a batch as the arrays that the arithmetic takes."""
+    chosen = streams if which.all() else streams.filter(pa.array(which))
+    commit = chosen.column("commit_ns").fill_null(0).to_numpy(zero_copy_only=False)
+    ends = chosen.column("end_ns")
+    end = np.where(ends.is_valid().to_numpy(zero_copy_only=False), ends.fill_null(0).to_numpy(), commit)
+    times, offsets = token_times(chosen)
+    kinds = None
+    if chosen.column("kinds").null_count < len(chosen):
+        kinds = np.zeros(len(times), np.uint8)
+        for row, codes in enumerate(chosen.column("kinds").to_pylist()):
+            if codes is not None:
+                kinds[offsets[row] : offsets[row + 1]] = np.frombuffer(codes, np.uint8)
+    prompts = chosen.column("input_tokens")
+    outcome, outcomes = words_of(chosen.column("outcome"))
+    return Recorded(
+        tokens_ns=times,
+        offsets=offsets,
+        commit_ns=commit,
+        end_ns=end,
+        outcomes=np.array([OUTCOMES.index(one) for one in outcomes[:-1]], np.uint8)[outcome],
+        kinds=kinds,
+        input_tokens=Masked(prompts.fill_null(0).to_numpy(), prompts.is_valid().to_numpy(zero_copy_only=False)),
+    )
+
+
+def token_times(streams: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return all token times of a batch (N,), and where each stream's begin (R + 1,)."""
+    values, offsets = token_lists(streams.column("times_ns"))
+    return values.to_numpy(), offsets
+
+
+def _classes_of(
+    streams: pa.RecordBatch, classes: SloClasses
+) -> tuple[Sequence[Any], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the classes, each stream's place among them (R,), and whether it names one that there is not (R,)."""
+    places = {name: place for place, name in enumerate(classes.names)}
+    declared, names = words_of(streams.column("declared_class"))
+    said, sayings = words_of(streams.column("attributes"))
+    pairs, each = np.unique(declared * len(sayings) + said, return_inverse=True)
+    place = np.zeros(len(pairs), np.int64)
+    unknown = np.zeros(len(pairs), np.bool_)
+    for at, (name, saying) in enumerate(divmod(pair, len(sayings)) for pair in pairs.tolist()):
+        attributes = sayings[saying]
+        slo, unknown[at] = classes.choose(names[name], {} if attributes is None else json.loads(attributes))
+        place[at] = places[slo.name]
+    return classes.classes, place[each], unknown[each]
+
+
+def _hex(ids: pa.Array) -> pa.Array:
+    """Return a column of bytes as hexadecimal text; raises ValueError where one is null."""
+    ids = ids.cast(pa.binary())  # 32-bit offsets, whoever made the batch
+    if ids.null_count:
+        raise ValueError("a stream has no id")
+    _, offsets, data = ids.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(ids) + 1, ids.offset * 4) if len(ids) else np.zeros(1, np.int32)
+    first, last = int(bounds[0]), int(bounds[-1])
+    text = b"" if data is None else data[first:last].to_pybytes().hex().encode()
+    if len(text) >= 2**31:
+        raise ValueError(f"a batch of {len(ids)} ids is too large")
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer((bounds - first) * np.int32(2)), pa.py_buffer(text))
+
+
+def _spread(column: Masked, at: npt.NDArray[np.int64], rows: int) -> Masked:
+    """Return a column of the complete streams as one of all, unknown elsewhere."""
+    spread = Masked(np.zeros(rows, column.values.dtype), np.zeros(rows, np.bool_))
+    spread.values[at] = column.values
+    spread.known[at] = column.known
+    return spread
+
+
+def _unjudged(
+    streams: pa.RecordBatch,
+    which: npt.NDArray[np.int64],
+    slos: Sequence[Any],
+    index: npt.NDArray[np.int64],
+    spread: dict[str, Masked],
+) -> None:
+    """Write what can be said of streams that cannot be judged, one by one: they are few."""
+    if not len(which):
+        return
+    some = streams.take(pa.array(which))
+    for place, stream in zip(which.tolist(), from_batch(some), strict=True):
+        slo = slos[index[place]]
+        row = unjudged_row(stream.resolved, slo.name, stream.times_ns, stream.kinds, slo.reads)
+        for name in VERDICT_COLUMNS:
+            if row[name] is not None:
+                spread[name].values[place] = row[name]
+                spread[name].known[place] = True
+
+
+def _ends(streams: pa.RecordBatch) -> pa.Array:
+    times, offsets = token_times(streams)
+    ends = streams.column("end_ns")
+    last = np.zeros(len(streams), np.int64)
+    some = np.flatnonzero(np.diff(offsets))
+    last[some] = times[offsets[some + 1] - 1]
+    has = np.zeros(len(streams), np.bool_)
+    has[some] = True
+    stated = ends.is_valid().to_numpy(zero_copy_only=False)
+    latest = np.where(stated, ends.fill_null(0).to_numpy(), last)
+    latest = np.where(has, np.maximum(latest, last), latest)
+    return pa.array(latest, pa.int64(), mask=~(stated | has))

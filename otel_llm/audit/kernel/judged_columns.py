@@ -1,0 +1,87 @@
+"""Columns of judged requests: in order of rows, as arrays for the arithmetic, as dictionaries where they are few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from otel_llm.audit.input.stream_batch import words_of
+from otel_llm.audit.kernel.judge_batch import JUDGED
+from otel_llm.slo.judged import Masked
+from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from otel_llm.readers.rows import Row
+
+    Rows: TypeAlias = pa.Table | pd.DataFrame | Sequence[Mapping[str, Any]]
+    """Requests with the columns of `--requests`, in any of these forms."""
+
+_ORDER = [(name, "ascending") for name in ("start_unix_nano", "trace_id", "span_id", "choice")]
+
+
+def in_order(judged: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return batches of JUDGED as one table in the order of rows: start, trace id, span id, choice; null last."""
+    table = pa.Table.from_batches(judged, schema=JUDGED)
+    places = pc.sort_indices(table, sort_keys=_ORDER)  # null is last
+    return table.take(places).combine_chunks()
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Return the rows of a table as dictionaries."""
+    rows: list[Row] = table.to_pylist()
+    return rows
+
+
+def masked(table: pa.Table, name: str) -> Masked:
+    """Return a column of numbers or truths (R,), and where it is known."""
+    column = table.column(name)
+    known = column.is_valid().to_numpy()
+    return Masked(column.fill_null(False if pa.types.is_boolean(column.type) else 0).to_numpy(), known)
+
+
+def column_of(rows: Rows, name: str) -> Masked:
+    """Return a column (R,) of a table, a DataFrame or a list of rows: values as they are, and where they are known."""
+    if isinstance(rows, pa.Table):
+        return masked(rows, name)
+    if isinstance(rows, Sequence):
+        cells = [row[name] for row in rows]
+        known = np.array([cell is not None for cell in cells], np.bool_)
+        return Masked(np.array([0 if cell is None else cell for cell in cells]), known)
+    known = rows[name].notna().to_numpy()
+    return Masked(rows[name].to_numpy(dtype=_PLAIN.get(str(rows[name].dtype)), na_value=0), known)
+
+
+def texts_of(rows: Rows, name: str) -> NDArray[np.object_]:
+    """Return a column of text (R,), None where it is null."""
+    if isinstance(rows, pa.Table):
+        places, words = words_of(rows.column(name))
+        return np.array(words, np.object_)[places]
+    if isinstance(rows, Sequence):
+        cells = [row[name] for row in rows]
+    else:
+        cells = [cell if isinstance(cell, str) else None for cell in rows[name].tolist()]
+    found = np.empty(len(cells), np.object_)
+    found[:] = cells
+    return found
+
+
+_PLAIN: Final = {"Int64": np.int64, "Float64": np.float64, "boolean": np.bool_}
+
+
+def judgements(table: pa.Table) -> Judgements:
+    """Return what a summary is made of, from a table of JUDGED."""
+    return Judgements({name: texts_of(table, name) for name in TEXTS}, {name: masked(table, name) for name in NUMBERS})
+
+
+def span_ns(table: pa.Table) -> int | None:
+    """Return the time from the first commit to the last end of a table of JUDGED, ns; None where neither is known."""
+    first = pc.min(table.column("start_unix_nano")).as_py()
+    last = pc.max(table.column("end_unix_nano")).as_py()
+    return None if first is None or last is None else last - first

@@ -1,0 +1,1 @@
+"""The pictures of the report, as plotly figures in plain data."""

@@ -1,0 +1,86 @@
+"""What a report rests on: how much could be judged, what a recorded token is, and by which clocks it was timed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.audit import coverage
+from otel_llm.audit.coverage import NO_START_TIMES
+from otel_llm.audit.formatting import number, share
+from otel_llm.audit.report.html_page import table, text
+from otel_llm.audit.report.report_model import by_class, clock_of, reals
+
+if TYPE_CHECKING:
+    from otel_llm.audit.report.report_model import Material
+
+BASES: Final = {
+    "exact": "exact: each recorded token is one",
+    "chunk": "chunk: each recorded token is a piece of the reply as it came, of one token or more",
+    "estimated": "estimated: tokens were counted from text",
+}
+"""What a recorded token is, by `token_basis`."""
+UNKNOWN_BASIS: Final = "not stated"
+
+UNANCHORED: Final = "anomaly.clock_unanchored"
+
+
+def body(material: Material) -> str:
+    """Return the sentences and tables."""
+    requests = material.requests
+    skipped, counts = material.skipped or {}, material.counts or {}
+    sentence = coverage.statement(requests, skipped, counts)
+    if material.skipped is None:
+        sentence = sentence.replace("nothing was skipped", "what was skipped is not in these tables")
+    parts = [f"<p>{text(sentence, 2000)}</p>", *(f"<p>{text(one, 1000)}</p>" for one in clocks(material))]
+    found = [(what, number(count)) for what, count in coverage.details(skipped, counts)]
+    if found:
+        parts.append(table(["Counted", "Number"], found))
+    if len(requests):
+        headings = ["Class", "What a recorded token is", "Requests", "of them", "Tokens"]
+        parts.append(table(headings, basis_lines(material), words=(1,), caption="What was counted as a token"))
+    return "".join(parts)
+
+
+def clocks(material: Material) -> list[str]:
+    """Return a sentence for each thing that a clock does not allow to say."""
+    said: list[str] = []
+    unanchored, alone = material.count(UNANCHORED), material.count(NO_START_TIMES)
+    requests = material.requests
+    if unanchored or not clock_of(requests, "start_unix_nano").anchored:
+        counted = f" (counted {unanchored:,} times)" if unanchored else ""
+        said.append(
+            f"Times of a clock that is not anchored to the wall clock{counted}: how long things took holds, the dates "
+            "do not, and inputs of two such clocks do not share one axis."
+        )
+    if alone:
+        said.append(
+            f"Files that do not say when requests were sent (counted {alone:,} times): each request begins at zero of "
+            "an axis of its own, so for them nothing over time, of load or per second holds."
+        )
+    return said
+
+
+def timeless(material: Material) -> bool:
+    """Tell whether no request says when it was sent: each begins at zero of an axis of its own."""
+    return coverage.timeless(material.requests, material.counts or {})
+
+
+def basis_lines(material: Material) -> list[tuple[str, ...]]:
+    """Return how many requests and tokens rest on which kind of count, for each class and place of measurement."""
+    requests = material.requests
+    tokens = reals(requests, "tokens")
+    basis = requests["token_basis"].fillna("").to_numpy(dtype=object)
+    lines: list[tuple[str, ...]] = []
+    for name, place, rows in by_class(requests):
+        for one in sorted(set(basis[rows]), key=_order):
+            mine = rows[basis[rows] == one]
+            counted = tokens[mine][tokens[mine] >= 0].sum()
+            words = BASES.get(one, one or UNKNOWN_BASIS)
+            line = (f"{name}, {place}", words, number(len(mine)), share(len(mine) / len(rows)), number(int(counted)))
+            lines.append(line)
+    return lines
+
+
+def _order(basis: str) -> tuple[int, str]:
+    known = list(BASES)
+    return (known.index(basis) if basis in known else len(known), basis)

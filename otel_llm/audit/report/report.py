@@ -1,0 +1,168 @@
+"""The HTML report: one page of everything an audit found, put together of the parts beside this module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_llm.audit import objectives
+from otel_llm.audit import summary_figures as digest
+from otel_llm.audit import top_offenders as worst
+from otel_llm.audit.formatting import instant, number, plural, seconds, share
+from otel_llm.audit.report import caveats as honesty
+from otel_llm.audit.report import data_quality as rests
+from otel_llm.audit.report import sections as over
+from otel_llm.audit.report.delivery_sections import Chosen, deliveries
+from otel_llm.audit.report.html_page import contents, page, table, text
+from otel_llm.audit.report.report_model import Material, clock_of, material_of, reals
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.shared.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.audit.compare.tiers import Tiers
+    from otel_llm.audit.report.charts.delivery_chart import Figure
+    from otel_llm.audit.result import Audit
+
+__all__ = ["Chosen", "build", "render", "render_deliveries"]
+
+TITLE: Final = "What the readers felt"
+MOST_COLUMNS: Final = 6
+"""Groups beside each other in one table: as many as a sheet of paper holds."""
+_WHY: Final = {"idle": "Among the longest idle times.", "fluidity": "Among the lowest fluidity-indexes."}
+_STATES: Final = {"met": "good", "missed": "bad", "no data": "quiet"}
+
+
+class Section(NamedTuple):
+    """A part of the page: its id, its heading and its markup; nothing to say leaves it out."""
+
+    name: str
+    heading: str
+    body: str
+
+
+def render(audit: Audit, *, title: str = TITLE, tiers: Tiers | None = None) -> str:
+    """Return the report as one page, with the classes as tiers where they are given.
+
+    The same input gives the same bytes.
+    """
+    return build(material_of(audit, tiers), title=title)
+
+
+def build(material: Material, *, title: str = TITLE) -> str:
+    """Return the report of whatever there is of an audit as one page. The same input gives the same bytes."""
+    figures: dict[str, Figure] = {}
+    sections = [
+        Section("summary", "Summary", _summary(material)),
+        Section("rests", "What this rests on", rests.body(material)),
+        Section("time", "Over time", over.over_time(material, figures)),
+        Section("distributions", "Distributions", over.distributed(material, figures)),
+        Section("load", "Load against benefit", over.under_load(material, figures)),
+        Section("starving", "Where readers starved", over.starved(material, figures)),
+        Section("tiers", "The classes as tiers", over.as_tiers(material)),
+        Section("classical", "By the classical metrics", over.classically(material)),
+        Section("worst", "The worst deliveries", _worst(material, figures)),
+        Section("hide", "What the figures can hide", honesty.games()),
+        Section("counted", "How it is counted", honesty.rules()),
+        Section("methods", "Where the definitions come from", _judges(material) + honesty.methods()),
+    ]
+    kept = [one for one in sections if one.body]
+    parts = [_head(material, title), contents((one.name, one.heading) for one in kept)]
+    parts += [f"<section id='{one.name}'><h2>{text(one.heading)}</h2>{one.body}</section>" for one in kept]
+    return page(title, "\n".join(parts), figures)
+
+
+def render_deliveries(audit: Audit, chosen: Sequence[Chosen], *, title: str, lead: str = "") -> str:
+    """Return a page of chosen deliveries alone, as the report draws them.
+
+    Raises:
+        ValueError: one of them is incomplete and cannot be drawn.
+    """
+    figures: dict[str, Figure] = {}
+    words = f"<p class='lead'>{text(lead, 2000)}</p>" if lead else ""
+    body = deliveries(material_of(audit), chosen, figures)
+    return page(title, f"<header><h1>{text(title)}</h1>{words}</header>\n<section>{body}</section>", figures)
+
+
+def _head(material: Material, title: str) -> str:
+    summary, requests = material.summary, material.requests
+    clock = clock_of(requests, "start_unix_nano")
+    idle = reals(requests, "idle_s")
+    waited, judged = int((idle > 0).sum()), int((idle >= 0).sum())
+    known = clock.anchored and requests["start_unix_nano"].notna().any()
+    when = f" The first was sent at {instant(clock.first_ns)} UTC." if known else ""
+    span = f" within {seconds(summary['span_s'])}" if summary["span_s"] else ""
+    lead = (
+        f"{plural(summary['requests'], 'request')} with {plural(summary['tokens'], 'token')}{span}. "
+        f"In {waited:,} of the {judged:,} that could be judged, the reader ran out of text and had to wait.{when}"
+    )
+    names = ", ".join(f"<code>{text(name)}</code>" for name in material.inputs)
+    read = f"<p class='quiet'>Read from {names}.</p>" if names else ""
+    return f"<header><h1>{text(title)}</h1><p class='lead'>{text(lead)}</p>{read}</header>"
+
+
+def _summary(material: Material) -> str:
+    classes: dict[str, Any] = material.summary["classes"]
+    if not classes:
+        return "<p>No request was found.</p>"
+    block = ""
+    found = digest.groups(classes)
+    for first in range(0, len(found), MOST_COLUMNS):
+        some: dict[str, dict[str, Any]] = {}
+        for name, place in found[first : first + MOST_COLUMNS]:
+            some.setdefault(name, {})[place] = classes[name][place]
+        headings = ["", *(f"{printable(name)}, {place}" for name, place in digest.groups(some))]
+        block += table(headings, digest.lines(some), caption="By SLO class and by where the times were taken")
+    checks = objectives.check(material.requests, material.classes)
+    if checks:
+        lines = [
+            (
+                f"{check.slo_class}, {check.measured_at}",
+                check.objective,
+                f"≥ {share(float(check.wanted))}",
+                share(check.share),
+                f"{check.held:,} of {check.judged:,}",
+                check.state,
+            )
+            for check in checks
+        ]
+        headings = ["Class", "Objective", "Promised", "Found", "Requests", "State"]
+        block += table(headings, lines, caption="What the classes promise", words=(1, 5), marks=_STATES)
+    return block
+
+
+def _judges(material: Material) -> str:
+    """Say that the classes are the shipped ones, where they are: a collector with a file of its own says otherwise."""
+    if material.classes.classes != load_slo().classes:
+        return ""
+    return "<p>Judged by the shipped SLO classes; <code>--slo FILE</code> for your own.</p>"
+
+
+def _worst(material: Material, figures: dict[str, Figure]) -> str:
+    found = worst.choose(material.requests)
+    if not found:
+        return "<p>Nobody waited, and no token deadline was missed.</p>"
+    rule = f"<p class='quiet'>{text(worst.CHOICE_RULE)}</p>"
+    chosen: list[Chosen] = []
+    for one in found:
+        row = material.row(one.position)
+        tokens, fluidity = plural(int(row["tokens_read"] or 0), "token"), number(_real(row["fluidity_index"]))
+        title = f"{tokens}, {seconds(_real(row['idle_s']))} idle, fluidity {fluidity}"
+        chosen.append(Chosen(one.position, title, _WHY[one.why]))
+    drawn = deliveries(material, chosen, figures)
+    if not material.undrawn:
+        return rule + drawn
+    rows = [material.row(one.position) for one in found]
+    lines = [
+        (str(row["trace_id"]), str(row["slo_class"]), one.title, _WHY_SHORT[why.why])
+        for row, one, why in zip(rows, chosen, found, strict=True)
+    ]
+    listed = table(["Trace", "Class", "What was felt", "Among the"], lines, words=(1, 2, 3))
+    return f"<p>{text(material.undrawn)}</p>{rule}{listed}{drawn}"
+
+
+_WHY_SHORT: Final = {"idle": "longest idle times", "fluidity": "lowest fluidity-indexes"}
+
+
+def _real(value: Any) -> float | None:
+    return value if isinstance(value, float) else None

@@ -1,0 +1,152 @@
+"""What a report is built from: two tables, a summary, and a function that gives a delivery where one is known.
+
+An audit in memory and tables that an audit saved both end here, so that both give the same page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from otel_llm.audit.formatting import instant, seconds
+from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
+from otel_llm.shared.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+    import pandas as pd
+
+    from otel_llm.audit.compare.tiers import Tiers
+    from otel_llm.audit.result import Audit
+    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.rows import Row
+    from otel_llm.slo.classes import SloClasses
+
+WALL_CLOCK_NS: Final = 1_000_000_000 * 1_000_000_000
+"""A start before this (September 2001) is a reading of another clock than the wall clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Hold what the report says something about.
+
+    `requests` and `windows`: the tables of `--requests` and `--windows`; `summary`: the object of `--format json`;
+    `skipped` and `counts`: what could not be read and what was odd, None where the tables do not tell; `delivery`:
+    the recorded stream of a row of `requests`, None for one that is not at hand; `undrawn`: why no delivery is at
+    hand at all, empty where they are; `tiers`: every request by every class, where that was asked for.
+    """
+
+    requests: pd.DataFrame
+    windows: pd.DataFrame
+    summary: Mapping[str, Any]
+    classes: SloClasses
+    window_ns: int
+    inputs: tuple[str, ...]
+    skipped: Mapping[str, int] | None
+    counts: Mapping[str, int] | None
+    delivery: Callable[[int], Assembled | None]
+    undrawn: str = ""
+    tiers: Tiers | None = None
+
+    def count(self, name: str) -> int:
+        """Return one of the counts, 0 where it is not known."""
+        return (self.counts or {}).get(name, 0)
+
+    def row(self, position: int) -> Row:
+        """Return one row of the requests."""
+        one = self.requests.iloc[[position]]
+        return {name: None if one[name].isna().any() else one[name].tolist()[0] for name in REQUESTS}
+
+
+def material_of(audit: Audit, tiers: Tiers | None = None) -> Material:
+    """Return what an audit found."""
+    return Material(
+        requests=audit.requests,
+        windows=frame([], WINDOWS) if audit.charged_windows is None else audit.windows,
+        summary=audit.summary(),
+        classes=audit.slo,
+        window_ns=audit.window_ns,
+        inputs=audit.inputs,
+        skipped=audit.skipped.counts,
+        counts=audit.counts,
+        delivery=audit.delivery,
+        tiers=tiers,
+    )
+
+
+def reals(table: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
+    """Return a column (R,) as float64, nan for null."""
+    return table[column].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def integers(table: pd.DataFrame, column: str) -> npt.NDArray[np.int64]:
+    """Return a column (R,) without nulls as int64."""
+    return table[column].to_numpy(dtype=np.int64)
+
+
+def groups(table: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str | None, ...], npt.NDArray[np.int64]]]:
+    """Return the groups of rows that agree in these text columns, in order of their values, null last.
+
+    Each is its values and its rows' positions.
+    """
+    found = table.groupby(list(columns), sort=False, dropna=False).indices
+    keyed = [
+        (
+            tuple(value if isinstance(value, str) else None for value in (key if isinstance(key, tuple) else (key,))),
+            np.asarray(rows, np.int64),
+        )
+        for key, rows in found.items()
+    ]
+    return sorted(keyed, key=lambda one: [(value is None, value or "") for value in one[0]])
+
+
+def by_class(table: pd.DataFrame) -> list[tuple[str, str, npt.NDArray[np.int64]]]:
+    """Return the (class, measured_at, positions) groups of a table: what is never added up."""
+    return [(str(name), str(place), rows) for (name, place), rows in groups(table, ("slo_class", "measured_at"))]
+
+
+def label(text: str | None, limit: int = 40) -> str:
+    """Return a string of telemetry as a label in a figure: no markup of plotly's, its controls visible.
+
+    What is longer than `limit` is cut in the middle: names of instances differ at their ends.
+    """
+    if text is not None and len(text) > limit:
+        text = f"{text[: limit // 3]}…{text[-(limit - limit // 3 - 1) :]}"
+    return printable(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Write instants: of the wall clock as a date, of any other clock as seconds since its first reading."""
+
+    first_ns: int
+
+    @property
+    def anchored(self) -> bool:
+        """Tell whether it is the wall clock."""
+        return self.first_ns >= WALL_CLOCK_NS
+
+    def at(self, unix_nano: int) -> str | float:
+        """Return an instant as a figure's axis takes it."""
+        return instant(unix_nano) if self.anchored else (unix_nano - self.first_ns) / 1e9
+
+    def words(self, unix_nano: int) -> str:
+        """Return an instant in words."""
+        return instant(unix_nano) if self.anchored else seconds((unix_nano - self.first_ns) / 1e9)
+
+    @property
+    def axis(self) -> dict[str, Any]:
+        """Return the layout of such an axis."""
+        if self.anchored:
+            return {"type": "date", "title": {"text": "UTC"}}
+        return {"type": "linear", "title": {"text": "seconds since the first, by a clock of the recording's own"}}
+
+
+def clock_of(table: pd.DataFrame, column: str) -> Clock:
+    """Return the clock of a column of instants."""
+    known = table[column].dropna()
+    return Clock(int(known.min()) if len(known) else WALL_CLOCK_NS)

@@ -1,0 +1,192 @@
+"""The report's material from tables that an audit saved: those of `--requests` and `--windows`, in any of their forms.
+
+Rows do not say everything. What was skipped, what was odd, the fluid token rate and the end of requests that were lost
+travel in the metadata of the Parquet table of requests (`about`); of CSV and JSON lines they come from the output of
+`--format json`, or are not known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from otel_llm.audit import top_offenders as worst
+from otel_llm.audit.input.stream_batch import from_batch
+from otel_llm.audit.kernel.judged_columns import column_of, texts_of
+from otel_llm.audit.load import load_streams
+from otel_llm.audit.report.report_model import Material
+from otel_llm.audit.report.saved_tables import TableError, read_table
+from otel_llm.audit.tables import REQUESTS, WINDOWS
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.slo.classes import SloClasses
+from otel_llm.slo.judged import Masked
+from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements, summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import pandas as pd
+
+    from otel_llm.audit.result import Audit
+    from otel_llm.readers.assemble.requests import Assembled
+
+ABOUT: Final = b"otel_llm.audit"
+"""The key of the metadata of a Parquet table of requests: a JSON object, see `about`."""
+_KEYS: Final = ("summary", "skipped", "counts", "inputs", "window_ns")
+
+NO_TIMES: Final = (
+    "The deliveries are not drawn: that takes the time of every token, which tables of requests do not hold. Give the "
+    "recording beside them (--streams), or make the report of the recording itself (otel-llm audit --html)."
+)
+
+Key = tuple[str, str, int | None]
+_HEX: Final = re.compile(r"([0-9a-f]{2})*")
+
+
+def about(audit: Audit) -> dict[bytes, bytes]:
+    """Return the metadata of a Parquet table of requests: what the report says and the rows do not."""
+    said = {
+        "summary": audit.summary(),
+        "skipped": {name: count for name, count in sorted(audit.skipped.counts.items()) if count},
+        "counts": {name: count for name, count in sorted(audit.counts.items()) if count},
+        "inputs": list(audit.inputs),
+        "window_ns": audit.window_ns,
+    }
+    return {ABOUT: json.dumps(said, allow_nan=False).encode("utf-8", "backslashreplace")}
+
+
+def load_saved(
+    requests: Path,
+    windows: Path,
+    *,
+    slo: str | Path | SloClasses | None = None,
+    summary: Path | None = None,
+    streams: Path | None = None,
+) -> Material:
+    """Read the tables of an audit: .parquet, .csv or .jsonl, told apart by their content.
+
+    `slo`: the classes that judged them (the shipped ones where it is None); `summary`: the output of
+    `audit --format json`; `streams`: the recording itself, in any form that an audit reads, for the deliveries.
+
+    Raises:
+        TableError: a file is no such table, lacks a column, names a class that there is not, or is empty beside one
+            that is not; or `streams` holds none of the worst requests.
+        ConfigError: the SLO file is wrong.
+        InputError: the recording cannot be read.
+        OSError: a file cannot be read.
+    """
+    classes = slo if isinstance(slo, SloClasses) else load_slo(slo)
+    rows, metadata = read_table(requests, REQUESTS, ("slo_class", "measured_at", "trace_id", "span_id", "outcome"))
+    window_rows, _ = read_table(windows, WINDOWS, tuple(name for name in WINDOWS if name in _NEEDED))
+    _check_filled(requests, rows, windows, window_rows)
+    for path, table in ((requests, rows), (windows, window_rows)):
+        unknown = sorted(set(table["slo_class"].unique()) - set(classes.names))
+        if unknown:
+            raise TableError(
+                f"{path}: no SLO class {unknown[0]!r} in the file of classes; pass the one that judged it by --slo"
+            )
+    said = _said(requests, metadata)
+    if summary is not None:
+        said["summary"] = _summary(summary)
+    found: Callable[[int], Assembled | None] = lambda _: None  # noqa: E731
+    if streams is not None:
+        found = _deliveries(streams, rows)
+    return Material(
+        requests=rows,
+        windows=window_rows,
+        summary=said.get("summary") or _summarised(rows, classes),
+        classes=classes,
+        window_ns=_window_ns(windows, window_rows, said.get("window_ns")),
+        inputs=tuple(said.get("inputs") or (str(requests), str(windows))),
+        skipped=said.get("skipped"),
+        counts=said.get("counts"),
+        delivery=found,
+        undrawn="" if streams is not None else NO_TIMES,
+    )
+
+
+def _check_filled(requests: Path, rows: pd.DataFrame, windows: Path, window_rows: pd.DataFrame) -> None:
+    """Refuse a file of no byte, the JSON lines of no rows, beside a table that says that there were some."""
+    if len(window_rows):
+        lacking = requests
+    elif rows["benefit"].notna().any():  # a span of others, or one whose commit is unknown, is in no window
+        lacking = windows
+    else:
+        return
+    if lacking.stat().st_size == 0:
+        raise TableError(f"{lacking}: empty, while the other table has rows; write both with one `otel-llm audit`")
+
+
+_NEEDED: Final = frozenset(WINDOWS) - {"model", "instance", "fluidity_p50", "idle_p50_s", "idle_p99_s"}
+
+
+def _said(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
+    raw = metadata.get(ABOUT)
+    if raw is None:
+        return {}
+    try:
+        said = json.loads(raw)
+        return {name: said[name] for name in _KEYS}
+    except (ValueError, KeyError, TypeError) as error:
+        raise TableError(f"{path}: its metadata {ABOUT.decode()!r} is not as `otel-llm audit` writes it") from error
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        said = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise TableError(f"{path}: not JSON ({error}); pass the output of `otel-llm audit --format json`") from error
+    lacking = {"requests", "tokens", "span_s", "skipped", "classes"} - set(said if isinstance(said, dict) else ())
+    if lacking:
+        named = ", ".join(sorted(lacking))
+        raise TableError(f"{path}: lacks {named}; pass the output of `otel-llm audit --format json`")
+    found: dict[str, Any] = said
+    return found
+
+
+def _summarised(requests: pd.DataFrame, classes: SloClasses) -> dict[str, Any]:
+    """Return the summary of rows alone: without the fluid token rate, and over the ends that rows know."""
+    unknown = Masked(np.zeros(len(requests), np.int64), np.zeros(len(requests), np.bool_))
+    judged = Judgements(
+        {name: texts_of(requests, name) for name in TEXTS},
+        {name: column_of(requests, name) if name in REQUESTS else unknown for name in NUMBERS},
+    )
+    start, lasted = column_of(requests, "start_unix_nano"), column_of(requests, "e2e_s")
+    both = start.known & lasted.known
+    ends = start.values[both] + np.round(lasted.values[both] * 1e9).astype(np.int64)
+    span_ns = int(ends.max() - start.values[start.known].min()) if both.any() else None
+    return summarise(judged, classes, span_ns, 0)
+
+
+def _window_ns(path: Path, windows: pd.DataFrame, said: int | None) -> int:
+    lengths = sorted({round(one * 1e9) for one in windows["window_s"].tolist()})
+    if len(lengths) > 1 or (lengths and lengths[0] <= 0):
+        raise TableError(f"{path}: windows of {len(lengths)} lengths, or of none; pass the windows of one audit")
+    return lengths[0] if lengths else said or 10_000_000_000
+
+
+def _deliveries(path: Path, requests: pd.DataFrame) -> Callable[[int], Assembled | None]:
+    """Return what gives the streams of the worst requests; the recording is read once, a batch at a time."""
+    keys: dict[int, Key] = {}
+    for one in worst.choose(requests):
+        row = requests.iloc[one.position]
+        choice = None if requests["choice"].isna().iloc[one.position] else int(row["choice"])
+        keys[one.position] = (str(row["trace_id"]), str(row["span_id"]), choice)
+    wanted = pa.array([bytes.fromhex(key[0]) for key in keys.values() if _HEX.fullmatch(key[0])], pa.binary())
+    found: dict[Key, Assembled] = {}
+    for batch in load_streams(path):
+        for stream in from_batch(batch.filter(pc.is_in(batch.column("trace_id"), value_set=wanted))):
+            resolved = stream.resolved
+            found[resolved.trace_id.hex(), resolved.span_id.hex(), resolved.choice] = stream
+    if keys and not found:
+        raise TableError(
+            f"{path}: holds none of the {len(keys)} worst requests of the tables; pass the recording that was audited "
+            "(under its name: ids that are made of it change with it), or leave --streams out"
+        )
+    return lambda position: found.get(keys[position]) if position in keys else None

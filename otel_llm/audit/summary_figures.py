@@ -1,0 +1,66 @@
+"""The figures of a summary in reading order, with their words: one list for the terminal and the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.audit.formatting import number, seconds, share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+FIGURES: Final[tuple[tuple[str, tuple[tuple[str, str, Callable[[Any], str]], ...]], ...]] = (
+    (
+        "What the readers felt",
+        (
+            ("idle_p50_s", "idle, half of them at most", seconds),
+            ("idle_p99_s", "idle, 99 % at most", seconds),
+            ("ttft_p50_s", "first token, half of them at most", seconds),
+            ("ttft_p99_s", "first token, 99 % at most", seconds),
+        ),
+    ),
+    (
+        "Deadlines",
+        (
+            ("attainment", "attainment", share),
+            ("fluidity_p50", "fluidity-index, median", number),
+            ("fluidity_ok_share", "share with the fluidity-index promised", share),
+            ("fluid_token_rate", "fluid token rate, tokens/s", number),
+        ),
+    ),
+    (
+        "Per second",
+        (
+            ("smooth_goodput_tok_s", "smooth goodput, tokens/s", number),
+            ("goodput_tok_s", "goodput, tokens/s", number),
+            ("throughput_tok_s", "throughput, tokens/s", number),
+            ("goodput_req_s", "goodput, requests/s", number),
+            ("throughput_req_s", "throughput, requests/s", number),
+        ),
+    ),
+    (
+        "Behind these figures",
+        (
+            ("requests", "requests", number),
+            ("tokens", "tokens", number),
+            ("incomplete", "incomplete: tokens missing, not judged", number),
+            ("undetermined", "met: cannot say", number),
+            ("aborted_share", "ended by the server's side", share),
+        ),
+    ),
+)
+"""(heading, ((key of the summary, what it says, how its value is written), ...))."""
+
+
+def groups(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
+    """Return the (class, measured_at) pairs of a summary, in its order."""
+    return [(name, measured_at) for name, places in classes.items() for measured_at in places]
+
+
+def lines(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:
+    """Yield the lines of a table with one column a group: a heading alone, or a figure's words and its values."""
+    columns = [classes[name][measured_at] for name, measured_at in groups(classes)]
+    for heading, figures in FIGURES:
+        yield [heading]
+        for key, words, write in figures:
+            yield [words, *(write(column[key]) for column in columns)]
