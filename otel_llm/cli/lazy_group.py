@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from otel_llm.cli.say import say
+from otel_llm.cli.output.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

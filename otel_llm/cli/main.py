@@ -9,30 +9,44 @@ from typing import Any, Final
 import click
 
 from otel_llm.cli.lazy_group import Lazy, LazyGroup
-from otel_llm.cli.say import SafeLog
-from otel_llm.cli.standard_output import watched_output
+from otel_llm.cli.output.say import SafeLog
+from otel_llm.cli.output.standard_output import watched_output
 from otel_llm.shared.printable import printable_lines
 
 COMMANDS: Final = {
     "demo": Lazy(
-        "otel_llm.cli.demo_command", "demo", "Everything on this machine: server, client, collector, report.", True
+        "otel_llm.cli.commands.demo_command",
+        "demo",
+        "Everything on this machine: server, client, collector, report.",
+        True,
     ),
-    "collect": Lazy("otel_llm.cli.collect_command", "collect", "Receive telemetry and follow every stream live.", True),
-    "relay": Lazy("otel_llm.cli.relay_command", "relay", "Pass streams on, and move those whose readers run dry."),
-    "top": Lazy("otel_llm.cli.top_command", "top", "Watch the streams in flight of a running collector."),
+    "collect": Lazy(
+        "otel_llm.cli.commands.collect_command", "collect", "Receive telemetry and follow every stream live.", True
+    ),
+    "relay": Lazy(
+        "otel_llm.cli.commands.relay_command", "relay", "Pass streams on, and move those whose readers run dry."
+    ),
+    "top": Lazy("otel_llm.cli.commands.top_command", "top", "Watch the streams in flight of a running collector."),
     "audit": Lazy(
-        "otel_llm.cli.audit_command", "audit", "Judge recorded spans offline, with the same arithmetic.", True
+        "otel_llm.cli.commands.audit_command", "audit", "Judge recorded spans offline, with the same arithmetic.", True
     ),
-    "report": Lazy("otel_llm.cli.report_command", "report", "The audit's report once more, from saved tables.", True),
+    "report": Lazy(
+        "otel_llm.cli.commands.report_command", "report", "The audit's report once more, from saved tables.", True
+    ),
     "sweep": Lazy(
-        "otel_llm.cli.sweep_command", "sweep_command", "Smooth goodput over alphas, reading speeds and loads.", True
+        "otel_llm.cli.commands.sweep_command",
+        "sweep_command",
+        "Smooth goodput over alphas, reading speeds and loads.",
+        True,
     ),
     "calibrate": Lazy(
-        "otel_llm.cli.calibrate_command", "calibrate", "Alpha and first-token targets from recordings.", True
+        "otel_llm.cli.commands.calibrate_command", "calibrate", "Alpha and first-token targets from recordings.", True
     ),
-    "doctor": Lazy("otel_llm.cli.doctor_command", "doctor", "Look for what keeps streams from being recorded."),
-    "alerts": Lazy("otel_llm.cli.alerts_command", "alerts", "Send again what was given up."),
-    "rules": Lazy("otel_llm.cli.rules_command", "rules", "Check, test, backtest and explain rules."),
+    "doctor": Lazy(
+        "otel_llm.cli.commands.doctor_command", "doctor", "Look for what keeps streams from being recorded."
+    ),
+    "alerts": Lazy("otel_llm.cli.commands.alerts_command", "alerts", "Send again what was given up."),
+    "rules": Lazy("otel_llm.cli.rules_commands.rules_command", "rules", "Check, test, backtest and explain rules."),
 }
 
 

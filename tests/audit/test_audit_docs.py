@@ -12,7 +12,7 @@ from support.otlp import T0_NS, export, stream_spans
 from support.recordings import journal
 
 from otel_llm.audit.report import caveats as honesty
-from otel_llm.cli.audit_command import audit
+from otel_llm.cli.commands.audit_command import audit
 from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")

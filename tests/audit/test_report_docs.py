@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from support.otlp import T0_NS, export, stream_spans
 from support.recordings import journal
 
+from otel_llm.cli.commands.report_command import report
 from otel_llm.cli.main import main
-from otel_llm.cli.report_command import report
 
 FOLDER = Path(__file__).parents[2] / "docs"
 PAGE = (FOLDER / "audit-report.md").read_text("utf-8")

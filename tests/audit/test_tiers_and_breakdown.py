@@ -15,7 +15,7 @@ import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit.compare import by_group as breakdown
 from otel_llm.audit.compare.tiers import COLUMNS, GROUP, Met, Tiers, tiers
-from otel_llm.cli import comparing
+from otel_llm.cli.output import comparing
 from otel_llm.rules.files.slo_file import load_slo
 
 SLO = """

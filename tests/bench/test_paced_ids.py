@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from otel_llm.bench import vocabulary
-from otel_llm.bench.deliveries import Chunk, Delivery, Stalls, resumed, up_to
-from otel_llm.bench.paced_requests import MAX_MODEL_LEN
-from otel_llm.bench.paced_server import create_app
+from otel_llm.demo import vocabulary
+from otel_llm.demo.paced_requests import MAX_MODEL_LEN
+from otel_llm.demo.paced_server import create_app
+from otel_llm.demo.scripted_deliveries import Chunk, Delivery, Stalls, resumed, up_to
 
 Json = dict[str, Any]
 PAUSES = (0.5, 0.1, 0.2, 0.3)
@@ -24,7 +24,7 @@ WORDS = 60
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> TestClient:
     quick = Delivery("quick", "", tuple(Chunk(0.0, 1 + i % 3) for i in range(WORDS // 2)))
-    monkeypatch.setattr("otel_llm.bench.paced_requests.by_name", lambda name: quick if name == "quick" else None)
+    monkeypatch.setattr("otel_llm.demo.paced_requests.by_name", lambda name: quick if name == "quick" else None)
     return TestClient(create_app())
 
 

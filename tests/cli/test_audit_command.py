@@ -15,7 +15,7 @@ from support.otlp import T0_NS, export, stream_spans
 from support.recordings import vector_messages, write_form
 from support.vectors import FOLDER
 
-from otel_llm.cli.audit_command import SHIPPED, audit
+from otel_llm.cli.commands.audit_command import SHIPPED, audit
 from otel_llm.cli.main import COMMANDS
 
 ROWS = FOLDER / "rows.jsonl"
@@ -41,7 +41,7 @@ def fine(tmp_path: Path) -> Path:
 
 
 def test_the_command_is_in_the_list_of_commands() -> None:
-    assert COMMANDS["audit"][:2] == ("otel_llm.cli.audit_command", "audit")
+    assert COMMANDS["audit"][:2] == ("otel_llm.cli.commands.audit_command", "audit")
 
 
 def test_help_has_examples_and_exit_codes() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from support.core_cases import at, commit, ends, piece
 from support.otlp import export
 
-from otel_llm.cli.rules_command import rules
+from otel_llm.cli.rules_commands.rules_command import rules
 from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.journal.journal import Journal
 

@@ -12,7 +12,7 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, stream_spans
 from support.recordings import json_lines
 
 from otel_llm import semconv
-from otel_llm.cli.calibrate_command import calibrate
+from otel_llm.cli.commands.calibrate_command import calibrate
 from otel_llm.cli.main import COMMANDS
 from otel_llm.rules.files.slo_file import load_slo
 
@@ -48,7 +48,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_is_in_the_list_of_commands() -> None:
-    assert COMMANDS["calibrate"][:2] == ("otel_llm.cli.calibrate_command", "calibrate")
+    assert COMMANDS["calibrate"][:2] == ("otel_llm.cli.commands.calibrate_command", "calibrate")
 
 
 def test_alpha_comes_back_from_the_spans(recording: Path) -> None:

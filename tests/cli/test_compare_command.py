@@ -16,7 +16,7 @@ from support.recordings import bursts, json_lines
 from otel_llm.audit.compare.comparison import COLUMNS
 from otel_llm.audit.compare.tiers import COLUMNS as TIER_COLUMNS
 from otel_llm.audit.kernel.samples import FIGURES
-from otel_llm.cli.audit_command import audit
+from otel_llm.cli.commands.audit_command import audit
 
 S = 10**9
 

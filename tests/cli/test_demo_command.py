@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from otel_llm.cli import demo_children
-from otel_llm.cli.demo_command import demo
+from otel_llm.cli.commands.demo_command import demo
+from otel_llm.demo import demo_children
 
 
 class Started(click.ClickException):

@@ -10,10 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from otel_llm.bench.demo_readers import Reply, read, write
-from otel_llm.cli.demo_command import demo
-from otel_llm.cli.demo_relay import rules_file
-from otel_llm.cli.demo_relay_figures import BARS, Figures, lines, read_records
+from otel_llm.cli.commands.demo_command import demo
+from otel_llm.demo.demo_readers import Reply, read, write
+from otel_llm.demo.demo_relay import rules_file
+from otel_llm.demo.demo_relay_figures import BARS, Figures, lines, read_records
 
 REPLIES = [Reply(i, f"people {i} ", [256, i], "stop") for i in range(4)]
 
@@ -95,7 +95,7 @@ def test_the_rule_enforces_a_move() -> None:
 
 def test_the_exit_status_says_whether_the_replies_were_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for exact, status in ((True, 0), (False, 1)):
-        monkeypatch.setattr("otel_llm.cli.demo_relay.show_relay", lambda *_, exact=exact, **__: exact)
+        monkeypatch.setattr("otel_llm.demo.demo_relay.show_relay", lambda *_, exact=exact, **__: exact)
         done = CliRunner().invoke(demo, ["--relay", "--out", str(tmp_path / str(exact))])
         assert done.exit_code == status
 
@@ -104,6 +104,6 @@ def test_a_server_that_does_not_start_ends_the_demo(tmp_path: Path, monkeypatch:
     def failing(*_: object) -> None:
         raise click.ClickException("no server")
 
-    monkeypatch.setattr("otel_llm.cli.demo_children.paced_server", failing)
+    monkeypatch.setattr("otel_llm.demo.demo_children.paced_server", failing)
     done = CliRunner().invoke(demo, ["--relay", "--out", str(tmp_path)])
     assert (done.exit_code, "no server" in done.stderr) == (1, True)

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from support.commands import WAIT_S, environment
 from support.vectors import FOLDER
 
-from otel_llm.cli import main, rules_command
+from otel_llm.cli import main
 from otel_llm.cli.lazy_group import Lazy, LazyGroup
+from otel_llm.cli.rules_commands import rules_command
 from otel_llm.core.compiling import warm
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.process import Relay, relay
 from support.relay.readers import Reply, read
 
+from otel_llm.cli.commands.relay_command import relay as command
 from otel_llm.cli.main import COMMANDS
-from otel_llm.cli.relay_command import relay as command
 from otel_llm.scheduling.placement import POLICIES
 
 BACKEND = ("--backend", "a=http://127.0.0.1:9")
@@ -42,7 +42,7 @@ def refused(*arguments: str | Path) -> str:
 
 
 def test_the_command_is_in_the_list_of_commands() -> None:
-    assert COMMANDS["relay"][:2] == ("otel_llm.cli.relay_command", "relay")
+    assert COMMANDS["relay"][:2] == ("otel_llm.cli.commands.relay_command", "relay")
 
 
 def test_the_help_names_every_placement_policy() -> None:

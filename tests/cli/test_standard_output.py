@@ -76,7 +76,7 @@ def closed_pipe_is_141(arguments: tuple[str, ...], *, unbuffered: bool) -> None:
 def test_what_is_left_in_the_buffer_fails_the_command_too(tmp_path: Path) -> None:
     script = tmp_path / "printing.py"
     script.write_text(
-        "from otel_llm.cli.standard_output import watched_output\n"
+        "from otel_llm.cli.output.standard_output import watched_output\n"
         "with watched_output():\n    print('kept until the end')\n    raise SystemExit(0)\n"
     )
     reading, writing = os.pipe()
@@ -92,7 +92,7 @@ def test_what_is_left_in_the_buffer_fails_the_command_too(tmp_path: Path) -> Non
 def test_other_ends_of_a_command_stay_what_they_are(tmp_path: Path, code: int, raised: str) -> None:
     script = tmp_path / "ending.py"
     script.write_text(
-        f"from otel_llm.cli.standard_output import watched_output\nwith watched_output():\n    print('words')\n"
+        f"from otel_llm.cli.output.standard_output import watched_output\nwith watched_output():\n    print('words')\n"
         f"    raise {raised}\n"
     )
     done = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True, check=False)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.commands import wait_until
 
-from otel_llm.cli.stopped_group import stopped_group
+from otel_llm.demo.stopped_group import stopped_group
 
 LONG_S = 60.0
 STOPPER = """\
 import sys, time
-from otel_llm.cli.stopped_group import stopped_group
+from otel_llm.demo.stopped_group import stopped_group
 with stopped_group(int(sys.argv[1]), 1.0):
     time.sleep(60)
 """

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from support.recordings import bursts, json_lines
 
 from otel_llm.audit.compare.sweep import OPTIMUM_COLUMNS, POINT_COLUMNS
+from otel_llm.cli.commands.sweep_command import sweep_command
 from otel_llm.cli.main import COMMANDS
-from otel_llm.cli.sweep_command import sweep_command
 
 S = 10**9
 
@@ -35,7 +35,7 @@ ALL = ("--at", "1=q1.jsonl", "--at", "2=q2.jsonl", "--at", "4=q4.jsonl")
 
 
 def test_the_command_is_in_the_list_of_commands() -> None:
-    assert COMMANDS["sweep"][:2] == ("otel_llm.cli.sweep_command", "sweep_command")
+    assert COMMANDS["sweep"][:2] == ("otel_llm.cli.commands.sweep_command", "sweep_command")
 
 
 @pytest.mark.parametrize("option", ["--points", "--optima"])

@@ -16,7 +16,8 @@ from support.commands import run as run_command
 from support.doors_tls import authority, signed
 from support.http_serving import serving
 
-from otel_llm.cli.asking import (
+from otel_llm.cli.commands.top_command import top
+from otel_llm.cli.web_client import (
     AskError,
     Source,
     UnauthenticatedError,
@@ -24,7 +25,6 @@ from otel_llm.cli.asking import (
     UnreachableError,
     UntrustedError,
 )
-from otel_llm.cli.top_command import top
 
 TOKEN = "a-token-of-enough-characters"
 

@@ -13,7 +13,7 @@ from support.bench_figures import check_vllm
 from support.bench_read import judged, read
 from support.vllm_server import VENV, VllmServer
 
-from otel_llm.cli.demo_children import OFFLINE
+from otel_llm.demo.demo_children import OFFLINE
 
 pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 TOKENS = 24

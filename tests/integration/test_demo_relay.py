@@ -16,7 +16,7 @@ from support.commands import WAIT_S, environment, run, wait_until
 from support.vllm_server import VENV
 
 import otel_llm.audit
-from otel_llm.bench.demo_readers import read
+from otel_llm.demo.demo_readers import read
 
 
 def figures(shown: str) -> dict[str, tuple[str, str]]:

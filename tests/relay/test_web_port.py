@@ -21,7 +21,7 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import WITHIN_S, Rig, rig
 from support.relay.signed_actions import SETTINGS, write_secret
 
-from otel_llm.cli.live_view import view
+from otel_llm.cli.output.live_view import view
 from otel_llm.live.page import page
 from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.web_port import WebPort

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from otel_llm.cli.rules_command import rules
+from otel_llm.cli.rules_commands.rules_command import rules
 from otel_llm.rules.docs.lints_page import lints_page
 from otel_llm.rules.files.load import load_rules, read_rule_files
 from otel_llm.rules.files.shipped import shipped_rules_dir, shipped_slo_file

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from otel_llm.cli.rules_command import rules
+from otel_llm.cli.rules_commands.rules_command import rules
 from otel_llm.rules.docs.facts_page import facts_page
 from otel_llm.rules.files.editor_schema import rule_schema, schema_text
 from otel_llm.rules.files.load import rule_files

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from otel_llm.backtest.cases.case_reader import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
-from otel_llm.cli.rules_test_command import test as command
+from otel_llm.cli.rules_commands.rules_test_command import test as command
 from otel_llm.rules.files.yamlfile import ConfigError
 
 FOLDER = Path(__file__).parent / "mistakes"

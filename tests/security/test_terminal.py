@@ -23,9 +23,9 @@ from support.commands import WAIT_S, collector, environment, run, wait_until
 from support.otlp import export, segment_span
 
 from otel_llm import semconv
-from otel_llm.cli.live_view import view
-from otel_llm.cli.say import SafeLog, say
-from otel_llm.cli.wide import SafeConsole
+from otel_llm.cli.output.live_view import view
+from otel_llm.cli.output.say import SafeLog, say
+from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.shared.printable import one_line, printable, printable_lines
 
 HOSTILE = (

@@ -20,7 +20,7 @@ import pytest
 from support.otlp_receiver import HttpReceiver
 from support.ports import free_ports
 
-from otel_llm.cli.demo_children import vllm_command, vllm_environment
+from otel_llm.demo.demo_children import vllm_command, vllm_environment
 from otel_llm.readers.assemble.requests import Assembled, Assembler
 from otel_llm.readers.otlp.export_request import decode
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.say import say
+from otel_llm.cli.output.say import say
 from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import worst
 from otel_llm.instrumentation.doctor.program import run

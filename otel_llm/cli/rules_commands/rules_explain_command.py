@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.cli.progress import reading
-from otel_llm.cli.rules_no_records import refuse_others
-from otel_llm.cli.say import say
+from otel_llm.cli.output.progress import reading
+from otel_llm.cli.output.say import say
+from otel_llm.cli.rules_commands.rules_no_records import refuse_others
 from otel_llm.rules.decisions.explain import explain as in_words
 from otel_llm.rules.decisions.explain import headline
 from otel_llm.rules.decisions.files import decision_files, read_back

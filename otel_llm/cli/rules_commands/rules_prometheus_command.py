@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.say import say, write_data
+from otel_llm.cli.output.say import say, write_data
 from otel_llm.rules.files.shipped import shipped_slo_file
 from otel_llm.rules.files.slo_file import slo_of
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml

@@ -1,6 +1,6 @@
 """The readers of the relay's demo: one chat each, through the OpenAI SDK, spread over the base URLs in turn.
 
-`python -m otel_llm.bench.demo_readers BASE_URL... --replies FILE` prints `N of M have text` and `N of M have ended` as
+`python -m otel_llm.demo.demo_readers BASE_URL... --replies FILE` prints `N of M have text` and `N of M have ended` as
 the replies come, and writes what each reader got. Where the telemetry goes is said by OTEL_EXPORTER_OTLP_*.
 """
 

@@ -17,11 +17,11 @@ from rich.live import Live
 from rich.table import Table
 
 import otel_llm.audit
-from otel_llm.cli import demo_children
-from otel_llm.cli.asking import Source
-from otel_llm.cli.children import Child
-from otel_llm.cli.live_view import view
-from otel_llm.cli.wide import SafeConsole
+from otel_llm.cli.output.live_view import view
+from otel_llm.cli.output.terminal_console import SafeConsole
+from otel_llm.cli.web_client import Source
+from otel_llm.demo import demo_children
+from otel_llm.demo.children import Child
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +72,7 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     watched = console.is_terminal if live is None else live
     if relay:
-        from otel_llm.cli.demo_relay import show_relay
+        from otel_llm.demo.demo_relay import show_relay
 
         sys.exit(0 if show_relay(console, folder, vllm, watched=watched) else 1)
     with ExitStack() as children:
@@ -108,7 +108,7 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
 
 
 def _client(folder: Path, base_url: str, grpc: str, vllm: Path | None) -> Child:
-    command = [sys.executable, "-m", "otel_llm.bench.demo_client", base_url]
+    command = [sys.executable, "-m", "otel_llm.demo.demo_client", base_url]
     if vllm is not None:
         command += ["--model", "tiny"]
     return Child(

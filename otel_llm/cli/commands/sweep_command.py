@@ -14,10 +14,10 @@ from otel_llm.audit.compare import sweep
 from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
 from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.report import sweep_page
-from otel_llm.cli.numbers import NumbersError, numbers
-from otel_llm.cli.progress import reading_files
-from otel_llm.cli.say import CSV_RAW, write_data
-from otel_llm.cli.wide import wide_console
+from otel_llm.cli.number_options import NumbersError, numbers
+from otel_llm.cli.output.progress import reading_files
+from otel_llm.cli.output.say import CSV_RAW, write_data
+from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from otel_llm.backtest.cases.case_reader import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
-from otel_llm.cli.say import say
-from otel_llm.cli.wide import SafeConsole
+from otel_llm.cli.output.say import say
+from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.rules.files.load import RulesError
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 from otel_llm.rules.lint.check import finding

@@ -14,10 +14,10 @@ from otel_llm.audit import load, objectives, terminal, write
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.load_inputs import BrokenRecordError
 from otel_llm.audit.kernel.workers import WorkerError, cores
-from otel_llm.cli import comparing
-from otel_llm.cli.progress import reading_files
-from otel_llm.cli.say import CSV_RAW, say, write_data
-from otel_llm.cli.wide import wide_console
+from otel_llm.cli.output import comparing
+from otel_llm.cli.output.progress import reading_files
+from otel_llm.cli.output.say import CSV_RAW, say, write_data
+from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, replacing

@@ -14,7 +14,7 @@ import click
 from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
-from otel_llm.cli.say import say
+from otel_llm.cli.output.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.relay.service import Service

@@ -1,6 +1,6 @@
 """The demo's chat application: concurrent requests through the OpenAI SDK, instrumented with one line.
 
-`python -m otel_llm.bench.demo_client BASE_URL` sends the demo's mix; where the telemetry goes is said by the
+`python -m otel_llm.demo.demo_client BASE_URL` sends the demo's mix; where the telemetry goes is said by the
 standard OTEL_EXPORTER_OTLP_* variables, as in any application.
 """
 
@@ -14,7 +14,7 @@ import click
 import openai
 
 import otel_llm
-from otel_llm.bench.deliveries import DEMO_MIX, by_name
+from otel_llm.demo.scripted_deliveries import DEMO_MIX, by_name
 
 STARTS_WITHIN_S = 1.0
 ENGINE_REQUESTS = 30

@@ -16,9 +16,9 @@ from otel_llm.audit.calibrate import prefill
 from otel_llm.audit.calibrate.alpha_fit import SHAPES
 from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
-from otel_llm.cli.progress import reading_files
-from otel_llm.cli.say import say, write_data
-from otel_llm.cli.wide import wide_console
+from otel_llm.cli.output.progress import reading_files
+from otel_llm.cli.output.say import say, write_data
+from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from otel_llm.cli.children import Child
 from otel_llm.core.compiling import kernel_cache, mode
+from otel_llm.demo.children import Child
 
 START_S: Final = 90.0
 """A collector whose kernels can be kept nowhere compiles them at every start."""
 VLLM_START_S: Final = 240.0
 LISTENING: Final = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
-PATIENT: Final = Path(__file__).parents[1] / "bench" / "patient_yield"
+PATIENT: Final = Path(__file__).parent / "patient_yield"
 """First in a vLLM's PYTHONPATH, it keeps the engine from starving the processes beside it."""
 OFFLINE: Final = {
     "HF_HUBOFFLINE": "1",
@@ -38,7 +38,7 @@ def collector(folder: Path) -> Child:
 
 def paced_server(log: Path, *options: str) -> Child:
     """Start a server of scripted replies."""
-    command = [sys.executable, "-m", "otel_llm.bench.paced_server", "--port", "0", *options]
+    command = [sys.executable, "-m", "otel_llm.demo.paced_server", "--port", "0", *options]
     return Child("server", command, quiet_environment(), log)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 from rich.live import Live
 
-from otel_llm.cli.asking import AskError, Source, UnreachableError
-from otel_llm.cli.live_view import view
-from otel_llm.cli.say import say
-from otel_llm.cli.wide import WIDTH, SafeConsole, wide_console
+from otel_llm.cli.output.live_view import view
+from otel_llm.cli.output.say import say
+from otel_llm.cli.output.terminal_console import WIDTH, SafeConsole, wide_console
+from otel_llm.cli.web_client import AskError, Source, UnreachableError
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.secret_files import exposed
 

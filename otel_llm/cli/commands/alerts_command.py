@@ -12,8 +12,8 @@ from rich.progress import Progress
 
 from otel_llm.actions.delivery.channels import close, places_of
 from otel_llm.actions.delivery.dead_letters import BusyError, NoDeadLettersError, resend
-from otel_llm.cli.say import say
-from otel_llm.cli.wide import SafeConsole
+from otel_llm.cli.output.say import say
+from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.collector.config.schema import load_settings
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import MonotonicClock

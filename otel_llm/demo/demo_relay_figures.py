@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from otel_llm.bench.demo_readers import Reply
+    from otel_llm.demo.demo_readers import Reply
 
 WAITED_S: Final = 0.1
 """A shorter wait is not noticed (Nielsen, Usability Engineering, 1993, section 5.5)."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from otel_llm.cli.wide import SafeConsole
+from otel_llm.cli.output.terminal_console import SafeConsole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

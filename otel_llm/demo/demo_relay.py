@@ -13,18 +13,17 @@ from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import otel_llm.audit
-from otel_llm.bench import demo_readers
-from otel_llm.cli import demo_children
-from otel_llm.cli.children import Child
-from otel_llm.cli.demo_relay_figures import Figures, lines, read_records
-from otel_llm.cli.stopped_group import stopped_group
+from otel_llm.demo import demo_children, demo_readers
+from otel_llm.demo.children import Child
+from otel_llm.demo.demo_relay_figures import Figures, lines, read_records
+from otel_llm.demo.stopped_group import stopped_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
-    from otel_llm.bench.demo_readers import Reply
+    from otel_llm.demo.demo_readers import Reply
 
 Run = Literal["straight", "relay"]
 
@@ -198,7 +197,7 @@ class _Demo:
         """Let the readers read; stop server b in mid-stream where the load says so."""
         path, count = self._folder / f"replies-{name}.jsonl", self._load.readers
         command = [
-            *(sys.executable, "-m", "otel_llm.bench.demo_readers", *urls, "--replies", str(path)),
+            *(sys.executable, "-m", "otel_llm.demo.demo_readers", *urls, "--replies", str(path)),
             *("--readers", str(count), *self._load.options),
         ]
         env = demo_children.quiet_environment() | telemetry

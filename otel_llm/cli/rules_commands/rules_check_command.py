@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.say import say
+from otel_llm.cli.output.say import say
 from otel_llm.rules.files.rule_reader import RELAY_ONLY
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.bench.vocabulary import detokenize
+from otel_llm.demo.vocabulary import detokenize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.bench.paced_requests import PacedRequest
+    from otel_llm.demo.paced_requests import PacedRequest
 
 DONE: Final = b"data: [DONE]\n\n"
 

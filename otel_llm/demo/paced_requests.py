@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from otel_llm.bench.deliveries import Chunk, Delivery, by_name, resumed, up_to
-from otel_llm.bench.vocabulary import VOCABULARY, chat_prompt, tokenize, written
+from otel_llm.demo.scripted_deliveries import Chunk, Delivery, by_name, resumed, up_to
+from otel_llm.demo.vocabulary import VOCABULARY, chat_prompt, tokenize, written
 
 Endpoint = Literal["chat", "completions"]
 

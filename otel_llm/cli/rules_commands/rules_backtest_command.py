@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.cli.durations import Duration
-from otel_llm.cli.progress import reading
-from otel_llm.cli.rules_no_records import refuse_without_record
-from otel_llm.cli.say import say
+from otel_llm.cli.duration_options import Duration
+from otel_llm.cli.output.progress import reading
+from otel_llm.cli.output.say import say
+from otel_llm.cli.rules_commands.rules_no_records import refuse_without_record
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -173,7 +173,7 @@ def _writer(path: Path | None) -> Iterator[Callable[[list[Decision]], None] | No
 
 
 def _print(found: Backtest) -> None:
-    from otel_llm.cli.backtest_words import show
-    from otel_llm.cli.wide import wide_console
+    from otel_llm.cli.output.terminal_console import wide_console
+    from otel_llm.cli.rules_commands.backtest_words import show
 
     show(wide_console(WIDTH), found)

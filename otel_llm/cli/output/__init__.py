@@ -1,0 +1,1 @@
+"""How commands write: the console, progress, live views, standard output."""

@@ -1,0 +1,1 @@
+"""`otel-llm rules` and its commands."""

@@ -1,0 +1,157 @@
+"""A real HTTP server that streams OpenAI-compatible replies at a scripted pace; the model's name picks the script.
+
+`python -m otel_llm.demo.paced_server --port 0` prints one line with its base URL and serves until it is stopped. As
+of vLLM, `return_token_ids` brings ids, and `/v1/completions` goes on with a reply from where the ids of its prompt end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from otel_llm.demo.paced_requests import MAX_MODEL_LEN, PacedRequest, RefusedError, prompt_of
+from otel_llm.demo.reply_chunks import ReplyChunks
+from otel_llm.demo.scripted_deliveries import DELIVERIES, Stalls
+from otel_llm.demo.vocabulary import continuation, detokenize
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+
+    from otel_llm.demo.paced_requests import Endpoint
+    from otel_llm.demo.scripted_deliveries import Chunk
+
+ENDPOINTS: Final[dict[str, Endpoint]] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+
+
+class ConnectionCutError(Exception):
+    """Break the connection without ending the reply, as a dying server does."""
+
+
+def create_app(stalls: Stalls | None = None) -> Starlette:
+    """Return the server; some of its streams stall where `stalls` is given."""
+    numbers = itertools.count(1)
+
+    async def complete(request: Request) -> Response:
+        asked = PacedRequest.read(ENDPOINTS[request.url.path], await _body(request))
+        chunks = asked.chunks if stalls is None else stalls.applied(next(numbers), asked.chunks)
+        return StreamingResponse(stream(asked, chunks), media_type="text/event-stream")
+
+    return Starlette(
+        routes=[
+            Route("/health", _health),
+            Route("/v1/models", _models),
+            *(Route(path, complete, methods=["POST"]) for path in ENDPOINTS),
+            Route("/tokenize", _tokenize, methods=["POST"]),
+            Route("/detokenize", _detokenize, methods=["POST"]),
+        ],
+        exception_handlers={RefusedError: _refused},
+    )
+
+
+async def _health(request: Request) -> Response:  # noqa: ARG001
+    return Response()
+
+
+async def _models(request: Request) -> Response:  # noqa: ARG001
+    models = [{"id": one.name, "object": "model", "max_model_len": MAX_MODEL_LEN} for one in DELIVERIES]
+    return JSONResponse({"object": "list", "data": models})
+
+
+async def _tokenize(request: Request) -> Response:
+    body = await _body(request)
+    ids = prompt_of(body.get("prompt") if isinstance(body, dict) else None)
+    return JSONResponse({"count": len(ids), "max_model_len": MAX_MODEL_LEN, "tokens": ids, "token_strs": None})
+
+
+async def _detokenize(request: Request) -> Response:
+    body = await _body(request)
+    return JSONResponse({"prompt": detokenize(prompt_of(body.get("tokens") if isinstance(body, dict) else None))})
+
+
+async def _body(request: Request) -> Any:
+    try:
+        return await request.json()
+    except ValueError:
+        raise RefusedError(400, "the body is no JSON") from None
+
+
+async def _refused(request: Request, refused: Exception) -> Response:  # noqa: ARG001
+    status = refused.status if isinstance(refused, RefusedError) else 500
+    error = {"message": str(refused), "type": "invalid_request_error"}
+    return JSONResponse({"error": error}, status_code=status)
+
+
+async def stream(request: PacedRequest, chunks: tuple[Chunk, ...]) -> AsyncIterator[bytes]:
+    """Yield the reply's server-sent events, each at its time on the loop's clock (pauses do not drift)."""
+    loop = asyncio.get_running_loop()
+    due_s = loop.time()
+    reply = ReplyChunks(request)
+    for event in reply.opening():
+        yield event
+    ids = list(request.prompt_ids)
+    for chunk in chunks:
+        due_s += chunk.pause_s
+        await asyncio.sleep(max(0.0, due_s - loop.time()))
+        new = continuation(ids, chunk.tokens)
+        ids += new
+        yield reply.text(new)
+    if request.delivery.cut:
+        raise ConnectionCutError
+    for event in reply.closing():
+        yield event
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=0, show_default=True, help="0 picks a free one.")
+@click.option(
+    "--stall-every", type=click.IntRange(min=1), metavar="N", help="Stall every Nth stream (2: half of them)."
+)
+@click.option(
+    "--stall-after",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    metavar="TOKENS",
+    help="Stall behind so many tokens.",
+)
+@click.option(
+    "--stall-for",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a stall lasts.",
+)
+def main(host: str, port: int, stall_every: int | None, stall_after: int, stall_for: float) -> None:
+    """Serve scripted replies until stopped; `/v1/models` lists the scripts.
+
+    With --stall-every a stream stops in mid-reply and goes on later, whatever its script; a reply that another server
+    resumes from its token ids does not notice.
+
+    \b
+    Example:
+      python -m otel_llm.demo.paced_server --port 8001 --stall-every 2 --stall-after 12 --stall-for 5
+    """
+    stalls = None if stall_every is None else Stalls(stall_every, stall_after, stall_for)
+    listener = socket.create_server((host, port))
+    click.echo(f"http://{host}:{listener.getsockname()[1]}/v1")
+    sys.stdout.flush()
+    # A cut connection is this server's purpose: its traceback would be noise.
+    config = uvicorn.Config(create_app(stalls), log_level="critical", access_log=False, lifespan="off")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()
