@@ -33,8 +33,8 @@ from relay_load.table import aligned, machine, number
 
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.scheduling.placement import POLICIES
-from otel_llm.slo.many import judge_many
-from otel_llm.slo.recorded import Recorded
+from otel_llm.slo.batch.many import judge_many
+from otel_llm.slo.batch.recorded import Recorded
 
 if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClass

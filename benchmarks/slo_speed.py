@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_llm.slo.batch.many import judge_many
+from otel_llm.slo.batch.many_fluid import fluid_tbt_many
+from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES, Deadline, Fluidity, SloClass
-from otel_llm.slo.many import judge_many
-from otel_llm.slo.many_fluid import fluid_tbt_many
-from otel_llm.slo.recorded import Recorded
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
 

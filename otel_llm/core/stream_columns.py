@@ -50,7 +50,7 @@ PLAIN: Final = 16
 FRESH: Final = 17
 """How many of its last times stand in the table's `fresh_ns`; its own array does not have them yet."""
 
-# The running judgement of its tokens that are read: see `otel_llm.slo.running`, which specifies it.
+# The running judgement of its tokens that are read: see `otel_llm.slo.live.running`, which specifies it.
 RUNNING: Final = 18
 """Where these columns begin."""
 DUE_NS: Final = 18

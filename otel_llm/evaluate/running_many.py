@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.running import Running
+    from otel_llm.slo.live.running import Running
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]

@@ -6,10 +6,10 @@ from array import array
 from typing import TYPE_CHECKING
 
 from otel_llm.slo.classes import ABORTED, CONTENT, KINDS, OUTCOMES, Curve
-from otel_llm.slo.gaps import gap_ranks, sorted_gaps, sorted_gaps_of
-from otel_llm.slo.inflight import InFlight, Line, Lines
+from otel_llm.slo.live.gaps import gap_ranks, sorted_gaps, sorted_gaps_of
+from otel_llm.slo.live.inflight import InFlight, Line, Lines
+from otel_llm.slo.live.running import Running
 from otel_llm.slo.request import benefit, met_given
-from otel_llm.slo.running import Running
 from otel_llm.slo.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.fluid import fluid_token_rate, targets
+from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
 from otel_llm.slo.ranks import P50, P99, rank
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.judged import Bools, Masked
     from otel_llm.slo.classes import Objective, SloClasses
-    from otel_llm.slo.judged import Bools, Masked
 
     Columns = Mapping[str, Masked]
 

@@ -21,7 +21,7 @@ from otel_llm.core import stream_columns as columns
 from otel_llm.core import streams as core
 from otel_llm.evaluate.running_many import RunningMany
 from otel_llm.slo.classes import CONTENT, Deadline, Fluidity, SloClass
-from otel_llm.slo.running import Running
+from otel_llm.slo.live.running import Running
 
 Ints = npt.NDArray[np.int64]
 MS = 1_000_000

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.slo.gaps import MANY, gap_ranks, sorted_gaps, sorted_gaps_of
+from otel_llm.slo.live.gaps import MANY, gap_ranks, sorted_gaps, sorted_gaps_of
 
 steps = st.one_of(st.integers(0, 3), st.integers(0, 2**40))
 

@@ -13,11 +13,11 @@ from support.patience import examples
 from support.requests import Request, cases, requests, slo_classes
 from support.vectors import Vector, vectors
 
+from otel_llm.slo.batch.many import judge_many
+from otel_llm.slo.batch.ragged import LONG
+from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.columns import VERDICT_COLUMNS
-from otel_llm.slo.many import judge_many
-from otel_llm.slo.ragged import LONG
-from otel_llm.slo.recorded import Recorded
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
 from otel_llm.slo.verdict import Cell, Verdict

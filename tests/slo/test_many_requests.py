@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from support.patience import examples
 from support.requests import Request, requests, slo_classes
 
-from otel_llm.slo import ragged
+from otel_llm.slo.batch import ragged
+from otel_llm.slo.batch.judged import Judged
+from otel_llm.slo.batch.many import judge_many
+from otel_llm.slo.batch.many_fluid import FluidTargets, fluid_tbt_many
+from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import CONTENT, OUTCOMES, TOOL, Deadline, Fluidity, Objective, SloClass
-from otel_llm.slo.fluid import fluid_tbt_ns, targets
-from otel_llm.slo.judged import Judged
-from otel_llm.slo.many import judge_many
-from otel_llm.slo.many_fluid import FluidTargets, fluid_tbt_many
-from otel_llm.slo.recorded import Recorded
+from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
 from otel_llm.slo.request import judge
 from otel_llm.slo.verdict import Verdict
 

@@ -13,7 +13,7 @@ from support.patience import examples
 from support.requests import Request, cases
 
 from otel_llm.slo.classes import CONTENT, OUTCOMES, REASONING, TOOL, Curve, Fluidity, SloClass
-from otel_llm.slo.inflight import InFlight
+from otel_llm.slo.live.inflight import InFlight
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
 

@@ -13,7 +13,7 @@ from otel_llm.audit.tables import REQUESTS
 from otel_llm.readers.assemble.requests import Assembled
 from otel_llm.readers.rows import Row, judged_row, unjudged_row
 from otel_llm.slo.classes import SloClass, SloClasses
-from otel_llm.slo.fluid import fluid_tbt_ns, targets
+from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
 from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Ledger
 from otel_llm.slo.request import arrivals, judge
 from otel_llm.slo.verdict import Verdict

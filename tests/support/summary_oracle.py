@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from otel_llm.readers.rows import incomplete
+from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import ABORTED, Objective, SloClasses
-from otel_llm.slo.fluid import fluid_token_rate, targets
-from otel_llm.slo.judged import Masked
+from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
 from otel_llm.slo.ranks import P50, P99, rank
 from otel_llm.slo.summary import NUMBERS, TEXTS, Figures, Judgements
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 from otel_llm.audit.input.stream_batch import from_batch, token_lists, words_of
 from otel_llm.audit.tables import REQUESTS, arrow_type
 from otel_llm.readers.rows import unjudged_row
+from otel_llm.slo.batch.judged import Masked
+from otel_llm.slo.batch.many import judge_many
+from otel_llm.slo.batch.many_fluid import FluidTargets
+from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.columns import VERDICT_COLUMNS
-from otel_llm.slo.judged import Masked
-from otel_llm.slo.many import judge_many
-from otel_llm.slo.many_fluid import FluidTargets
-from otel_llm.slo.recorded import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from otel_llm.audit.input.stream_batch import words_of
 from otel_llm.audit.kernel.judge_batch import JUDGED
-from otel_llm.slo.judged import Masked
+from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements
 
 if TYPE_CHECKING:

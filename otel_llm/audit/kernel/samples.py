@@ -11,7 +11,7 @@ import numpy as np
 
 from otel_llm.audit.kernel.judged_columns import judgements, span_ns
 from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.fluid import targets
+from otel_llm.slo.fluid.fluid_rate import targets
 from otel_llm.slo.summary import figures
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from otel_llm.audit.kernel.judge_batch import recorded, token_times
+from otel_llm.slo.batch.ragged import block_of, by_class
+from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.ledger import MOST_WINDOWS, Ledger
-from otel_llm.slo.ragged import block_of, by_class
-from otel_llm.slo.recorded import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from otel_llm.slo.batch.ragged import Ragged
     from otel_llm.slo.classes import SloClass, SloClasses
-    from otel_llm.slo.ragged import Ragged
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]

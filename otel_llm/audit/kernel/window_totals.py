@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from otel_llm.audit.kernel.window_charges import charges, spread
+from otel_llm.slo.batch.many import penalties
 from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.many import penalties
 from otel_llm.slo.quantiles import Sketch
 from otel_llm.slo.windows import COUNTS, WindowTotals
 

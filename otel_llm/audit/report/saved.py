@@ -23,8 +23,8 @@ from otel_llm.audit.report.report_model import Material
 from otel_llm.audit.report.saved_tables import TableError, read_table
 from otel_llm.audit.tables import REQUESTS, WINDOWS
 from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import SloClasses
-from otel_llm.slo.judged import Masked
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements, summarise
 
 if TYPE_CHECKING:

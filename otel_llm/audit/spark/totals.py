@@ -15,7 +15,7 @@ from otel_llm.audit.kernel.window_totals import SKETCH
 from otel_llm.readers.rows import incomplete
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.exact import ExactSum
-from otel_llm.slo.fluid import targets
+from otel_llm.slo.fluid.fluid_rate import targets
 from otel_llm.slo.quantiles import Sketch
 from otel_llm.slo.ranks import P50, P99
 

@@ -28,7 +28,7 @@ from otel_llm.slo.classes import (
     SloClass,
     SloClasses,
 )
-from otel_llm.slo.fluid import DEFAULT_SHARE
+from otel_llm.slo.fluid.fluid_rate import DEFAULT_SHARE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.language.tokens import Value
     from otel_llm.rules.language.types import Typed
-    from otel_llm.slo.inflight import Line
+    from otel_llm.slo.live.inflight import Line
 
 _FARTHEST_S: Final = 10**9
 """Constants beyond 31 years are never reached by an age."""

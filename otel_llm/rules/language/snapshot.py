@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_llm.slo.inflight import Line
+from otel_llm.slo.live.inflight import Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.rules.language.tokens import Value
-    from otel_llm.slo.inflight import InFlight
+    from otel_llm.slo.live.inflight import InFlight
     from otel_llm.slo.stream import Stream
 
 StreamKey = tuple[bytes, bytes, int]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from otel_llm.slo.ragged import LONG
+from otel_llm.slo.batch.ragged import LONG
 
 if TYPE_CHECKING:
-    from otel_llm.slo.judged import Ints
-    from otel_llm.slo.ragged import Ragged
+    from otel_llm.slo.batch.judged import Ints
+    from otel_llm.slo.batch.ragged import Ragged
 
 
 class Climb(NamedTuple):

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.slo.ragged import LONG
-from otel_llm.slo.rises import climb
+from otel_llm.slo.batch.ragged import LONG
+from otel_llm.slo.batch.running_maxima import climb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    from otel_llm.slo.judged import Bools, Ints
-    from otel_llm.slo.ragged import Ragged
-    from otel_llm.slo.rises import Climb
+    from otel_llm.slo.batch.judged import Bools, Ints
+    from otel_llm.slo.batch.ragged import Ragged
+    from otel_llm.slo.batch.running_maxima import Climb
 
 MOST: Final = 2**61
 """What numbers stay below, so that two of them add up within 64 bits: see `TargetSearch.add`."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import CONTENT, KINDS, OUTCOMES
-from otel_llm.slo.judged import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from otel_llm.slo.judged import Ints
+    from otel_llm.slo.batch.judged import Ints
 
 
 @dataclass(frozen=True, slots=True)

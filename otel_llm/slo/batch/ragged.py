@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.judged import Ints
+    from otel_llm.slo.batch.recorded import Recorded
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.judged import Ints
-    from otel_llm.slo.recorded import Recorded
 
 BLOCK_TOKENS = 262_144
 """2 MiB of times: enough that a block's calls cost little a token, and still in the last cache of a core's chip."""

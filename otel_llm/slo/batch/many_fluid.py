@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.slo.fluid import fluid_tbt_ns, targets
-from otel_llm.slo.fluid_search import MOST, TargetSearch
-from otel_llm.slo.judged import Masked
-from otel_llm.slo.ragged import block_of, by_class
+from otel_llm.slo.batch.judged import Masked
+from otel_llm.slo.batch.ragged import block_of, by_class
+from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
+from otel_llm.slo.fluid.fluid_search import MOST, TargetSearch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.judged import Ints
+    from otel_llm.slo.batch.ragged import Ragged
+    from otel_llm.slo.batch.recorded import Recorded
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.judged import Ints
-    from otel_llm.slo.ragged import Ragged
-    from otel_llm.slo.recorded import Recorded
 
 
 def fluid_tbt_many(

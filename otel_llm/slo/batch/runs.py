@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.slo.rises import may_rise, rises
+from otel_llm.slo.batch.running_maxima import may_rise, rises
 
 if TYPE_CHECKING:
+    from otel_llm.slo.batch.judged import Bools, Ints
+    from otel_llm.slo.batch.ragged import Ragged
     from otel_llm.slo.classes import Fluidity, SloClass
-    from otel_llm.slo.judged import Bools, Ints
-    from otel_llm.slo.ragged import Ragged
 
 
 @dataclass(frozen=True, slots=True)

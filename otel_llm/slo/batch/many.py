@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from otel_llm.slo.batch.judged import COMPLETED, Judged
+from otel_llm.slo.batch.ragged import block_of, by_class
+from otel_llm.slo.batch.running_maxima import gap_ranks
+from otel_llm.slo.batch.runs import runs
 from otel_llm.slo.classes import ABORTED, OUTCOMES
-from otel_llm.slo.judged import COMPLETED, Judged
-from otel_llm.slo.ragged import block_of, by_class
 from otel_llm.slo.request import judge
-from otel_llm.slo.rises import gap_ranks
-from otel_llm.slo.runs import runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.judged import Bools, Floats, Ints
+    from otel_llm.slo.batch.many_fluid import FluidTargets
+    from otel_llm.slo.batch.ragged import Ragged
+    from otel_llm.slo.batch.recorded import Recorded
+    from otel_llm.slo.batch.runs import Runs
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.judged import Bools, Floats, Ints
-    from otel_llm.slo.many_fluid import FluidTargets
-    from otel_llm.slo.ragged import Ragged
-    from otel_llm.slo.recorded import Recorded
-    from otel_llm.slo.runs import Runs
     from otel_llm.slo.verdict import Verdict
 
 _ABORTED_CODES = [OUTCOMES.index(outcome) for outcome in sorted(ABORTED)]

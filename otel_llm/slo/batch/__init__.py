@@ -1,0 +1,1 @@
+"""Many recorded requests judged at once, as arrays."""

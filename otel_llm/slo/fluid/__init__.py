@@ -1,0 +1,1 @@
+"""The fluid token rate (Etalon, section 5.1)."""
