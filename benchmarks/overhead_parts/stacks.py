@@ -232,7 +232,7 @@ def bedrock(source: Source, mode: str) -> Read:  # noqa: ARG001
 
 
 def asgi(source: Source, mode: str) -> tuple[Read, Read]:  # noqa: ARG001
-    from otel_llm.instrumentation.asgi import StreamMiddleware
+    from otel_llm.instrumentation.server.asgi import StreamMiddleware
 
     path, headers = "/v1/chat/completions", [(b"content-type", b"application/json")]
     scope: dict[str, Any] = {
@@ -304,18 +304,23 @@ STACKS = {
     for stack in (
         Stack("openai chat", wires.chat, ("openai>=3",), openai_chat),
         Stack("openai responses", wires.responses, ("openai>=3",), openai_responses),
-        Stack("anthropic", wires.messages, ("anthropic", "otel_llm.instrumentation.anthropic"), anthropic),
-        Stack("httpx SSE", wires.chat, ("httpx", "otel_llm.instrumentation.httpx"), _raw("httpx")),
-        Stack("httpx2 SSE", wires.chat, ("httpx2", "otel_llm.instrumentation.httpx"), _raw("httpx2")),
+        Stack("anthropic", wires.messages, ("anthropic", "otel_llm.instrumentation.stacks.anthropic"), anthropic),
+        Stack("httpx SSE", wires.chat, ("httpx", "otel_llm.instrumentation.stacks.httpx"), _raw("httpx")),
+        Stack("httpx2 SSE", wires.chat, ("httpx2", "otel_llm.instrumentation.stacks.httpx"), _raw("httpx2")),
         Stack(
-            "aiohttp SSE", wires.chat, ("aiohttp", "otel_llm.instrumentation.aiohttp"), aiohttp, ("async",), served=True
+            "aiohttp SSE",
+            wires.chat,
+            ("aiohttp", "otel_llm.instrumentation.stacks.aiohttp"),
+            aiohttp,
+            ("async",),
+            served=True,
         ),
         Stack("requests SSE", wires.chat, ("requests", HTTP_CLIENT), requests, SYNC, served=True),
         Stack("urllib3 SSE", wires.chat, ("urllib3>=2", HTTP_CLIENT), urllib3, SYNC, served=True),
         Stack("lm15", wires.chat, ("lm15", "otel_llm.instrumentation.stacks.lm15"), lm15, served=True),
         Stack("bedrock", wires.converse, ("botocore", "otel_llm.instrumentation.stacks.botocore"), bedrock, SYNC),
-        Stack("litellm", wires.chat, ("litellm", "otel_llm.instrumentation.litellm"), litellm, chunks=200),
-        Stack("ASGI middleware", wires.chat, ("otel_llm.instrumentation.asgi",), asgi, ("async",)),
+        Stack("litellm", wires.chat, ("litellm", "otel_llm.instrumentation.stacks.litellm"), litellm, chunks=200),
+        Stack("ASGI middleware", wires.chat, ("otel_llm.instrumentation.server.asgi",), asgi, ("async",)),
         Stack("track()", wires.chat, ("otel_llm",), track),
     )
 }

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.instrumentation import runtime
+from otel_llm.instrumentation.core import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 STACKS: Final[dict[str, tuple[str, str, str]]] = {
-    "openai": ("openai", "otel_llm.instrumentation.openai", "OpenAIInstrumentor"),
-    "anthropic": ("anthropic", "otel_llm.instrumentation.anthropic", "AnthropicInstrumentor"),
-    "litellm": ("litellm", "otel_llm.instrumentation.litellm", "LiteLLMInstrumentor"),
-    "httpx": ("httpx", "otel_llm.instrumentation.httpx", "HttpxInstrumentor"),
-    "httpx2": ("httpx2", "otel_llm.instrumentation.httpx", "Httpx2Instrumentor"),
-    "aiohttp": ("aiohttp", "otel_llm.instrumentation.aiohttp", "AiohttpInstrumentor"),
+    "openai": ("openai", "otel_llm.instrumentation.stacks.openai", "OpenAIInstrumentor"),
+    "anthropic": ("anthropic", "otel_llm.instrumentation.stacks.anthropic", "AnthropicInstrumentor"),
+    "litellm": ("litellm", "otel_llm.instrumentation.stacks.litellm", "LiteLLMInstrumentor"),
+    "httpx": ("httpx", "otel_llm.instrumentation.stacks.httpx", "HttpxInstrumentor"),
+    "httpx2": ("httpx2", "otel_llm.instrumentation.stacks.httpx", "Httpx2Instrumentor"),
+    "aiohttp": ("aiohttp", "otel_llm.instrumentation.stacks.aiohttp", "AiohttpInstrumentor"),
     "http-client": ("http.client", "otel_llm.instrumentation.stacks.http_client", "HttpClientInstrumentor"),
     "botocore": ("botocore", "otel_llm.instrumentation.stacks.botocore", "BotocoreInstrumentor"),
     "aiobotocore": ("aiobotocore", "otel_llm.instrumentation.stacks.botocore", "AiobotocoreInstrumentor"),
     "lm15": ("lm15", "otel_llm.instrumentation.stacks.lm15", "Lm15Instrumentor"),
     "dspy": ("dspy", "otel_llm.instrumentation.stacks.lm15", "DspyInstrumentor"),
-    "transformers": ("transformers", "otel_llm.instrumentation.transformers", "TransformersInstrumentor"),
+    "transformers": ("transformers", "otel_llm.instrumentation.engines.transformers", "TransformersInstrumentor"),
 }
 """Name to (package that must be installed, module of ours, its instrumentor); servers' plugins are loaded by servers.
 

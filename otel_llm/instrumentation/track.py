@@ -8,19 +8,19 @@ from opentelemetry import context as otel_context
 
 from otel_llm import semconv
 from otel_llm.export.records import KIND_NAMES
-from otel_llm.instrumentation import committed, runtime
-from otel_llm.instrumentation.chunks import FRAMING
-from otel_llm.instrumentation.core import restated
+from otel_llm.instrumentation.core import restated, runtime
+from otel_llm.instrumentation.core.chunks import FRAMING
 from otel_llm.instrumentation.core.covering import covering
+from otel_llm.instrumentation.core.reading import recorded, recorded_async
+from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.restated import StatedReader, beneath, beneath_async
-from otel_llm.instrumentation.reading import recorded, recorded_async
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.request import request_builder as committed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.chunks import Reading
+    from otel_llm.instrumentation.core.chunks import Reading
 
 CLOSING: Final = frozenset({"close", "aclose"})
 

@@ -317,7 +317,7 @@ def test_a_bug_while_parsing_is_one_warning(
     def bug(*_: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("otel_llm.instrumentation.sse.SseParser.feed", bug)
+    monkeypatch.setattr("otel_llm.instrumentation.parse.sse.SseParser.feed", bug)
     for read in WAYS.values():
         assert ask(server.url + CHAT, read)
     told = [record.name for record in caplog.records if record.levelno >= logging.WARNING]

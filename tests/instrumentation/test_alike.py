@@ -13,13 +13,13 @@ from support.fake_host import COMMIT_NS, OFFSET_NS, FakeHost
 from support.sse_server import chunk
 
 from otel_llm.export.records import CONTENT, REASONING
-from otel_llm.instrumentation import alike
-from otel_llm.instrumentation.alike import Alike
-from otel_llm.instrumentation.chunks import PLAIN
-from otel_llm.instrumentation.host import Request
-from otel_llm.instrumentation.recording import Recording
-from otel_llm.instrumentation.sse import SseParser
-from otel_llm.instrumentation.sse_chunks import Tap, api_of
+from otel_llm.instrumentation.core.chunks import PLAIN
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse import event_template as alike
+from otel_llm.instrumentation.parse.event_template import Alike
+from otel_llm.instrumentation.parse.sse import SseParser
+from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
+from otel_llm.instrumentation.request.recorder_environment import Request
 
 SHAPES = [
     b'data: {"choices":[{"index":0,"delta":{"content":"TEXT"},"finish_reason":null}]}\n\n',

@@ -22,7 +22,7 @@ from support.stack_anthropic import QUESTION, AnthropicMessages, block, event, s
 import otel_llm
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.messages import MessagesReader
+from otel_llm.instrumentation.parse.messages import MessagesReader
 
 STACK = AnthropicMessages()
 

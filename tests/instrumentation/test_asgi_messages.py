@@ -22,9 +22,11 @@ from support.sse_server import DONE, chunk
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import asgi, runtime, served
-from otel_llm.instrumentation.asgi import StreamMiddleware
-from otel_llm.instrumentation.exchange import Exchange
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.server import asgi
+from otel_llm.instrumentation.server.asgi import StreamMiddleware
+from otel_llm.instrumentation.server.exchange import Exchange
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]

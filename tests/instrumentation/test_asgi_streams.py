@@ -16,9 +16,9 @@ from support.stack_openai import OpenAIResponses
 
 from otel_llm import semconv
 from otel_llm.export.records import REASONING, TOOL
-from otel_llm.instrumentation import served
-from otel_llm.instrumentation.asgi import StreamMiddleware
-from otel_llm.instrumentation.exchange import MAX_BODY
+from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.server.asgi import StreamMiddleware
+from otel_llm.instrumentation.server.exchange import MAX_BODY
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

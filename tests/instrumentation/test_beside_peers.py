@@ -25,7 +25,7 @@ from support.sse_server import Reply, SseServer, whole
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.request_span import OPENINFERENCE_KIND
+from otel_llm.instrumentation.core.request_span import OPENINFERENCE_KIND
 
 PEERS: Final = {
     "traceloop": "opentelemetry.instrumentation.openai",

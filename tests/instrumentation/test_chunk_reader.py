@@ -11,7 +11,7 @@ from openai._models import construct_type
 from openai.types.chat import ChatCompletionChunk
 from support.sse_server import Json, chunk, usage, usage_of
 
-from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader, Reading
+from otel_llm.instrumentation.core.chunks import FRAMING, PLAIN, ChunkReader, Reading
 
 CONTENT, REASONING, TOOL = 0, 1, 2
 

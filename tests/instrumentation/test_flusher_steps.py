@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support.fake_host import COMMIT_NS, MS, FakeHost
 
 from otel_llm.export import threads
-from otel_llm.instrumentation.choices import Choices
-from otel_llm.instrumentation.flusher import Flusher
-from otel_llm.instrumentation.reading import recorded
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core.choices import Choices
+from otel_llm.instrumentation.core.flusher import Flusher
+from otel_llm.instrumentation.core.reading import recorded
+from otel_llm.instrumentation.core.recording import Recording
 
 
 class Words:

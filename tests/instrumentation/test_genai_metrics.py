@@ -23,11 +23,11 @@ from support.sse_server import Reply, SseServer, chunk, whole
 import otel_llm
 from otel_llm import semconv
 from otel_llm.export.records import REASONING, AttributeValue
-from otel_llm.instrumentation import runtime
-from otel_llm.instrumentation.host import Request
-from otel_llm.instrumentation.metrics import INSTRUMENTS, Metrics
-from otel_llm.instrumentation.names import Names
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.request.genai_metrics import INSTRUMENTS, Metrics
+from otel_llm.instrumentation.request.recorder_environment import Request
+from otel_llm.instrumentation.request.renamed_attributes import Names
 
 IDENTITY = {
     semconv.GEN_AI_OPERATION_NAME: "chat",

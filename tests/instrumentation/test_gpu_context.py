@@ -14,7 +14,9 @@ from support.recorded import Recorded
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import engine, gpu, runtime
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.engines import engine_request as engine
+from otel_llm.instrumentation.request import gpu
 
 GIB = 2**30
 

@@ -26,9 +26,9 @@ from support.wire_server import EVENT_STREAM, WireServer
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import sse_chunks, sse_requests
-from otel_llm.instrumentation.chunks import MAX_CHOICES
-from otel_llm.instrumentation.sse_requests import UNSEEN, Asked
+from otel_llm.instrumentation.core.chunks import MAX_CHOICES
+from otel_llm.instrumentation.parse import sse_chunks, sse_requests
+from otel_llm.instrumentation.parse.sse_requests import UNSEEN, Asked
 
 CHAT = "/v1/chat/completions"
 
@@ -347,7 +347,7 @@ def test_a_bug_while_parsing_is_one_warning(
     def bug(*_: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("otel_llm.instrumentation.sse.SseParser.feed", bug)
+    monkeypatch.setattr("otel_llm.instrumentation.parse.sse.SseParser.feed", bug)
     for way in WAYS:
         assert ask(package, server.url + CHAT, way)
     told = [record.name for record in caplog.records if record.levelno >= logging.WARNING]

@@ -17,11 +17,12 @@ from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import committed, request_span, runtime
-from otel_llm.instrumentation.choices import Choices
-from otel_llm.instrumentation.chunks import ChunkReader
-from otel_llm.instrumentation.presence import Presence
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core import request_span, runtime
+from otel_llm.instrumentation.core.choices import Choices
+from otel_llm.instrumentation.core.chunks import ChunkReader
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request.reader_liveness import Presence
 
 QUESTION: dict[str, Any] = {"model": "m", "messages": [], "stream": True}
 

@@ -28,9 +28,9 @@ from support.stack_sse import STACKS as SSE
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import committed
-from otel_llm.instrumentation.choices import Choices
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core.choices import Choices
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.request import request_builder as committed
 
 STACKS: list[Stack] = [
     OpenAIChat(),

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from support.fake_host import FakeHost
 
-from otel_llm.instrumentation.presence import Presence
+from otel_llm.instrumentation.request.reader_liveness import Presence
 
 
 class Thing:

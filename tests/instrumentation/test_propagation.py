@@ -22,9 +22,10 @@ from support.sse_server import Reply, SseServer, whole
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import committed, runtime
-from otel_llm.instrumentation.propagation import attach, covering, detach, extract, inject
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request.propagation import attach, covering, detach, extract, inject
 from otel_llm.instrumentation.track import CallbackReader
 
 PARENT = SpanContext(77, 88, is_remote=True, trace_flags=TraceFlags(1), trace_state=TraceState([("vendor", "x")]))

@@ -16,7 +16,7 @@ from support.stack_openai import OpenAIResponses, event, response
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.responses import ResponsesReader
+from otel_llm.instrumentation.parse.responses import ResponsesReader
 
 STACK = OpenAIResponses()
 QUESTION: dict[str, Any] = {"model": "m", "input": "hello", "stream": True}

@@ -16,7 +16,7 @@ from support.sglang_wheel import AbortReq, GenerateReqInput, installed, running,
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import sglang
+from otel_llm.instrumentation.engines import sglang
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -306,8 +306,8 @@ def test_the_engine_works_on_when_we_fail(
     async def talk(manager: Any) -> None:
         for rid in ("one", "two"):
             reading = await begun(manager, asked(rid))
-            monkeypatch.setattr("otel_llm.instrumentation.engine.Generation.tokens", bug)
-            monkeypatch.setattr("otel_llm.instrumentation.engine.Generation.facts", bug)
+            monkeypatch.setattr("otel_llm.instrumentation.engines.engine_request.Generation.tokens", bug)
+            monkeypatch.setattr("otel_llm.instrumentation.engines.engine_request.Generation.facts", bug)
             await manager.send((rid, 1, None))
             await manager.send((rid, 2, "stop"))
             assert len(await reading) == 2
@@ -359,7 +359,7 @@ def test_it_starts_by_itself_where_nobody_called_instrument(
 ) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    from otel_llm.instrumentation import runtime
+    from otel_llm.instrumentation.core import runtime
 
     exporter = InMemorySpanExporter()
     configured = runtime.configured

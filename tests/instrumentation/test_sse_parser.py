@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from otel_llm.instrumentation.sse import MAX_EVENT_BYTES, SseParser
+from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES, SseParser
 
 BOM = b"\xef\xbb\xbf"
 SMALL = 24

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanContext
 
 from otel_llm import semconv
 from otel_llm.export.records import PLAIN_MARK, Origin, Segment, mark
-from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, MS, Timeline, silence_ns
+from otel_llm.instrumentation.core.timeline import FLUSH_INTERVAL_NS, MS, Timeline, silence_ns
 
 COMMIT_NS = 1_790_000_000_000_000_000
 ORIGIN = Origin(SpanContext(1, 2, is_remote=False), Resource({}))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from otel_llm.instrumentation import runtime
-from otel_llm.instrumentation.transformers import HOOKS, TransformersInstrumentor, _imported
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.engines.transformers import HOOKS, TransformersInstrumentor, _imported
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_it_is_undone_and_an_import_after_that_hooks_nothing(instrumentor: Trans
 
 def test_nothing_of_transformers_is_imported() -> None:
     code = (
-        "import sys; from otel_llm.instrumentation.transformers import TransformersInstrumentor as T\n"
+        "import sys; from otel_llm.instrumentation.engines.transformers import TransformersInstrumentor as T\n"
         "T().instrument(skip_dep_check=True)\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('transformers', 'torch', 'pynvml')])"
     )

@@ -21,11 +21,11 @@ from support.recorded import Recorded
 from support.sse_server import SseServer, whole
 
 import otel_llm
-from otel_llm.instrumentation import runtime
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.tally import MAX_NAMES, OTHERS, Tally
 from otel_llm.instrumentation.core.unrecorded import SETTLES_NS, Unrecorded, is_prompt
-from otel_llm.instrumentation.host import Request
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.request.recorder_environment import Request
 
 ROOT = Path(__file__).parents[2]
 SSE = "text/event-stream; charset=utf-8"

@@ -17,7 +17,8 @@ import pytest
 from support.recorded import Recorded
 
 from otel_llm import semconv
-from otel_llm.instrumentation import runtime, vllm
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.engines import vllm
 
 Kind = enum.Enum("Kind", ["DELTA", "FINAL_ONLY"])
 

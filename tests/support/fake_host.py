@@ -11,12 +11,12 @@ from opentelemetry.trace import TracerProvider
 
 from otel_llm import semconv
 from otel_llm.export.records import AttributeValue, Record, RequestRecord, Segment
-from otel_llm.instrumentation.chunks import FRAMING, Reading
+from otel_llm.instrumentation.core.chunks import FRAMING, Reading
+from otel_llm.instrumentation.core.flusher import Flusher
+from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.tally import Tally
-from otel_llm.instrumentation.flusher import Flusher
-from otel_llm.instrumentation.host import Request
-from otel_llm.instrumentation.metrics import Metrics
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.request.genai_metrics import Metrics
+from otel_llm.instrumentation.request.recorder_environment import Request
 
 COMMIT_NS = 5_000_000_000
 OFFSET_NS = 1_790_000_000_000_000_000

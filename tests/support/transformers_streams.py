@@ -31,7 +31,7 @@ from transformers import (
 )
 
 import otel_llm
-from otel_llm.instrumentation.transformers import TransformersInstrumentor
+from otel_llm.instrumentation.engines.transformers import TransformersInstrumentor
 
 MODEL, OUT = sys.argv[1], Path(sys.argv[2])
 PROMPT = "def f(x):\n    return x"

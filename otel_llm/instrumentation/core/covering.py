@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.recording import Recording
 
 
 class Cover:

@@ -15,18 +15,18 @@ from types import AsyncGeneratorType, CellType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from otel_llm import semconv
-from otel_llm.instrumentation.chunks import FRAMING
+from otel_llm.instrumentation.core.chunks import FRAMING
 from otel_llm.instrumentation.core.covering import Cover, cover
-from otel_llm.instrumentation.httpx import TAP
-from otel_llm.instrumentation.sdk_stream import RECORDING
+from otel_llm.instrumentation.stacks.httpx import TAP
+from otel_llm.instrumentation.stacks.sdk_stream import RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.choices import Reader
-    from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.choices import Reader
+    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.core.recording import Recording
 
 DEPTH: Final = 4
 """A generator over a generator over the SDK's loop over its stream."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.covering import is_covered
+from otel_llm.instrumentation.parse.sse_chunks import api_of
 from otel_llm.instrumentation.parse.wires import WIRES
-from otel_llm.instrumentation.sse_chunks import api_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.core.runtime import Runtime
 
 FOLDER_VARIABLE: Final = "OTEL_LLM_DOCTOR_DIR"
 MAX_WARNINGS: Final = 20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.instrumentation.doctor.finding import Finding
 from otel_llm.instrumentation.doctor.situation import version_of
-from otel_llm.instrumentation.propagation import is_class
+from otel_llm.instrumentation.request.propagation import is_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from otel_llm.instrumentation.sse import MAX_EVENT_BYTES
+from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES
 
 _OUTSIDE: Final = re.compile(rb'[{}"]')
 _INSIDE: Final = re.compile(rb'["\\]')

@@ -8,8 +8,8 @@ from otel_llm.instrumentation.parse.cohere import CohereReader
 from otel_llm.instrumentation.parse.gemini import GeminiReader
 from otel_llm.instrumentation.parse.json_bodies import JsonArray, JsonLines
 from otel_llm.instrumentation.parse.ollama import OllamaReader
+from otel_llm.instrumentation.parse.sse_chunks import APIS, SSE, Api
 from otel_llm.instrumentation.parse.tgi import TgiReader
-from otel_llm.instrumentation.sse_chunks import APIS, SSE, Api
 
 AZURE: Final = "azure.ai.openai"
 _NDJSON: Final = {"application/x-ndjson": JsonLines}

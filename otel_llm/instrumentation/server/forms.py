@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_llm.instrumentation.exchange import EVENT_STREAM
 from otel_llm.instrumentation.parse.json_bodies import JsonLines
-from otel_llm.instrumentation.sse import SseParser
-from otel_llm.instrumentation.sse_chunks import DONE
+from otel_llm.instrumentation.parse.sse import SseParser
+from otel_llm.instrumentation.parse.sse_chunks import DONE
+from otel_llm.instrumentation.server.exchange import EVENT_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import wrapt
 
 from otel_llm.export import threads
-from otel_llm.instrumentation.patches import Patches
+from otel_llm.instrumentation.stacks.patches import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

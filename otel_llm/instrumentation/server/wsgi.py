@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation import propagation, served
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request import server_context as served
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_llm.instrumentation.exchange import Exchange, Headers
-    from otel_llm.instrumentation.served import Served
+    from otel_llm.instrumentation.request.server_context import Served
+    from otel_llm.instrumentation.server.exchange import Exchange, Headers
 
     Environ = dict[str, Any]
     StartResponse = Callable[..., Callable[[bytes], object]]

@@ -17,19 +17,20 @@ from urllib.parse import urlsplit
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation import committed, runtime
-from otel_llm.instrumentation.outcomes import ABANDONED, DISCONNECTED, ERROR
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.outcomes import ABANDONED, DISCONNECTED, ERROR
+from otel_llm.instrumentation.core.reading import recorded, recorded_async
+from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.bedrock import ConverseReader, InvokeReader
-from otel_llm.instrumentation.patches import Patches, disguised
-from otel_llm.instrumentation.propagation import attach, covering, detach, inject, is_covered
-from otel_llm.instrumentation.reading import recorded, recorded_async
-from otel_llm.instrumentation.recording import Recording
-from otel_llm.instrumentation.stack import StackInstrumentor
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject, is_covered
+from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from otel_llm.instrumentation.propagation import Attached
+    from otel_llm.instrumentation.request.propagation import Attached
 
 SERVICE: Final = "bedrock-runtime"
 STREAMS: Final[dict[str, tuple[str, Callable[[], ConverseReader | InvokeReader]]]] = {

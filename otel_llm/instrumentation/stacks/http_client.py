@@ -16,18 +16,20 @@ from urllib.parse import urlsplit
 
 import wrapt
 
-from otel_llm.instrumentation import propagation, runtime, sse_requests
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.parse import sse_requests
 from otel_llm.instrumentation.parse.http_body import BodyError, HttpBody
-from otel_llm.instrumentation.patches import Patches
-from otel_llm.instrumentation.stack import StackInstrumentor
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.stacks.patches import Patches
+from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from otel_llm.instrumentation.recording import Recording
-    from otel_llm.instrumentation.sse_chunks import Tap
-    from otel_llm.instrumentation.sse_requests import Call
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.parse.sse_chunks import Tap
+    from otel_llm.instrumentation.parse.sse_requests import Call
 
 CALL: Final = "_otel_llm_call"
 """Attribute of a connection: the recorded call that waits for its response."""

@@ -12,15 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from otel_llm.instrumentation import propagation, runtime, sse_requests
-from otel_llm.instrumentation.httpx import AsyncPieces, Pieces
-from otel_llm.instrumentation.patches import Patches, disguised
-from otel_llm.instrumentation.stack import StackInstrumentor
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.stacks.httpx import AsyncPieces, Pieces
+from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.instrumentation.sse_requests import Call
+    from otel_llm.instrumentation.parse.sse_requests import Call
 
 TAP: Final = "_otel_llm_tap"
 """The one attribute that a recorded response has more."""

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_llm.instrumentation import committed, propagation, runtime
-from otel_llm.instrumentation.chunks import choices_of
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.chunks import choices_of
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request import request_builder as committed
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.relay.recording.reply_facts import MAX_TEXT, ReplyFacts
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
-    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.core.runtime import Runtime
     from otel_llm.relay.recording.recorded import Later, RequestKey
     from otel_llm.shared.clock import Clock
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from otel_llm.instrumentation.parse.json_bodies import JsonArray, JsonLines
-from otel_llm.instrumentation.sse import MAX_EVENT_BYTES
+from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES
 
 Parser = JsonArray | JsonLines
 KINDS: list[type[Parser]] = [JsonArray, JsonLines]

@@ -17,12 +17,12 @@ from opentelemetry import context
 from support.fake_host import COMMIT_NS, OFFSET_NS, FakeHost
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.choices import Reader
-from otel_llm.instrumentation.chunks import PLAIN
-from otel_llm.instrumentation.host import Request
+from otel_llm.instrumentation.core.choices import Reader
+from otel_llm.instrumentation.core.chunks import PLAIN
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
 from otel_llm.instrumentation.parse.wires import WIRES
-from otel_llm.instrumentation.recording import Recording
-from otel_llm.instrumentation.sse_chunks import Tap, api_of
+from otel_llm.instrumentation.request.recorder_environment import Request
 
 Json = dict[str, Any]
 Told = dict[tuple[int, int], int]

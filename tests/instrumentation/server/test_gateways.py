@@ -23,8 +23,8 @@ from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import propagation
-from otel_llm.instrumentation.asgi import StreamMiddleware
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.server.asgi import StreamMiddleware
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CAME = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x_slo_class": "voice"}

@@ -21,7 +21,7 @@ from support.recorded import Recorded, ids
 from support.sse_server import GATE_S, Gate, Reply, SseServer, whole, words
 
 from otel_llm import semconv
-from otel_llm.instrumentation.asgi import StreamMiddleware
+from otel_llm.instrumentation.server.asgi import StreamMiddleware
 from otel_llm.instrumentation.server.forms import Lines
 
 EVENTS = [b": hello\n\n", b"event: delta\ndata: one\n\n", b"data: two\n\nda", b"ta: three\n\n", b"data: [DONE]\n\n"]

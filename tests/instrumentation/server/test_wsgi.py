@@ -23,7 +23,8 @@ from support.wsgi_server import WsgiServer
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation import asgi, exchange, served
+from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.server import asgi, exchange
 from otel_llm.instrumentation.server.wsgi import StreamMiddleware
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

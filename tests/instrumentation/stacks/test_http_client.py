@@ -28,7 +28,7 @@ from support.wire_server import EVENT_STREAM, WireServer
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.propagation import covering
+from otel_llm.instrumentation.request.propagation import covering
 
 CHAT = "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.instrumentation.sse import SseParser
+from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stream, text
 from otel_llm.readers.formats.bench.replies import read_events, read_whole
 from otel_llm.readers.io.json_walk import items

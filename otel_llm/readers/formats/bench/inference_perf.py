@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.instrumentation.sse import SseParser
+from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stated, stream, text
 from otel_llm.readers.formats.bench.replies import read_events
 from otel_llm.readers.io.json_walk import items

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.instrumentation.messages import MessagesReader
-from otel_llm.instrumentation.responses import ResponsesReader
-from otel_llm.instrumentation.sse_chunks import DONE, TextReader, View
+from otel_llm.instrumentation.parse.messages import MessagesReader
+from otel_llm.instrumentation.parse.responses import ResponsesReader
+from otel_llm.instrumentation.parse.sse_chunks import DONE, TextReader, View
 from otel_llm.readers.formats.bench.measured import EntryError, count, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.instrumentation.choices import Reader
+    from otel_llm.instrumentation.core.choices import Reader
 
 _decoder: Final = json.JSONDecoder(object_hook=View)
 

@@ -18,8 +18,8 @@ from opentelemetry.trace import NonRecordingSpan
 
 from otel_llm import semconv
 from otel_llm.export.records import version
-from otel_llm.instrumentation.names import renamed_metric
-from otel_llm.instrumentation.outcomes import COMPLETED
+from otel_llm.instrumentation.core.outcomes import COMPLETED
+from otel_llm.instrumentation.request.renamed_attributes import renamed_metric
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.choices import Choices
-    from otel_llm.instrumentation.host import Request
-    from otel_llm.instrumentation.names import Names
+    from otel_llm.instrumentation.core.choices import Choices
+    from otel_llm.instrumentation.request.recorder_environment import Request
+    from otel_llm.instrumentation.request.renamed_attributes import Names
 
 WAITING: Final = 20_000
 """Requests whose values may wait for the flusher; the oldest give way."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation.outcomes import COMPLETED
-from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, Timeline
+from otel_llm.instrumentation.core.outcomes import COMPLETED
+from otel_llm.instrumentation.core.timeline import FLUSH_INTERVAL_NS, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_llm.export.records import AttributeValue, Origin, Segment
-    from otel_llm.instrumentation.chunks import Mark, Reading
+    from otel_llm.instrumentation.core.chunks import Mark, Reading
 
 Item = int | tuple[int, "tuple[Mark, ...]"]
 """What is appended for a chunk: its time, alone where the chunk was one token of content of choice 0."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.instrumentation.chunks import FRAMING
+from otel_llm.instrumentation.core.chunks import FRAMING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.sse import Parser
+    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.parse.sse import Parser
 
 _TEXT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|partial_json)": ?"((?:[^"\\]|\\.)+)"', re.DOTALL

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation import committed, propagation, runtime
-from otel_llm.instrumentation.alike import Alike
-from otel_llm.instrumentation.chunks import MAX_CHOICES, PLAIN
-from otel_llm.instrumentation.outcomes import CANCELLED, COMPLETED, ERROR, error_type
-from otel_llm.instrumentation.recording import Recording
-from otel_llm.instrumentation.served import Served, ServedReader
-from otel_llm.instrumentation.sse import SseParser
-from otel_llm.instrumentation.sse_chunks import APIS, DONE, View, error_of, is_plain
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.chunks import MAX_CHOICES, PLAIN
+from otel_llm.instrumentation.core.outcomes import CANCELLED, COMPLETED, ERROR, error_type
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.event_template import Alike
+from otel_llm.instrumentation.parse.sse import SseParser
+from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, is_plain
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request.server_context import Served, ServedReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.runtime import Runtime
-    from otel_llm.instrumentation.sse_chunks import Api
+    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.parse.sse_chunks import Api
 
     Headers = Iterable[tuple[bytes, bytes]]
 

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation import committed, runtime
-from otel_llm.instrumentation.chunks import choices_of
-from otel_llm.instrumentation.outcomes import COMPLETED, ERROR
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.chunks import choices_of
+from otel_llm.instrumentation.core.outcomes import COMPLETED, ERROR
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
-from otel_llm.instrumentation.propagation import carrier, is_covered
-from otel_llm.instrumentation.recording import Recording
-from otel_llm.instrumentation.sse_chunks import Tap, api_of
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request.propagation import carrier, is_covered
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-    from otel_llm.instrumentation.runtime import Runtime
-    from otel_llm.instrumentation.sse_chunks import Api
+    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.parse.sse_chunks import Api
 
 MAX_BODY_BYTES: Final = 16 << 20
 """A longer request is not looked into: its reply is known by its content type."""

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation import httpx, sse_requests
-from otel_llm.instrumentation.outcomes import ABANDONED
-from otel_llm.instrumentation.patches import disguised
-from otel_llm.instrumentation.propagation import attach, covering, detach, inject
-from otel_llm.instrumentation.reading import recorded, recorded_async
+from otel_llm.instrumentation.core.outcomes import ABANDONED
+from otel_llm.instrumentation.core.reading import recorded, recorded_async
+from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject
+from otel_llm.instrumentation.stacks import httpx
+from otel_llm.instrumentation.stacks.patches import disguised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.instrumentation.propagation import Attached
-    from otel_llm.instrumentation.recording import Recording
-    from otel_llm.instrumentation.sse_chunks import Api
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.parse.sse_chunks import Api
+    from otel_llm.instrumentation.request.propagation import Attached
 
 RECORDING: Final = "_otel_llm_recording"
 """The one attribute that a recorded `Stream` has more."""

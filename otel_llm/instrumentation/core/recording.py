@@ -11,16 +11,18 @@ from opentelemetry.trace import TraceFlags
 from otel_llm import semconv
 from otel_llm.export import threads
 from otel_llm.export.records import Origin, SpanEvent
-from otel_llm.instrumentation import gpu, request_span, served
-from otel_llm.instrumentation.choices import Choices
-from otel_llm.instrumentation.chunks import PLAIN
+from otel_llm.instrumentation.core import request_span
+from otel_llm.instrumentation.core.choices import Choices
+from otel_llm.instrumentation.core.chunks import PLAIN
 from otel_llm.instrumentation.core.ending import ending
-from otel_llm.instrumentation.guard import inert_on_bug
-from otel_llm.instrumentation.metrics import of_chunks, of_request
-from otel_llm.instrumentation.outcomes import ABANDONED, CANCELLED, COMPLETED, DISCONNECTED, error_type, outcome_of
-from otel_llm.instrumentation.presence import Presence
-from otel_llm.instrumentation.request_span import AttachedSpan
-from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS
+from otel_llm.instrumentation.core.guard import inert_on_bug
+from otel_llm.instrumentation.core.outcomes import ABANDONED, CANCELLED, COMPLETED, DISCONNECTED, error_type, outcome_of
+from otel_llm.instrumentation.core.request_span import AttachedSpan
+from otel_llm.instrumentation.core.timeline import FLUSH_INTERVAL_NS
+from otel_llm.instrumentation.request import gpu
+from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.request.genai_metrics import of_chunks, of_request
+from otel_llm.instrumentation.request.reader_liveness import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_llm.export.records import AttributeValue, Segment
-    from otel_llm.instrumentation.choices import Item, Reader
-    from otel_llm.instrumentation.chunks import Mark
-    from otel_llm.instrumentation.host import Host, Request
-    from otel_llm.instrumentation.request_span import RequestSpan
+    from otel_llm.instrumentation.core.choices import Item, Reader
+    from otel_llm.instrumentation.core.chunks import Mark
+    from otel_llm.instrumentation.core.request_span import RequestSpan
+    from otel_llm.instrumentation.request.recorder_environment import Host, Request
 
 
 GIVEN_UP: Final = "given up"

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation import runtime
-from otel_llm.instrumentation.outcomes import ERROR
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.outcomes import ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.engine import EngineReader
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.engines.engine_request import EngineReader
 
 FOREIGN_NS: Final = 10_000_000_000
 """An engine's clock that is ahead of ours, or behind by more than this, is another machine's: then ours counts."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import baggage
 
 from otel_llm import semconv
-from otel_llm.instrumentation.host import Request
-from otel_llm.instrumentation.propagation import admitted
+from otel_llm.instrumentation.request.propagation import admitted
+from otel_llm.instrumentation.request.recorder_environment import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.core.runtime import Runtime
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 

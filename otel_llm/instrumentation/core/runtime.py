@@ -19,11 +19,11 @@ from otel_llm.export import threads
 from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.settings import from_environment
+from otel_llm.instrumentation.core.flusher import Flusher
 from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.core.unrecorded import Unrecorded
-from otel_llm.instrumentation.flusher import Flusher
-from otel_llm.instrumentation.metrics import Metrics
-from otel_llm.instrumentation.names import NAMES, named
+from otel_llm.instrumentation.request.genai_metrics import Metrics
+from otel_llm.instrumentation.request.renamed_attributes import NAMES, named
 from otel_llm.instrumentation.server.stops import EXIT_S, Stops
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from otel_llm.export.records import AttributeValue, Record
-    from otel_llm.instrumentation.names import Names
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.request.renamed_attributes import Names
 
 Sampling = Literal["always", "parent"]
 Measures = Literal["off", "requests", "chunks"]

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.choices import Reader
-    from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.choices import Reader
+    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.core.recording import Recording
 
 MAX_CALLS: Final = 256
 """Model calls of one request that end when its client leaves: the newest."""

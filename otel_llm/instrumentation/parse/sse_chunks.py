@@ -10,21 +10,21 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from otel_llm.instrumentation.alike import Alike
-from otel_llm.instrumentation.chunks import FRAMING, PLAIN, ChunkReader
-from otel_llm.instrumentation.messages import MessagesReader
-from otel_llm.instrumentation.outcomes import DISCONNECTED, ERROR
+from otel_llm.instrumentation.core.chunks import FRAMING, PLAIN, ChunkReader
+from otel_llm.instrumentation.core.outcomes import DISCONNECTED, ERROR
 from otel_llm.instrumentation.parse.cohere import FAILURES, MESSAGE_END
-from otel_llm.instrumentation.responses import FAILED, ResponsesReader
-from otel_llm.instrumentation.sse import SseParser
+from otel_llm.instrumentation.parse.event_template import Alike
+from otel_llm.instrumentation.parse.messages import MessagesReader
+from otel_llm.instrumentation.parse.responses import FAILED, ResponsesReader
+from otel_llm.instrumentation.parse.sse import SseParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from otel_llm.instrumentation.choices import Reader
-    from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.recording import Recording
-    from otel_llm.instrumentation.sse import Parser
+    from otel_llm.instrumentation.core.choices import Reader
+    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.parse.sse import Parser
 
 DONE: Final = b"[DONE]"
 

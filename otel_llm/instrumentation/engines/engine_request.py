@@ -14,9 +14,12 @@ from opentelemetry import context as otel_context
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING
-from otel_llm.instrumentation import committed, propagation, runtime, served
-from otel_llm.instrumentation.outcomes import ERROR
-from otel_llm.instrumentation.recording import Recording
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.outcomes import ERROR
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request import server_context as served
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +27,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.chunks import Reading
-    from otel_llm.instrumentation.runtime import Runtime
-    from otel_llm.instrumentation.served import Served
+    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.request.server_context import Served
 
 INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
 """Which replica this is, for `otel_llm.instance`."""

@@ -17,7 +17,7 @@ from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm import semconv
-from otel_llm.instrumentation import runtime
+from otel_llm.instrumentation.core import runtime
 from otel_llm.instrumentation.core.covering import carrier as carrier
 from otel_llm.instrumentation.core.covering import covering as covering
 from otel_llm.instrumentation.core.covering import is_covered as is_covered
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-    from otel_llm.instrumentation.recording import Recording
-    from otel_llm.instrumentation.runtime import Runtime
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.core.runtime import Runtime
 
 Attached = tuple["Context", "Token[Context]"]
 """The context that was made current, and what it takes to go back."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.recording import Recording
 
 P = ParamSpec("P")
 

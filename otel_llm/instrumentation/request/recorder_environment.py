@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.core.tally import Tally
-    from otel_llm.instrumentation.metrics import Metrics
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.request.genai_metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from otel_llm.export import threads
-from otel_llm.instrumentation.timeline import FLUSH_INTERVAL_NS, MS
+from otel_llm.instrumentation.core.timeline import FLUSH_INTERVAL_NS, MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.instrumentation.recording import Recording
+    from otel_llm.instrumentation.core.recording import Recording
 
 COALESCE_NS: Final = 25 * MS
 """Silent streams fall due each at its own time; looking at most this often bounds the wake-ups to 40 a second, and a

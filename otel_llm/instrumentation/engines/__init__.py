@@ -1,0 +1,1 @@
+"""Engines that report each token at the time they made it: vLLM, SGLang, transformers."""

@@ -1,0 +1,298 @@
+"""vLLM: each token at the time its engine made it.
+
+`register` is an entry point of the group `vllm.general_plugins`, which vLLM calls in each of its processes, sometimes
+twice. The hooks sit in the API server, on the one function through which all outputs of the engine come; what is no
+streamed request of a server passes by. vLLM gives no hook for this, so four methods of `OutputProcessor` are replaced:
+only if they have the parameters that we know, and otherwise nothing is, with one warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import re
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+import wrapt
+
+from otel_llm import semconv
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.chunks import MAX_CHOICES
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.engines.engine_request import EngineReader
+from otel_llm.instrumentation.engines.vllm_steps import Group, Stream, Watch
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.stacks.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.request.server_context import Served
+
+NAME: Final = "otel-llm-vllm"
+PROCESSOR_MODULE: Final = "vllm.v1.engine.output_processor"
+ENGINE_MODULE: Final = "vllm.v1.engine.async_llm"
+PROCESSOR_METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "process_outputs": ("self", "engine_core_outputs", "engine_core_timestamp"),
+    "add_request": ("self", "request", "prompt", "parent_req", "request_index", "queue"),
+    "abort_requests": ("self", "request_ids", "internal"),
+    "propagate_error": ("self", "e"),
+}
+ENGINE_METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "__init__": ("self", "vllm_config"),
+    "add_request": ("self", "request_id", "prompt", "params"),
+}
+"""What is replaced, and the first parameters that it must have."""
+OUTPUT_FIELDS: Final = frozenset({"request_id", "new_token_ids", "finish_reason", "events", "prefill_stats"})
+WATCH: Final = "_otel_llm_watch"
+LONGEST_WAY_S: Final = 60.0
+"""A request that says that it arrived longer ago than this, or later than now, arrived now: the wall clock was set."""
+
+_PROMPT: Final = re.compile(r"-(\d{1,4})$")
+_log: Final = logging.getLogger("otel_llm")
+_asked: Final[ContextVar[tuple[str | None, Mapping[str, str] | None] | None]] = ContextVar(
+    "otel_llm_vllm_asked", default=None
+)
+"""Model and trace headers of the request that is added: vLLM drops the latter without `--otlp-traces-endpoint`."""
+_patches: Final[list[Patches]] = []
+_awaited: Final[list[str]] = []
+
+
+def register() -> None:
+    """Hook vLLM as soon as its modules are there; may be called any number of times."""
+    if _awaited or runtime.disabled() or _unwanted():
+        return
+    _awaited.append(PROCESSOR_MODULE)
+    wrapt.register_post_import_hook(_hooked(_patch_processor), PROCESSOR_MODULE)
+    wrapt.register_post_import_hook(_hooked(_patch_engine), ENGINE_MODULE)
+
+
+def unregister() -> None:
+    """Take the hooks back; requests on their way are recorded no further."""
+    while _patches:
+        _patches.pop().undo()
+
+
+def _unwanted() -> bool:
+    names = os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")
+    return any(name.strip() in (NAME, "*") for name in names)
+
+
+def _hooked(patch: Callable[[Any], Patches]) -> Callable[[Any], None]:
+    def hook(module: Any) -> None:
+        try:
+            _patches.append(patch(module))
+        except Exception as moved:  # noqa: BLE001
+            _log.warning("otel_llm found vLLM other than it knows it and does not record its engine: %s", moved)
+
+    return hook
+
+
+def _check(owner: type, methods: Mapping[str, tuple[str, ...]]) -> None:
+    for name, expected in methods.items():
+        parameters = tuple(inspect.signature(getattr(owner, name)).parameters)
+        if parameters[: len(expected)] != expected:
+            raise TypeError(f"{owner.__name__}.{name} has the parameters {', '.join(parameters)}")
+
+
+def _patch_processor(module: Any) -> Patches:
+    _check(module.OutputProcessor, PROCESSOR_METHODS)
+    if missing := OUTPUT_FIELDS.difference(module.EngineCoreOutput.__struct_fields__):
+        raise TypeError(f"EngineCoreOutput has no {', '.join(sorted(missing))}")
+    patches = Patches()
+    patches.replace(module.OutputProcessor, "process_outputs", _process_outputs)
+    patches.replace(module.OutputProcessor, "add_request", _add_request)
+    patches.replace(module.OutputProcessor, "abort_requests", _abort_requests)
+    patches.replace(module.OutputProcessor, "propagate_error", _propagate_error)
+    return patches
+
+
+def _patch_engine(module: Any) -> Patches:
+    _check(module.AsyncLLM, ENGINE_METHODS)
+    patches = Patches()
+    patches.replace(module.AsyncLLM, "__init__", _engine_init)
+    patches.replace(module.AsyncLLM, "add_request", _engine_add_request)
+    return patches
+
+
+# The methods of AsyncLLM.
+
+
+def _engine_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        try:
+            runtime.start(runtime.configured)
+        except Exception as bug:  # noqa: BLE001
+            _log.warning("otel_llm cannot start and records nothing", exc_info=bug)
+
+    return init
+
+
+def _engine_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = getattr(getattr(self, "model_config", None), "served_model_name", None)
+        token = _asked.set((model if isinstance(model, str) else None, kwargs.get("trace_headers")))
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            with contextlib.suppress(ValueError):  # dropped halfway, and closed in another context
+                _asked.reset(token)
+
+    return add_request
+
+
+# The methods of OutputProcessor.
+
+
+def _process_outputs(original: Callable[..., Any]) -> Callable[..., Any]:
+    def process_outputs(
+        self: Any, engine_core_outputs: Any, engine_core_timestamp: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        processed = original(self, engine_core_outputs, engine_core_timestamp, *args, **kwargs)
+        # After vLLM's own work, which takes back what it finds beyond a stop string.
+        watch: Watch | None = self.__dict__.get(WATCH)
+        if watch is not None and watch.streams:
+            try:
+                watch.step(engine_core_outputs, engine_core_timestamp)
+                for request_id in processed.reqs_to_abort:
+                    watch.ended(request_id, time.monotonic_ns(), None)
+            except Exception as bug:  # noqa: BLE001
+                watch.broken(bug)
+        return processed
+
+    return process_outputs
+
+
+def _add_request(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        added = original(self, *args, **kwargs)
+        try:
+            given = signature.bind(self, *args, **kwargs).arguments
+            if given.get("queue") is not None:
+                _follow(self, given["request"], given.get("parent_req"), given.get("request_index", 0))
+        except Exception as bug:  # noqa: BLE001
+            runtime.warn(bug)
+        return added
+
+    return add_request
+
+
+def _abort_requests(original: Callable[..., Any]) -> Callable[..., Any]:
+    def abort_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
+        aborted = original(self, *args, **kwargs)
+        watch: Watch | None = self.__dict__.get(WATCH)
+        if watch is not None:
+            try:
+                watch.aborted(aborted)
+            except Exception as bug:  # noqa: BLE001
+                watch.broken(bug)
+        return aborted
+
+    return abort_requests
+
+
+def _propagate_error(original: Callable[..., Any]) -> Callable[..., Any]:
+    def propagate_error(self: Any, e: Any) -> Any:
+        watch: Watch | None = self.__dict__.get(WATCH)
+        if watch is not None:
+            try:
+                watch.died(e)
+            except Exception as bug:  # noqa: BLE001
+                watch.broken(bug)
+        return original(self, e)
+
+    return propagate_error
+
+
+# A request that is added.
+
+
+def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
+    params = request.sampling_params
+    if params is None or params.output_kind.name == "FINAL_ONLY":  # pooling, or an answer in one piece
+        return
+    running = runtime.running()
+    if running is None:
+        return
+    watch: Watch | None = processor.__dict__.get(WATCH)
+    if watch is None:
+        watch = processor.__dict__[WATCH] = Watch(running.clock_ns)
+    if watch.failed or request.request_id in watch.streams:  # the latter: more input for a request that goes on
+        return
+    choices = 1 if parent is None else parent.n
+    group = None
+    upstream = served.current.get()
+    if upstream is not None:
+        recording = upstream.recording
+        if recording is None or recording.done:  # the client asked for no stream, or has left
+            return
+        upstream.adopt()
+        upstream.reader.input_tokens = _prompt_tokens(request)
+        recording.identify({semconv.GEN_AI_REQUEST_ID: request.external_req_id})
+        if upstream.prompts > 1 and (found := _PROMPT.search(request.external_req_id)):
+            index += int(found[1]) * choices
+        stream = Stream(watch, recording, index, upstream.kinds, None)
+        upstream.add_facts(functools.partial(_facts, upstream, stream))
+    else:
+        if propagation.is_covered():
+            return
+        key = request.request_id if parent is None else parent.request_id
+        group = watch.groups.get(key) if index else None
+        if group is None:
+            reader = EngineReader()
+            group = Group(_recording(running, request, choices, reader), reader, choices)
+        if parent is not None:
+            watch.groups[key] = group
+        if index == choices - 1:
+            watch.groups.pop(key, None)
+        stream = Stream(watch, group.recording, index, {}, group)
+    watch.streams[request.request_id] = stream
+
+
+def _facts(upstream: Served, stream: Stream) -> dict[str, AttributeValue]:
+    upstream.reader.output_tokens = (upstream.reader.output_tokens or 0) + stream.tokens
+    return stream.facts()
+
+
+def _recording(running: runtime.Runtime, request: Any, choices: int, reader: EngineReader) -> Recording:
+    model, headers = _asked.get() or (None, None)
+    headers = headers or request.trace_headers or {}
+    context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
+    waited_s = time.time() - request.arrival_time
+    span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
+    if choices > 1:
+        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
+    committed_request = committed.request(
+        running,
+        context,
+        operation="chat",
+        model=model,
+        gen_ai={
+            semconv.GEN_AI_PROVIDER_NAME: "vllm",
+            semconv.GEN_AI_USAGE_INPUT_TOKENS: _prompt_tokens(request),
+        },
+        ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
+        span_only=span_only,
+        commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
+        choices=choices if choices <= MAX_CHOICES else 1,
+        server=True,
+        stack="vllm",
+    )
+    recording = Recording(running, committed_request, reader)
+    recording.announce(context)
+    return recording
+
+
+def _prompt_tokens(request: Any) -> int | None:
+    return None if request.prompt_token_ids is None else len(request.prompt_token_ids)

@@ -1,0 +1,129 @@
+"""Any server of streamed replies that is an ASGI application: what leaves it, token by token, and how that ended.
+
+    vllm serve MODEL --middleware otel_llm.instrumentation.server.asgi.StreamMiddleware
+    app.add_middleware(StreamMiddleware, paths=["/chat"])
+
+Messages pass through as they come, one for one: nothing is held back, nothing is read that the application does not
+read, so back-pressure stays what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.server import stops
+from otel_llm.instrumentation.server.middleware import Middleware, handed_on
+from otel_llm.instrumentation.server.stops import UVICORN
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from otel_llm.instrumentation.server.exchange import Exchange
+
+    Scope = MutableMapping[str, Any]
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+
+LAST_WORDS: Final = frozenset({"lifespan.shutdown.complete", "lifespan.shutdown.failed"})
+"""What an application says at the end of its lifespan, after which its server stops."""
+
+
+class StreamMiddleware(Middleware):
+    """Records each streamed reply of an ASGI application; the settings are those of `Middleware`."""
+
+    stack: ClassVar[str] = "asgi"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        kind = scope["type"]
+        heard = None
+        if kind == "http":
+            heard = self._exchange(
+                scope["method"], scope["path"], lambda: scope["headers"], lambda: scope.get("server") or None
+            )
+        elif kind == "lifespan":
+            self._running()  # the first request shall not wait for that
+            send = self._stopping(send)
+        if heard is None:
+            attached = propagation.enter(handed_on(scope.get("headers", ())))
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                propagation.detach(attached)
+            return
+        token = served.current.set(heard.served)
+        attached = propagation.enter(propagation.around(heard.served.context, heard.served.span))
+        try:
+            await self._app(scope, _receiving(heard, receive), _sending(heard, send))
+        except BaseException as error:
+            heard.raised(error)
+            raise
+        else:
+            heard.returned()
+        finally:
+            propagation.detach(attached)
+            # A coroutine that is dropped is closed in another context, where there is nothing to put back.
+            with contextlib.suppress(ValueError):
+                served.current.reset(token)
+
+    def _stopping(self, send: Send) -> Send:
+        """Return the lifespan's `send`, which sends what was recorded before it tells the server that it may stop."""
+
+        async def sends(message: Message) -> None:
+            # uvicorn's own shutdown waits, and later: when the streams that its grace cut have ended.
+            if message["type"] in LAST_WORDS and UVICORN not in sys.modules:
+                with contextlib.suppress(Exception):
+                    if (running := runtime.running()) is not None:
+                        await stops.settled(running)
+            await send(message)
+
+        return sends
+
+
+# What the application calls in the place of the server's functions: every message goes through unchanged, and what they
+# raise is what the server's raised.
+
+
+def _receiving(heard: Exchange, receive: Receive) -> Receive:
+    async def received() -> Message:
+        message = await receive()
+        if not heard.deaf:
+            try:
+                if message["type"] == "http.disconnect":
+                    heard.left()
+                else:
+                    heard.take(message.get("body", b""), more=message.get("more_body", False))
+            except Exception as bug:  # noqa: BLE001
+                heard.broken(bug)
+        return message
+
+    return received
+
+
+def _sending(heard: Exchange, send: Send) -> Send:
+    async def sends(message: Message) -> None:
+        ends = False
+        if not heard.deaf:
+            try:
+                if message["type"] == "http.response.body":
+                    heard.sends(message.get("body", b""))
+                    ends = not message.get("more_body", False)
+                elif message["type"] == "http.response.start":
+                    heard.starts(message["status"], message.get("headers", ()))
+            except Exception as bug:  # noqa: BLE001
+                heard.broken(bug)
+        try:
+            await send(message)
+        except OSError:
+            heard.left()
+            raise
+        if ends:
+            heard.over()
+
+    return sends

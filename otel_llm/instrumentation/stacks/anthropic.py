@@ -1,0 +1,108 @@
+"""The Anthropic SDK: streamed messages, sync and async, without changing what the caller gets.
+
+`request` of the client is the commit: all of `create(stream=True)`, `.stream()` and their beta twins go through it, on
+Bedrock and Vertex too, where only later the URL and the body become theirs. The SDK has spans of its own; where the
+application has a TracerProvider, ours hang from the SDK's. The rest is in `sdk_stream`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
+from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request.propagation import is_covered
+from otel_llm.instrumentation.stacks import sdk_stream
+from otel_llm.instrumentation.stacks.patches import Patches
+from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
+from otel_llm.instrumentation.stacks.stack import StackInstrumentor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATH: Final = "/v1/messages"
+PROVIDERS: Final = (("Bedrock", "aws.bedrock"), ("Vertex", "gcp.vertex_ai"), ("Foundry", "azure.ai.inference"))
+"""What is in the name of a client's class, to who serves it."""
+
+
+class AnthropicInstrumentor(StackInstrumentor):
+    """Records the token times of the streams of the `anthropic` package."""
+
+    stack: ClassVar[str] = "anthropic"
+    package: ClassVar[str] = "anthropic"
+    requires: ClassVar[tuple[str, ...]] = ("anthropic >= 0.50, < 3",)
+
+    def _patch(self) -> Patches:
+        from anthropic import AsyncStream, Stream
+        from anthropic._base_client import AsyncAPIClient, BaseClient, SyncAPIClient
+
+        patches = Patches()
+        patches.replace(SyncAPIClient, "request", _request)
+        patches.replace(AsyncAPIClient, "request", _request_async)
+        patches.replace(BaseClient, "_build_request", sdk_stream.build_request(_is_ours))
+        patches.replace(Stream, "__iter__", sdk_stream.watched)
+        patches.replace(AsyncStream, "__aiter__", sdk_stream.watched)
+        return patches
+
+
+def _is_ours(options: Any) -> bool:  # noqa: ARG001
+    # Bedrock and Vertex have put their own URL there; another request that is made meanwhile has its own `request`.
+    return True
+
+
+def _request(original: Callable[..., Any]) -> Callable[..., Any]:
+    def request(self: Any, cast_to: Any, options: Any, **kwargs: Any) -> Any:
+        call = _commit(self, options, kwargs)
+        if call is None:
+            with sdk_stream.apart():
+                return original(self, cast_to, options, **kwargs)
+        with sdk_stream.calling(call):
+            return call.returned(original(self, cast_to, options, **kwargs))
+
+    return request
+
+
+def _request_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def request(self: Any, cast_to: Any, options: Any, **kwargs: Any) -> Any:
+        call = _commit(self, options, kwargs)
+        if call is None:
+            with sdk_stream.apart():
+                return await original(self, cast_to, options, **kwargs)
+        with sdk_stream.calling(call):
+            return call.returned(await original(self, cast_to, options, **kwargs))
+
+    return request
+
+
+def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
+    """Return the call of a streamed message, None for a request that is not recorded."""
+    try:
+        running = runtime.running()
+        if running is None or kwargs.get("stream") is not True or not is_instrumentation_enabled():
+            return None
+        if is_covered() or options.url.partition("?")[0] != PATH:
+            return None
+        body = options.json_data if isinstance(options.json_data, dict) else {}
+        name = type(client).__name__
+        url = client.base_url
+        request = committed.by_client(
+            running,
+            otel_context.get_current(),
+            operation=MESSAGES.operation,
+            model=body.get("model"),
+            provider=next((who for part, who in PROVIDERS if part in name), MESSAGES.provider),
+            scheme=url.scheme,
+            host=url.host,
+            port=url.port,
+            stack="anthropic",
+        )
+        headers = options.headers if isinstance(options.headers, dict) else {}
+        return Call(Recording(running, request, MESSAGES.reader()), MESSAGES, raw=RAW_RESPONSE_HEADER in headers)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None

@@ -1,0 +1,340 @@
+"""Streamed replies read over httpx or httpx2 as server-sent events, sync and async, in whatever way they are read.
+
+Two places are hooked, both public. `send` is the commit, and gets a response whose body was not read yet: a body that
+`send` itself is to read, it reads here. The response's `stream` is what all of `iter_raw`, `iter_bytes`, `iter_text`,
+`iter_lines` and `read` get their bytes from; it stays the object that it was, of a class that looks at what passes. The
+bytes of a compressed body are seen behind the response's own decoder, hence not where the application reads it raw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.stacks.stack import StackInstrumentor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from otel_llm.instrumentation.parse.sse_chunks import Tap
+    from otel_llm.instrumentation.parse.sse_requests import Call
+
+TAP: Final = "_otel_llm_tap"
+"""The one attribute that a recorded body has more."""
+
+
+class HttpxInstrumentor(StackInstrumentor):
+    """Records the token times of event streams that are read with `httpx`."""
+
+    stack: ClassVar[str] = "httpx"
+    package: ClassVar[str] = "httpx"
+    requires: ClassVar[tuple[str, ...]] = ("httpx >= 0.27, < 1",)
+
+    def _patch(self) -> Patches:
+        return _patch("httpx")
+
+
+class Httpx2Instrumentor(StackInstrumentor):
+    """Records the token times of event streams that are read with `httpx2`."""
+
+    stack: ClassVar[str] = "httpx2"
+    package: ClassVar[str] = "httpx2"
+    requires: ClassVar[tuple[str, ...]] = ("httpx2 >= 2.12, < 3",)
+
+    def _patch(self) -> Patches:
+        return _patch("httpx2")
+
+
+def _patch(package: str) -> Patches:
+    module: Any = import_module(package)
+    patches = Patches()
+    patches.replace(module.Client, "send", _send)
+    patches.replace(module.AsyncClient, "send", _send_async)
+    return patches
+
+
+def _send(original: Callable[..., Any]) -> Callable[..., Any]:
+    def send(self: Any, request: Any, *, stream: bool = False, **kwargs: Any) -> Any:
+        call = _call(request)
+        if call is None:
+            _carry(request)
+            response = original(self, request, stream=stream, **kwargs)
+            _passed(request, response)
+            return response
+        with _sending(call, request):
+            response = original(self, request, stream=True, **kwargs)
+            _adopt(call, response)
+            if not stream:
+                try:
+                    response.read()
+                except BaseException:
+                    response.close()
+                    raise
+        return response
+
+    return send
+
+
+def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def send(self: Any, request: Any, *, stream: bool = False, **kwargs: Any) -> Any:
+        call = _call(request)
+        if call is None:
+            _carry(request)
+            response = await original(self, request, stream=stream, **kwargs)
+            _passed(request, response)
+            return response
+        with _sending(call, request):
+            response = await original(self, request, stream=True, **kwargs)
+            _adopt(call, response)
+            if not stream:
+                try:
+                    await response.aread()
+                except BaseException:
+                    await response.aclose()
+                    raise
+        return response
+
+    return send
+
+
+@contextlib.contextmanager
+def _sending(call: Call, request: Any) -> Iterator[None]:
+    """Send the request inside, under our headers: what it raises is the call's end, nobody below records it again."""
+    added = _inject(call, request)
+    attached = None if call.recording is None else propagation.attach(call.recording)
+    try:
+        with propagation.covering():
+            yield
+    except BaseException as error:
+        call.failed(error)
+        raise
+    finally:
+        propagation.detach(attached)
+        _withdraw(request, added)
+
+
+def _call(request: Any) -> Call | None:
+    try:
+        if request.method != "POST":
+            return None
+        url = request.url
+        # A body that is a stream has no `_content`, and is not to be read by us.
+        body = request.__dict__.get("_content")
+        return sse_requests.call(url.path, body, url.scheme, url.host or None, url.port, _library(request))
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None
+
+
+def _library(request: Any) -> str:
+    return str(type(request).__module__.partition(".")[0])
+
+
+def _passed(request: Any, response: Any) -> None:
+    """Take note of an answer that is not recorded."""
+    running = runtime.running()
+    if running is None or request.method != "POST":
+        return
+    try:
+        url, body = request.url, request.__dict__.get("_content")
+        content_type = response.headers.get("content-type", "")
+        running.unrecorded.answered(_library(request), url.host, url.path, body, content_type)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+
+
+def _carry(request: Any) -> None:
+    recording = sse_requests.carried(request.url.path)
+    if recording is not None:
+        propagation.inject(recording, request.headers)
+
+
+def _inject(call: Call, request: Any) -> set[str]:
+    """Put our headers into the request; return which they are."""
+    if call.recording is None:
+        return set()
+    there = set(request.headers)
+    propagation.inject(call.recording, request.headers)
+    return set(request.headers) - there
+
+
+def _withdraw(request: Any, added: set[str]) -> None:
+    """Give the application its request back as it was: sent again, it is another inference with a trace of its own."""
+    for name in added:
+        request.headers.pop(name, None)
+
+
+def _adopt(call: Call, response: Any) -> None:
+    try:
+        tap = call.answered(response.status_code, response.headers.get("content-type", ""))
+        if tap is not None:
+            watch(response, tap)
+    except Exception as bug:  # noqa: BLE001
+        if call.recording is not None:
+            call.recording.broken(bug)
+
+
+def watch(response: Any, tap: Tap) -> None:
+    """Let `tap` see the body of a response that was not read yet.
+
+    Raises AttributeError or TypeError where the body's class cannot be changed, as that of a transport with slots.
+    """
+    body = response.stream
+    encoded = response.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
+    decoder = _Decoder(response._get_content_decoder(), tap) if encoded else None
+    body_type: Any = type(body)
+    body.__class__ = _seen(body_type)
+    setattr(body, TAP, (tap, decoder))
+    if decoder is not None:
+        response._decoder = decoder
+    tap.recording.opened(response, tap)
+
+
+def unwatch(response: Any) -> None:
+    """Undo `watch` for a response that was still not read."""
+    body = response.stream
+    watched = body.__dict__.pop(TAP, None)
+    if watched is not None:
+        body.__class__ = type(body).__bases__[0]
+        if watched[1] is not None:
+            response._decoder = watched[1].inner
+
+
+class _Decoder:
+    """The decoder of a compressed body; what it makes of the bytes is seen. `asked` whether it ever was."""
+
+    def __init__(self, decoder: Any, tap: Tap) -> None:
+        self.asked = False
+        self.inner = decoder
+        self._take = tap.take
+
+    def _see(self, decoded: Any) -> Any:
+        if isinstance(decoded, bytes):
+            self._take(decoded)
+            return decoded
+        return self._see_pieces(decoded)  # httpx2 gives one piece after the other
+
+    def _see_pieces(self, pieces: Any) -> Any:
+        for piece in pieces:
+            self._take(piece)
+            yield piece
+
+    def decode(self, data: bytes) -> Any:
+        self.asked = True
+        return self._see(self.inner.decode(data))
+
+    def flush(self) -> Any:
+        return self._see(self.inner.flush())
+
+
+@functools.lru_cache(maxsize=64)
+def _seen(body_type: Any) -> Any:
+    """Return a body's class that looks at what passes, and is for all else the class that it was."""
+
+    # Not a function on the object: one that called the original would have to hold the object, and so the connection.
+    class Seen(body_type):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return Pieces(super().__iter__(), *getattr(self, TAP))
+
+        def __aiter__(self) -> Any:
+            return AsyncPieces(super().__aiter__(), *getattr(self, TAP))
+
+        def close(self) -> None:
+            getattr(self, TAP)[0].recording.closing(sys._getframe(1))
+            super().close()
+
+        async def aclose(self) -> None:
+            getattr(self, TAP)[0].recording.closing(sys._getframe(1))
+            await super().aclose()
+
+    return disguised(Seen, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
+
+
+class _Seeing:
+    """What both iterators of a body have. No generators: dropping one runs code, where the bare one is simply gone."""
+
+    __slots__ = ("__weakref__", "_decoder", "_inner", "_recording", "_tap")
+
+    def __init__(self, inner: Any, tap: Tap, decoder: _Decoder | None) -> None:
+        self._inner = inner
+        self._tap = tap
+        self._decoder = decoder
+        self._recording = tap.recording
+        tap.recording.entered(self)
+
+    def _ended(self) -> None:
+        if self._decoder is None or self._decoder.asked:
+            self._tap.ended()
+        elif not self._recording.done:  # compressed, and read raw: nobody knows what was in it
+            self._recording.give_up()
+
+
+class Pieces(_Seeing):
+    """A body's iterator."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        tap = self._tap
+        tap.waiting = True
+        try:
+            data = next(self._inner)
+        except StopIteration:
+            self._ended()
+            raise
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        finally:
+            tap.waiting = False
+        if self._decoder is None:
+            tap.take(data)
+        return data
+
+
+class AsyncPieces(_Seeing):
+    """A body's async iterator; closed as the generator that it stands for would be."""
+
+    __slots__ = ()
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        tap = self._tap
+        tap.waiting = True
+        try:
+            data = await anext(self._inner)
+        except StopAsyncIteration:
+            self._ended()
+            raise
+        except BaseException as error:
+            self._recording.failed(error)
+            raise
+        finally:
+            tap.waiting = False
+        if self._decoder is None:
+            tap.take(data)
+        return data
+
+    async def asend(self, value: Any) -> Any:
+        """Send a value in, as a generator's."""
+        return await self._inner.asend(value)
+
+    async def athrow(self, *args: Any) -> Any:
+        """Raise an error inside, as a generator's."""
+        return await self._inner.athrow(*args)
+
+    async def aclose(self) -> None:
+        """Close it, as a generator's."""
+        await self._inner.aclose()
