@@ -1,1 +1,1 @@
-"""Loads and servers to measure with: here the scripted streaming server and client of the demo."""
+"""Load from outside, to come; `paced_server` is in `otel_llm.demo` and keeps its name here."""

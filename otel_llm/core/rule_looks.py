@@ -1,7 +1,7 @@
 """Look at the rules of streams: which may change their state now, and up to when no other can if no token comes.
 
-The facts are those of `otel_llm.rules.language.snapshot`, in the same integers of ns; thresholds are edges in whole ns that are
-found when rules are loaded. A comparison of a fact that is missing is false.
+The facts are those of `otel_llm.rules.language.snapshot`, in the same integers of ns; thresholds are edges in whole ns
+that are found when rules are loaded. A comparison of a fact that is missing is false.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Apply plain segments to the streams in flight: one loop over the segments, within it one over a segment's tokens.
 
-A row moves as `otel_llm.slo.live.running.Running` specifies, in the same integers. A segment is applied whole or not at all.
+A row moves as `otel_llm.slo.live.running.Running` specifies, in the same integers. A segment is applied whole or not at
+all.
 """
 
 from __future__ import annotations

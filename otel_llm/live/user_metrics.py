@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from otel_llm.live.exposition import text_of
 from otel_llm.live.histogram import NS_PER_S, Histogram
 from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
+from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.slo.classes import OUTCOMES
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ TBT_BUCKETS_S: Final = (
 )  # fmt: skip
 """Fine where decoding on today's GPUs happens (2-10 ms), coarse where a stall is a stall."""
 IDLE_BUCKETS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
-FLUIDITY_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 1.0)
 
 
 def met_word(met: object) -> str:

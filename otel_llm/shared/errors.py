@@ -1,4 +1,7 @@
-"""What stops a service from starting, and what every port of ours refuses; `collector.errors` has the whole tree."""
+"""What stops a service from starting, and what every port of ours refuses.
+
+The whole tree is in `otel_llm.collector.receive.errors`.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +41,13 @@ class UnauthenticatedError(RefusalError):
 
 class ForbiddenError(RefusalError):
     """Say that a page of this origin may not post here, or that we do not answer under this name."""
+
+
+class TooLargeError(RefusalError):
+    """Say that a message is over a limit."""
+
+
+class UnavailableError(RefusalError):
+    """Say that nothing can be taken now."""
+
+    retry_after_s = 5

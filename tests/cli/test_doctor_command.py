@@ -401,6 +401,9 @@ def test_the_report_for_people_goes_to_a_file_where_asked(running: Collector, tm
 
 
 def test_nothing_beyond_the_base_install_is_imported() -> None:
-    code = "import otel_llm.cli.commands.doctor_command, sys; print({'numpy', 'pandas', 'yaml', 'rich', 'grpc'} & set(sys.modules))"
+    code = (
+        "import otel_llm.cli.commands.doctor_command, sys;"
+        " print({'numpy', 'pandas', 'yaml', 'rich', 'grpc'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

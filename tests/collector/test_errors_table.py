@@ -10,17 +10,14 @@ from otel_llm.collector.receive.errors import (
     BadRequestError,
     BusyError,
     InternalError,
-    JournalError,
-    JournalInUseError,
-    TooLargeError,
     TooSlowError,
-    UnavailableError,
     UnsupportedContentError,
     answer,
     as_refusal,
     challenge,
     status,
 )
+from otel_llm.journal.journal_errors import JournalError, JournalInUseError
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.errors import (
     AddressError,
@@ -29,7 +26,9 @@ from otel_llm.shared.errors import (
     RefusalError,
     StartError,
     TlsFileError,
+    TooLargeError,
     UnauthenticatedError,
+    UnavailableError,
 )
 
 

@@ -27,11 +27,12 @@ from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.inbox import Export, HeldExport, Inbox
-from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, JournalError, answer
+from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, answer
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.grpc_worker.parent import GrpcFront, SentExport
 from otel_llm.collector.receive.grpc_worker.protocol import DOWN, refusal_of, refused
 from otel_llm.collector.receive.refusals import SOURCE
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock

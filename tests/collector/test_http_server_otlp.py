@@ -21,9 +21,10 @@ from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.errors import BusyError, JournalError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.web.address import Address
 
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.collector.receive.errors import JournalError
 from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
 from otel_llm.journal.journal import Journal
+from otel_llm.journal.journal_errors import JournalError
 
 
 @given(st.dictionaries(st.text(max_size=20), st.integers(-(2**70), 2**70), max_size=5), st.booleans())

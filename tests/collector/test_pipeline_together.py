@@ -22,11 +22,12 @@ from otel_llm.collector import plain_mode
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
-from otel_llm.collector.receive.errors import BusyError, JournalError, UnavailableError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.journal import FsyncPolicy, Journal
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.otlp import export_request as otlp
@@ -35,6 +36,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock
+from otel_llm.shared.errors import UnavailableError
 
 SENDERS = 12
 

@@ -17,7 +17,7 @@
        |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
        `- InternalError              ours, permanent: a bug; sending it again would not help
 
-Those that every port of ours has stand in `otel_llm.shared.errors`.
+Those that every port of ours has stand in `otel_llm.shared.errors`, the journal's in `otel_llm.journal.journal_errors`.
 
 `ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
 UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
@@ -33,17 +33,15 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.errors import (
     ForbiddenError,
     RefusalError,
-    StartError,
+    TooLargeError,
     UnauthenticatedError,
+    UnavailableError,
 )
-
-
-class JournalInUseError(StartError):
-    """Say that another process has this journal."""
 
 
 class BadRequestError(RefusalError):
@@ -54,10 +52,6 @@ class UnsupportedContentError(RefusalError):
     """Say that we do not read this content type or encoding."""
 
 
-class TooLargeError(RefusalError):
-    """Say that a message is over a limit."""
-
-
 class TooSlowError(RefusalError):
     """Say that a body did not come in time."""
 
@@ -66,20 +60,6 @@ class BusyError(RefusalError):
     """Say that there is too much of something now."""
 
     retry_after_s = 1
-
-
-class UnavailableError(RefusalError):
-    """Say that nothing can be taken now."""
-
-    retry_after_s = 5
-
-
-class JournalError(UnavailableError):
-    """Say that the journal cannot be written, so nothing is acknowledged; `reason` is for our own logs."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("the journal cannot be written")
-        self.reason = reason
 
 
 class InternalError(RefusalError):

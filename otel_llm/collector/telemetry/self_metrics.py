@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from otel_llm.live.histogram import Histogram
+from otel_llm.rules.prometheus.exposed_metrics import COLLECTOR_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,10 +32,8 @@ class OwnMetric:
     @property
     def family(self) -> str:
         """Return the name of the family."""
-        return PREFIX + self.name
+        return COLLECTOR_PREFIX + self.name
 
-
-PREFIX: Final = "otel_llm_collector_"
 
 OWN_METRICS: Final = (
     # What came.
@@ -172,7 +171,7 @@ OWN_METRICS: Final = (
     OwnMetric("metrics_out_failed", "counter", "{export}", "Of these, failures.", "metrics_out_failed"),
 )
 
-DECISION_FAMILY: Final = f"{PREFIX}decision_seconds"
+DECISION_FAMILY: Final = f"{COLLECTOR_PREFIX}decision_seconds"
 DECISION_HELP: Final = "From the instant at which a rule's condition flipped to the written record of the decision."
 DECISION_BUCKETS_S: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0, 5.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.telemetry.self_metrics import PREFIX
+from otel_llm.rules.prometheus.exposed_metrics import COLLECTOR_PREFIX
 from otel_llm.rules.prometheus.promql import JUDGED, Group, Labels, Rule, alert, quoted, record, selector
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def collector_group(job: str, match: Labels) -> Group:
 
 def _collector(job: str, match: Labels) -> Iterator[Rule]:
     def own(name: str, **more: str) -> str:
-        return selector(f"{PREFIX}{name}", match, **more)
+        return selector(f"{COLLECTOR_PREFIX}{name}", match, **more)
 
     up = selector("up", match, job=f"={quoted(job)}")
     here = "{{ $labels.instance }}"
