@@ -265,5 +265,5 @@ def test_packaged_files_come_before_those_of_a_repository(tmp_path: Path, monkey
     for folder in (package / "shipped", tmp_path / "rules"):
         folder.mkdir(parents=True)
         (folder / "slo.yaml").touch()
-    monkeypatch.setattr(shipped, "__file__", str(package / "shipped.py"))
+    monkeypatch.setattr(shipped, "__file__", str(package / "files" / "shipped.py"))
     assert shipped_rules_dir() == package / "shipped"

@@ -24,7 +24,7 @@ _STRUCTURE: Final = re.compile(r'[{}\[\],"]')
 _STRING: Final = re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 _NUMBER: Final = re.compile(r"[-+.eE0-9]*+")
-_BEGUN: Final = re.compile(r"\s*+(?:-|[tfn][a-z]{0,3}|\\?u?[0-9a-fA-F]{0,3})")
+_BEGUN: Final = re.compile(r"\s*+(?:-|\.|[eE][-+]|[tfn][a-z]{0,3}|\\?u?[0-9a-fA-F]{0,3})")
 """What a cut leaves behind the place where the decoder finds no JSON: of a number, a literal, an escape, or nothing."""
 _NEAR: Final = 16
 """An error so near to the end of what was read may come of its cut: a literal, an escape."""
