@@ -30,7 +30,7 @@ endif
 # Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-relay demo-relay-vllm test test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env relay-peers-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm test test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env relay-peers-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
@@ -73,6 +73,10 @@ test: $(VENV)/ready-dev ## the whole suite
 	$(BIN)/python -m pytest -m alone $(ALONE_FILES) || failed=1; \
 	if [ -n "$$beside" ]; then wait $$beside || failed=1; cat $(LITELLM_VENV)/tests.log; fi; \
 	exit $$failed
+
+test-fast: $(VENV)/ready-dev ## the arithmetic, readers, rules and evaluation: for the edit loop
+	@$(BIN)/python -m otel_llm.core
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .

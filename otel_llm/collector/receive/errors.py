@@ -8,13 +8,13 @@
     `- RefusalError                  the answer to one export
        |- UnauthenticatedError       theirs, permanent: no token, or none that we know
        |- ForbiddenError             theirs, permanent: a browser's page, or a name, that is not listed
-       |- BadRequestError            theirs, permanent: these bytes are no export request
-       |- UnsupportedContentError    theirs, permanent: a content type or encoding that we do not read
        |- TooLargeError              theirs, permanent: over a size limit, also once decompressed
-       |- TooSlowError               theirs, permanent: the body did not come in time
-       |- BusyError                  ours, retryable: over a limit that passes
        |- UnavailableError           ours, retryable: cannot take anything now
        |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
+       |- BadRequestError            theirs, permanent: these bytes are no export request
+       |- UnsupportedContentError    theirs, permanent: a content type or encoding that we do not read
+       |- TooSlowError               theirs, permanent: the body did not come in time
+       |- BusyError                  ours, retryable: over a limit that passes
        `- InternalError              ours, permanent: a bug; sending it again would not help
 
 Those that every port of ours has stand in `otel_llm.shared.errors`, the journal's in `otel_llm.journal.journal_errors`.
