@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from otel_llm.readers.open_input import open_input
 from otel_llm.shared.errors import TlsFileError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _read(files: Tls) -> Pem:
 
 def _pem(key: str, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise TlsFileError(key, f"{path}: {error.strerror or error}: name a PEM file that can be read") from None
