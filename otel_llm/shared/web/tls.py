@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from otel_llm.shared.web.settings import Tls
 
-_MAX_FILE_BYTES: Final = 2**20
+MOST_FILE_BYTES: Final = 2**20
 
 
 class Pem(NamedTuple):
@@ -99,10 +99,10 @@ def _read(files: Tls) -> Pem:
 def _pem(key: str, path: Path) -> bytes:
     try:
         with open_input(path) as file:
-            raw = file.read(_MAX_FILE_BYTES + 1)
+            raw = file.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         raise TlsFileError(key, f"{path}: {error.strerror or error}: name a PEM file that can be read") from None
-    if b"-----BEGIN " not in raw or len(raw) > _MAX_FILE_BYTES:
+    if b"-----BEGIN " not in raw or len(raw) > MOST_FILE_BYTES:
         raise TlsFileError(key, f"{path}: not a PEM file (-----BEGIN ...)")
     return raw
 
