@@ -36,13 +36,20 @@ _ZSTD_INPUT_BYTES: Final = 2048
 """Compressed bytes given to zstd at once: a run of one value expands 30,000 times, its output has no other bound."""
 
 
-def open_chunks(path: Path, skipped: Counter[str], lost: Callable[[str, int], None] | None = None) -> Iterator[bytes]:
+def open_chunks(
+    path: Path,
+    skipped: Counter[str],
+    lost: Callable[[str, int], None] | None = None,
+    *,
+    most_expansion: int | None = MOST_EXPANSION,
+) -> Iterator[bytes]:
     """Yield the bytes of `path`, decompressed; a cut or broken end is counted as `torn_tail` or `bad_record`.
 
-    `-` is standard input. `lost` is told what is counted, and where in the compressed file.
+    `-` is standard input. `lost` is told what is counted, and where in the compressed file. `most_expansion` None: a
+    journal's file, which we compressed ourselves, may expand as much as it likes: it is read a record at a time.
 
     Raises:
-        InputError: the file cannot be read, or expands to more than MOST_EXPANSION times its size and FREE_BYTES.
+        InputError: the file cannot be read, or expands to more than `most_expansion` times its size and FREE_BYTES.
     """
 
     def told(reason: str, offset: int) -> None:
@@ -62,9 +69,9 @@ def open_chunks(path: Path, skipped: Counter[str], lost: Callable[[str, int], No
         size = 0
         for piece in pieces:
             size += len(piece)
-            if size > max(FREE_BYTES, MOST_EXPANSION * packed_bytes):
+            if most_expansion is not None and size > max(FREE_BYTES, most_expansion * packed_bytes):
                 raise InputError(
-                    f"{path}: expands to more than {MOST_EXPANSION} times its size: if that is meant, unpack it first"
+                    f"{path}: expands to more than {most_expansion} times its size: if that is meant, unpack it first"
                 )
             for begin in range(0, len(piece), CHUNK_BYTES):
                 yield piece[begin : begin + CHUNK_BYTES]

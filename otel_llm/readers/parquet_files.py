@@ -103,7 +103,7 @@ def unpacked(path: Path, folder: Path) -> Path:
             return path  # who reads it says what is wrong
         if not begin.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
             return path
-        if not next(filter(None, open_chunks(path, Counter())), b"").startswith(MAGIC):
+        if not next(filter(None, open_chunks(path, Counter(), most_expansion=None)), b"").startswith(MAGIC):
             return path
     inner = folder / str(len(list(folder.iterdir())))
     inner.mkdir()

@@ -22,6 +22,7 @@ from otel_llm.collector.journal_names import NS_PER_S, file_name
 from otel_llm.collector.journal_read import last_receipt_ns, records_since
 from otel_llm.evaluate import evaluator as evaluating
 from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.readers.bytestream import open_chunks
 from otel_llm.readers.journal_format import frame
 
 ROUND = 1000
@@ -89,11 +90,10 @@ def test_a_journal_of_many_files_is_opened_where_a_restart_needs_it(
     many_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
-    real = journal_read.open_chunks
 
-    def watched(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
+    def watched(path: Path, skipped: Counter[str], **more: None) -> Iterator[bytes]:
         opened.append(path)
-        return real(path, skipped)
+        return open_chunks(path, skipped, **more)
 
     monkeypatch.setattr(journal_read, "open_chunks", watched)
     since_ns = T0_NS + (FILES - 3) * NS_PER_S

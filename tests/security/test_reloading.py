@@ -149,6 +149,10 @@ def test_broken_files_change_nothing_and_hold_up_nobody(tmp_path: Path) -> None:
         assert load.answers.keys() == {"HTTP 200", "gRPC OK"}
 
 
+def another_key(path: Path) -> object:
+    return path.write_bytes(signed("later", "two").key.read_bytes())
+
+
 @pytest.mark.parametrize("name", [*BROKEN, "another key"])
 def test_broken_certificates_change_nothing(tmp_path: Path, name: str) -> None:
     files = Tls(tmp_path / "server.pem", tmp_path / "server.key")
@@ -159,7 +163,7 @@ def test_broken_certificates_change_nothing(tmp_path: Path, name: str) -> None:
     before = loaded.context(), loaded.pem
     for path in (files.certificate, files.key):
         remove(path)
-        BROKEN.get(name, lambda path: path.write_bytes(signed("later", "two").key.read_bytes()))(path)
+        BROKEN.get(name, another_key)(path)
         with pytest.raises(TlsFileError, match=str(path) if name != "another key" else "server"):
             loaded.reload()
         assert (loaded.context(), loaded.pem) == before

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import BaseTestServer, TestServer
 from prometheus_client.core import GaugeMetricFamily, Metric
 from support.doors_http import WAIT_S, serving
 
@@ -91,7 +91,7 @@ class Large:
 
 
 @asynccontextmanager
-async def relay_port() -> AsyncIterator[TestServer]:
+async def relay_port() -> AsyncIterator[BaseTestServer]:
     port = WebPort(Large(), Backends([], time.monotonic), Guard(), None, alone=True)
     async with TestServer(port.application()) as server:
         yield server
