@@ -66,7 +66,7 @@ class Audit(NamedTuple):
 def audit(folder: Path, *arguments: str | Path) -> Audit:
     """Run an audit to its end."""
     command = [sys.executable, "-c", MEASURED, str(folder / "status"), "audit", *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=4 * WAIT_S, check=False)
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", (folder / "status").read_text())
     return Audit(done.returncode, done.stderr, int(peak) * 1024)
 
@@ -110,7 +110,7 @@ def test_a_small_file_that_expands_to_a_large_one(tmp_path: Path, name: str) -> 
 
 def test_zeros_in_place_of_a_journal(tmp_path: Path) -> None:
     bomb = tmp_path / "zeros.otlp.zst"
-    bomb.write_bytes(zstd(bytes(CHUNK_BYTES), TWO_GB))
+    bomb.write_bytes(zstd(bytes(CHUNK_BYTES), 2**29))
     found = audit(tmp_path, bomb)
     assert found.status == 2
     assert f"{bomb}: bad_record at byte 0" in found.said
