@@ -22,13 +22,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_llm.collector import plain_mode
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
-from otel_llm.collector.receive.errors import BusyError, UnavailableError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.parent import SentExport
 from otel_llm.collector.restart import note_stop
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.attributes import AttributeLimits
+from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

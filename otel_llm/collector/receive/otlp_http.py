@@ -28,7 +28,6 @@ from otel_llm.collector.receive.cors import Cors
 from otel_llm.collector.receive.errors import (
     BadRequestError,
     InternalError,
-    TooLargeError,
     TooSlowError,
     UnsupportedContentError,
     answer,
@@ -38,7 +37,7 @@ from otel_llm.collector.receive.errors import (
 )
 from otel_llm.collector.receive.refusals import Refused
 from otel_llm.readers.otlp.export_json import parse_json
-from otel_llm.shared.errors import ForbiddenError, RefusalError
+from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

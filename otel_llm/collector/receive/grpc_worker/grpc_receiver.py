@@ -21,7 +21,6 @@ from otel_llm.collector.receive.errors import (
     BusyError,
     InternalError,
     TooSlowError,
-    UnavailableError,
     UnsupportedContentError,
     answer,
     as_refusal,
@@ -30,7 +29,7 @@ from otel_llm.collector.receive.errors import (
 from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, let_in
 from otel_llm.collector.receive.grpc_worker.message_timeouts import MessagePatience, Waiting
 from otel_llm.collector.receive.refusals import Refused
-from otel_llm.shared.errors import RefusalError
+from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address, listen, refused_address
 
 if TYPE_CHECKING:
