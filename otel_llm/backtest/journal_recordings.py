@@ -88,7 +88,7 @@ class Recording:
 
 
 def _journal(file: Path, counts: Counter[str]) -> Iterator[bytes]:
-    chunks = open_chunks(file, counts)
+    chunks = open_chunks(file, counts, most_expansion=None)
     first = next(chunks, b"")
     if first and not first.startswith(_FIRST_BYTES):
         raise InputError(

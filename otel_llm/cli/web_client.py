@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing import IO
 
 TIMEOUT_S: Final = 3.0
+MOST_ANSWER_BYTES: Final = 64 * 2**20
+"""A snapshot holds a few hundred streams: what goes on beyond this is none."""
 _WRONG_NAME: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _WEB_DOOR: Final = "ask its --web address (port 9464 by default)"
@@ -84,7 +86,7 @@ class Source:
         request = urllib.request.Request(f"{self.url}/v1/streams", headers=self._headers)  # noqa: S310  http only
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                snapshot = json.load(answer)
+                snapshot = _read(answer)
         except urllib.error.HTTPError as no:
             with no:
                 self._refused(no)
@@ -127,6 +129,14 @@ class Source:
         else:
             advice = "--ca FILE names the authority that signed it"
         return f"the certificate at {self.url} cannot be trusted ({error.verify_message}): {advice}"
+
+
+def _read(answer: IO[bytes]) -> Any:
+    """Return the JSON of an answer; raises ValueError where it is none, or longer than MOST_ANSWER_BYTES."""
+    text = answer.read(MOST_ANSWER_BYTES + 1)
+    if len(text) > MOST_ANSWER_BYTES:
+        raise ValueError(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
+    return json.loads(text)
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

@@ -71,7 +71,7 @@ def _chunks(file: JournalFile, skipped: Counter[str]) -> Iterator[bytes]:
     """Yield the bytes of a file, of its compressed form where that took its place since it was listed."""
     for path in dict.fromkeys((file.path, file.compressed_path)):
         try:
-            yield from open_chunks(path, skipped)
+            yield from open_chunks(path, skipped, most_expansion=None)
         except InputError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+PIECE_BYTES: Final = 65536
+"""What is written of a long answer at once: more only when that was read."""
 PAGE_HEADERS: Final = {
     # The page is HTML and its own style: no script, no frame, nothing from elsewhere.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"

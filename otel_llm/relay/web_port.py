@@ -9,7 +9,7 @@ from aiohttp import web
 
 from otel_llm.actions.settings import RELAY_PATH
 from otel_llm.live.exposition import SharedText
-from otel_llm.live.page import PAGE_HEADERS, page
+from otel_llm.live.page import PAGE_HEADERS, PIECE_BYTES, page
 from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
 
@@ -129,9 +129,16 @@ class WebPort:
     async def _page(self, _request: web.Request) -> web.Response:
         return web.Response(text=page(self._shown.streams(), LINKS), content_type="text/html")
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
         text = await asyncio.wrap_future(self._text.text())
-        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", **PAGE_HEADERS}
+        response = web.StreamResponse(headers=headers)
+        response.content_length = len(text)
+        await response.prepare(request)
+        if request.method != "HEAD":
+            for begin in range(0, len(text), PIECE_BYTES):  # the connection keeps what is not read yet
+                await response.write(text[begin : begin + PIECE_BYTES])
+        return response
 
     async def _streams(self, _request: web.Request) -> web.Response:
         return web.json_response(self._shown.streams())

@@ -45,6 +45,8 @@ class OtlpTarget:
     compression: Compression = "gzip"
     timeout_s: float = DEFAULT_TIMEOUT_S
     ca_file: Path | None = None
+    headers_file: Path | None = None
+    """Where `headers` were read from: a secret."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.endpoint)

@@ -7,6 +7,7 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.readers.io.open_input import open_input
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def secret_lines(path: Path) -> list[tuple[int, str]]:
         ConfigError: it is not UTF-8, or more than 64 KiB.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)

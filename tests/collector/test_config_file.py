@@ -158,7 +158,10 @@ def test_every_key(folder: Path) -> None:
         cors_origins=frozenset({"https://a.example", "http://localhost:3000"}),
         web_hosts=frozenset({"a.example"}),
         forward=ForwardSettings(
-            OtlpTarget("https://b.example:4317", "grpc", (("x-scope", "t1"),), "gzip", 3.0), queue_bytes=MIB
+            OtlpTarget(
+                "https://b.example:4317", "grpc", (("x-scope", "t1"),), "gzip", 3.0, headers_file=folder / "headers"
+            ),
+            queue_bytes=MIB,
         ),
         otlp_metrics=OtlpOutSettings(
             OtlpTarget("http://c.example:4318", "http/protobuf", compression="none"), interval_s=60

@@ -135,7 +135,8 @@ def test_those_beyond_the_limit_harm_nobody(tmp_path: Path) -> None:
         for _ in range(2):
             export_over_http(door.http)
             channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
-        connection.connect()
+        connection.request("POST", "/v1/traces", RAW, {"Content-Type": "application/x-protobuf"})
+        connection.getresponse().read()  # one that has made a request is never closed for others
         files, threads, resident = of_process(door)
         for address in (door.http, door.grpc):
             with crowd(address) as connections:

@@ -21,7 +21,15 @@ from support.recordings import read_inputs
 
 from otel_llm.readers.assemble.requests import Assembled
 from otel_llm.readers.files import read_file
-from otel_llm.readers.io.bytestream import open_chunks, split_lines, unzstd_bytes
+from otel_llm.readers.io import bytestream
+from otel_llm.readers.io.bytestream import (
+    CHUNK_BYTES,
+    FREE_BYTES,
+    MOST_EXPANSION,
+    open_chunks,
+    split_lines,
+    unzstd_bytes,
+)
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.io.skipped import Received, Skipped
 from otel_llm.readers.otlp import otlp_files
@@ -147,10 +155,19 @@ def test_several_members_and_padding(write: Write) -> None:
 
 def test_what_a_small_file_expands_to_comes_in_pieces(write: Write) -> None:
     for pack in (gzip.compress, zstandard.compress):
-        path = write("bomb", pack(bytes(2**28)))
+        path = write("small", pack(bytes(FREE_BYTES)))
         sizes = [len(chunk) for chunk in open_chunks(path, Counter())]
-        assert sum(sizes) == 2**28
-        assert max(sizes) <= 2**27
+        assert sum(sizes) == FREE_BYTES
+        assert max(sizes) <= CHUNK_BYTES
+
+
+def test_what_expands_beyond_all_recordings_is_refused_with_the_remedy(write: Write) -> None:
+    for pack in (gzip.compress, zstandard.compress):
+        path = write("bomb", pack(bytes(2**28)))
+        sizes: list[int] = []
+        with pytest.raises(InputError, match=r"bomb: expands to more than 1000 times its size: .* unpack it first"):
+            sizes.extend(map(len, open_chunks(path, Counter())))
+        assert sum(sizes) <= max(FREE_BYTES, MOST_EXPANSION * path.stat().st_size)
 
 
 def test_bad_json_lines_are_counted_with_their_numbers(write: Write) -> None:
@@ -287,7 +304,7 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(bytestream, "open_input", refuse)
     with pytest.raises(InputError, match=r"a\.otlp: cannot be read: Permission denied"):
         read(path)
 

@@ -56,14 +56,17 @@ def target(file: YamlFile, folder: Path, section: EndpointShape, place: KeyPath)
         ConfigError: it cannot be used, or a file that it names cannot.
     """
     headers: tuple[tuple[str, str], ...] = ()
-    if section.headers_file is not None:
+    headers_file = None if section.headers_file is None else folder / section.headers_file
+    if headers_file is not None:
         try:
-            headers = read_headers(folder / section.headers_file)
+            headers = read_headers(headers_file)
         except UnreadableConfigError as error:
             raise at(file, (*place, "headers_file"), error) from None
     ca_file = None if section.ca_file is None else folder / section.ca_file
     try:
-        return OtlpTarget(section.endpoint, section.protocol, headers, section.compression, section.timeout, ca_file)
+        return OtlpTarget(
+            section.endpoint, section.protocol, headers, section.compression, section.timeout, ca_file, headers_file
+        )
     except StartError as error:
         raise file.refuse((*place, "endpoint"), str(error)) from None
 

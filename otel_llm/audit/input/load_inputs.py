@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -86,16 +87,21 @@ class Inputs:
         unpacked_files = TemporaryDirectory(prefix="otel-llm-")
         try:
             folder = Path(unpacked_files.name)
-            files = [unpacked(path, folder) for path in input_files(self._paths, self.skipped)]
+            given: dict[Path, Path] = {}  # where each file can be read, and how it was named
+            for path in input_files(self._paths, self.skipped):
+                with self._spared(path, path):
+                    given[unpacked(path, folder)] = path
+            files = list(given)
             spans = [path for path in files if not parquet_streams.holds_streams(path)]
             yield from batches(self._streams(spans))
             for path in files:
                 if path not in spans:
-                    for batch in parquet_streams.read_batches(path):
+                    with self._spared(path, given[path]):
+                        for batch in parquet_streams.read_batches(path):
+                            self._messages += 1
+                            self._tell(self._read_bytes + parquet_streams.BATCH_BYTES)
+                            yield batch
                         self._messages += 1
-                        self._tell(self._read_bytes + parquet_streams.BATCH_BYTES)
-                        yield batch
-                    self._messages += 1
         finally:
             self._assembler.close()
             unpacked_files.cleanup()
@@ -107,6 +113,21 @@ class Inputs:
                 empty = "it is empty" if len(files) == 1 else "they are empty"
                 raise InputError(f"{names}: no export request found: {empty}; {EXPECTED}")
             raise InputError(f"{names}: no export request found{found}; pass a journal folder or a file of OTLP traces")
+
+    @contextmanager
+    def _spared(self, path: Path, named: Path) -> Iterator[None]:
+        """Count a file that cannot be read where nobody named it: a folder or a pattern did, and the rest is read.
+
+        Raises:
+            InputError: somebody named it; it says `named`, whatever `path` it is read at.
+        """
+        try:
+            yield
+        except InputError as error:
+            reason = str(error).replace(str(path), str(named))
+            if named not in self.skipped.chosen:
+                raise InputError(reason) from error
+            self.skipped.add("unreadable_file", reason)
 
     def _streams(self, files: Sequence[Path]) -> Iterator[Streams | Assembled]:
         done_bytes = 0
@@ -120,7 +141,7 @@ class Inputs:
         group: list[tuple[Batch, int | None] | RawRecord] = []
         group_bytes = seen_bytes = 0
         good = self._messages
-        broken = self.skipped.broken
+        broken = self.skipped.broken - self.skipped.counts["unreadable_file"]
         for item in read_raw(path, self.skipped):
             if isinstance(item, Assembled):
                 self._messages += 1
@@ -142,7 +163,8 @@ class Inputs:
                 self._tell(done_bytes + min(size_bytes, seen_bytes))
         if group:
             yield self._assembler.take(self._decoded(group))
-        if self.skipped.broken > broken and self._messages == good and not is_journal(path):
+        now_broken = self.skipped.broken - self.skipped.counts["unreadable_file"]
+        if now_broken > broken and self._messages == good and not is_journal(path):
             refusal = f"{path}: not a recording: {EXPECTED}"
             if path not in self.skipped.chosen:
                 raise InputError(refusal)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, lists, token_lists
+from otel_llm.readers.formats.parquet_files import refuse_claims
 from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.readers.records import InputError
 from otel_llm.slo.classes import KINDS, OUTCOMES
@@ -46,7 +47,7 @@ _NS: Final = 1e9
 
 def holds_streams(path: Path) -> bool:
     """Tell whether a file is Parquet with a column of token times, seen from its content."""
-    if path == STDIN:
+    if path == STDIN or not path.is_file():  # a pipe is read once
         return False
     try:
         with path.open("rb") as file:
@@ -67,13 +68,15 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """Yield the streams of a Parquet file as batches of STREAMS, each of about BATCH_TOKENS tokens.
 
     Raises:
-        InputError: a column has the wrong type or a value that cannot be, or the file is broken; it names both.
+        InputError: a column has the wrong type or a value that cannot be, or the file is broken or claims far more than
+            it holds; it names both.
     """
     import pyarrow.parquet as pq
 
     row = 0
     try:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
+            refuse_claims(path, file.metadata)
             names = set(file.schema_arrow.names)
             wanted = [name for name in (*STREAMS.names, T_SECONDS) if name in names]
             if "times_ns" in names:

@@ -16,7 +16,7 @@ from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.output.say import say
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
-from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
+from otel_llm.cli.signals import exit_now
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings.file import load_settings
 from otel_llm.rules.files.slo_file import load_slo
@@ -103,10 +103,7 @@ def relay(
             load=lambda: (load_slo(slo_path), load_enforced(rule_paths, settings, RELAY_DOES)[0]),
         )
         dead = never_true(rule_files, frozenset(classes.names))
-        Signals()  # until the loop has handlers of its own
         service.prepare()
-    except StoppedEarly as stopped_early:
-        end_early(stopped_early)
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
     say(service.listening())

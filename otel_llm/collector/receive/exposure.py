@@ -15,4 +15,6 @@ if TYPE_CHECKING:
 def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> list[str]:
     """Return warnings, one sentence each, on doors that others can reach and on secret files that others can read."""
     ports = (("--grpc", grpc), ("--http", http), ("--web", web))
-    return exposure_of(ports, settings.tls, settings.auth, secret_files(settings), "docs/collector.md")
+    outgoing = (settings.forward, settings.otlp_metrics, settings.otlp_windows)
+    files = [*secret_files(settings), *(one.target.headers_file for one in outgoing if one is not None)]
+    return exposure_of(ports, settings.tls, settings.auth, files, "docs/collector.md")

@@ -13,13 +13,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from otel_llm.collector.receive.errors import answer, challenge
-from otel_llm.live.page import PAGE_HEADERS
+from otel_llm.live.page import PAGE_HEADERS, PIECE_BYTES
 from otel_llm.shared.errors import RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from otel_llm.shared.web.guard import Guard
 
@@ -96,4 +97,19 @@ def _plain(text: str, http: HTTPStatus) -> Response:
 
 
 def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStatus.OK) -> Response:
-    return Response(content, http, headers=dict(PAGE_HEADERS), media_type=media_type)
+    return _Pieces(content, http, headers=dict(PAGE_HEADERS), media_type=media_type)
+
+
+class _Pieces(Response):
+    """An answer that is handed on a piece at a time, as its client reads it.
+
+    Of one handed on whole the connection keeps a copy until it is read: scrapes that nobody reads would each hold one.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the answer."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        last = max(0, len(self.body) - 1) // PIECE_BYTES * PIECE_BYTES
+        for begin in range(0, last + 1, PIECE_BYTES):
+            piece = self.body[begin : begin + PIECE_BYTES]
+            await send({"type": "http.response.body", "body": piece, "more_body": begin < last})

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from otel_llm.readers.io.skipped import Received, Skipped
 
 MAGIC: Final = b"PAR1"
+MOST_EXPANSION: Final = 100
+"""Bytes of values that a byte of a row group stands for at most, once there are FREE_BYTES: times of tokens reach 4."""
+FREE_BYTES: Final = 64 * 2**20
+_VALUE_BYTES: Final = 8
 _MAX_SPOOLED_BYTES: Final = 64 * 2**30
 
 
@@ -49,6 +53,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
         InputError: it is broken, or holds something else.
     """
     with spooled(path, chunks) as plain, _opened(plain, path) as file:
+        refuse_claims(path, file.metadata)
         names = frozenset(file.schema_arrow.names)
         if not names >= clickhouse.COLUMNS:
             found = ", ".join(sorted(names)[:8])
@@ -56,6 +61,24 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
                 f"{path}: Parquet with the columns {found}: expected token times or otel_traces (docs/audit-forms.md)"
             )
         yield from clickhouse.spans_of(path, _rows(path, file, names), skipped)
+
+
+def refuse_claims(path: Path, metadata: Any) -> None:
+    """Refuse a file that claims far more values than its bytes can hold: a list of one repeated value takes none.
+
+    Raises:
+        InputError: a row group claims more than FREE_BYTES and MOST_EXPANSION times its own bytes.
+    """
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        packed = sum(max(0, chunk.total_compressed_size) for chunk in chunks)
+        most = max((chunk.num_values for chunk in chunks), default=0)
+        if _VALUE_BYTES * max(most, group.num_rows) > max(FREE_BYTES, MOST_EXPANSION * packed):
+            raise InputError(
+                f"{path}: Parquet of {packed} bytes that claims {most} values in a column: if that is meant, write it"
+                " in row groups of fewer rows"
+            )
 
 
 def unpacked(path: Path, folder: Path) -> Path:
@@ -72,13 +95,15 @@ def unpacked(path: Path, folder: Path) -> Path:
             return path
     else:
         try:
+            if not path.is_file():
+                return path  # a pipe is read once
             with path.open("rb") as file:
-                begin = file.read(len(ZSTD_MAGIC)) if path.is_file() else b""
+                begin = file.read(len(ZSTD_MAGIC))
         except OSError:
             return path  # who reads it says what is wrong
         if not begin.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
             return path
-        if not next(filter(None, open_chunks(path, Counter())), b"").startswith(MAGIC):
+        if not next(filter(None, open_chunks(path, Counter(), most_expansion=None)), b"").startswith(MAGIC):
             return path
     inner = folder / str(len(list(folder.iterdir())))
     inner.mkdir()

@@ -123,6 +123,9 @@ def _folder(folder: Path, skipped: Skipped) -> Iterator[Path]:
         if journal:
             # What else is in a journal's folder is the collector's own.
             folders.clear()
+            for one in sorted(set(names) - journal):
+                if is_journal(here / one):
+                    skipped.add("unreadable_file", f"{here / one}: named as a journal's file, and no file: not read")
             unfinished = {one for one in journal if one.endswith(CLOSED_SUFFIX) and one.removesuffix(".zst") in journal}
             for one in sorted(unfinished):
                 skipped.add("unfinished_zst", f"{here / one}: unfinished, {one.removesuffix('.zst')} is read instead")

@@ -28,6 +28,7 @@ _CRC_TAG: Final = b"\xd5\x3e"  # 1002 << 3 | 5 (fixed32), as a varint
 _RECEIPT: Final = Struct("<2sQ")
 _CRC: Final = Struct("<2sI")
 SEAL_BYTES: Final = _RECEIPT.size + _CRC.size
+_ZEROS: Final = re.compile(rb"\0*+")
 _SEAL: Final = re.compile(_RECEIPT_TAG + b".{8}" + _CRC_TAG + b".{4}", re.DOTALL)
 
 
@@ -84,9 +85,10 @@ def split_stream(
 class Splitter:
     """Cut a file of records into them, however its bytes come; what it yields does not depend on the cut.
 
-    Reasons in `skipped`: `bad_crc` (its bytes changed), `bad_record` (its length cannot be), `torn_tail` (the file
-    ends inside it: normal after a crash, at most one). Once a sealed record was seen every record must be sealed,
-    and after a broken length reading goes on behind the next seal, so that it does not cost the rest of the file.
+    Reasons in `skipped`: `bad_crc` (its bytes changed), `bad_record` (its length cannot be; zeros one after the other,
+    which a file system leaves, count once), `torn_tail` (the file ends inside it: normal after a crash, at most one).
+    Once a sealed record was seen every record must be sealed, and after a broken length reading goes on behind the next
+    seal, so that it does not cost the rest of the file.
     """
 
     def __init__(self, skipped: Counter[str] | None = None, lost: Callable[[str, int], None] | None = None) -> None:
@@ -96,6 +98,7 @@ class Splitter:
         self._buffer = bytearray()
         self._sealed = False
         self._lost = False  # where the next record begins is not known
+        self._zeros = False  # the records before were of no bytes
 
     def feed(self, data: bytes) -> list[Record]:
         """Return the records that end in `data`, begun in it or before."""
@@ -126,6 +129,15 @@ class Splitter:
                 break
             (size,) = _LENGTH.unpack_from(buffer, position)
             start, end = position + _LENGTH.size, position + _LENGTH.size + size
+            if size == 0 and not self._sealed:
+                if not self._zeros:
+                    self._skip("bad_record", position)
+                    self._zeros = True
+                zeros = _ZEROS.match(buffer, position)
+                assert zeros is not None  # noqa: S101 - it matches nothing, too
+                position += (zeros.end() - position) // _LENGTH.size * _LENGTH.size
+                continue
+            self._zeros = False
             if size > MAX_RECORD_BYTES:
                 self._lose("bad_record", position)
                 position = start

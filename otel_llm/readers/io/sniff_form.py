@@ -7,8 +7,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from otel_llm.readers.formats.form_table import LOOK_BYTES, Form, Head, known_forms
-from otel_llm.readers.io.bytestream import open_chunks
+from otel_llm.readers.io.bytestream import MOST_EXPANSION, open_chunks
 from otel_llm.readers.io.skipped import Skipped
+from otel_llm.readers.otlp.otlp_files import is_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,8 @@ def open_head(path: Path, skipped: Skipped) -> tuple[Head, Iterator[bytes]]:
     def lost(reason: str, offset: int) -> None:
         skipped.add(reason, f"{path}: {reason} of the compressed file at byte {offset}")
 
-    chunks = open_chunks(path, Counter(), lost)
+    most_expansion = None if is_journal(path) else MOST_EXPANSION
+    chunks = open_chunks(path, Counter(), lost, most_expansion=most_expansion)
     pieces: list[bytes] = []
     wanted = LOOK_BYTES
     for chunk in chunks:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.yamlfile import ConfigError, YamlFile
 
 SETTINGS: Final = (
-    *("limits", "journal", "decisions", "metrics", "tls", "auth", "cors", "web", "forward", "otlp"),
+    *("limits", "journal", "decisions", "files", "metrics", "tls", "auth", "cors", "web", "forward", "otlp"),
     *("receivers", "alertmanager", "alerts", "actions"),
 )
 """The keys of the collector's settings, whose schema this layer cannot see; a test holds them against it."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from otel_llm.readers.io.open_input import open_input
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -106,7 +108,7 @@ def load_yaml(path: Path | str) -> YamlFile:
     second document are refused with ConfigError; a file that cannot be read with UnreadableConfigError.
     """
     try:
-        with Path(path).open("rb") as stream:
+        with open_input(Path(path)) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)

@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from otel_llm.readers.io.open_input import open_input
 from otel_llm.shared.errors import TlsFileError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from otel_llm.shared.web.settings import Tls
 
-_MAX_FILE_BYTES: Final = 2**20
+MOST_FILE_BYTES: Final = 2**20
 
 
 class Pem(NamedTuple):
@@ -97,11 +98,11 @@ def _read(files: Tls) -> Pem:
 
 def _pem(key: str, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_FILE_BYTES + 1)
+        with open_input(path) as file:
+            raw = file.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         raise TlsFileError(key, f"{path}: {error.strerror or error}: name a PEM file that can be read") from None
-    if b"-----BEGIN " not in raw or len(raw) > _MAX_FILE_BYTES:
+    if b"-----BEGIN " not in raw or len(raw) > MOST_FILE_BYTES:
         raise TlsFileError(key, f"{path}: not a PEM file (-----BEGIN ...)")
     return raw
 

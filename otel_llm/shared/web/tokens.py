@@ -20,17 +20,17 @@ class KnownTokens:
 
     def __init__(self) -> None:
         # Digests under a key of this service: all of one length, and nothing to be learned from how far they agree.
-        self._key = secrets.token_bytes(32)
-        self._digests: tuple[bytes, ...] = ()
+        # Replaced as one: a check that is under way uses the old or the new, never a key with the digests of another.
+        self._known: tuple[bytes, tuple[bytes, ...]] = (secrets.token_bytes(32), ())
 
     def take(self, known: tuple[bytes, tuple[bytes, ...]]) -> None:
         """Know these tokens from now on: the `known` of another."""
-        self._key, self._digests = known
+        self._known = known
 
     @property
     def known(self) -> tuple[bytes, tuple[bytes, ...]]:
         """Return the key and the digests, for another process of this service."""
-        return self._key, self._digests
+        return self._known
 
     def check(self, headers: Iterable[str | bytes]) -> None:
         """Take the values of a request's `authorization` headers.
@@ -42,15 +42,17 @@ class KnownTokens:
         scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
         if scheme.lower() != b"bearer":
             raise UnauthenticatedError("send one token: Authorization: Bearer TOKEN")
-        given = self._digest(token.strip())
+        key, digests = self._known
+        given = self._digest(token.strip(), key)
         known = False
-        for digest in self._digests:
+        for digest in digests:
             known |= hmac.compare_digest(digest, given)
         if not known:
             raise UnauthenticatedError("the token is not known here")
 
-    def _digest(self, token: bytes) -> bytes:
-        return hashlib.blake2b(token, key=self._key, digest_size=32).digest()
+    @staticmethod
+    def _digest(token: bytes, key: bytes) -> bytes:
+        return hashlib.blake2b(token, key=key, digest_size=32).digest()
 
 
 class Tokens(KnownTokens):
@@ -71,5 +73,7 @@ class Tokens(KnownTokens):
         Raises:
             ConfigError: it cannot be used, and the old tokens stay.
         """
-        self._digests = tuple(self._digest(token) for token in read_tokens(self._path))
-        return len(self._digests)
+        key, _ = self._known
+        digests = tuple(self._digest(token, key) for token in read_tokens(self._path))
+        self._known = (key, digests)
+        return len(digests)

@@ -1,0 +1,94 @@
+"""Open what is read: a file, a descriptor that the process was given, the null device, a pipe with a writer.
+
+Whatever else stands under the name is refused at once: to open a pipe that nobody writes to would wait for ever, and a
+device such as `/dev/zero` has no end. Files of recordings, rules, settings, secrets and certificates are opened so.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _typeshed import WriteableBuffer
+
+_NO_WRITER: Final = "a pipe that nobody writes to: start its writer first, or name a file"
+_NO_FILE: Final = "no file, and no pipe: name a file, a pipe that is written to, or - for standard input"
+_FIRST_BYTES: Final = 65536
+
+
+def open_input(path: Path) -> io.BufferedReader:
+    """Open a path for reading; links are followed. A pipe with a writer is waited for when it is read, not here.
+
+    Raises:
+        OSError: it cannot be read; `strerror` holds the remedy.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        begun = _first_bytes(opened, path)
+    except OSError:
+        os.close(opened)
+        raise
+    os.set_blocking(opened, True)
+    file = io.FileIO(opened, "rb")
+    return io.BufferedReader(_Begun(file, begun) if begun else file)
+
+
+class _Begun(io.RawIOBase):
+    """A pipe of which the first bytes were read already."""
+
+    def __init__(self, pipe: io.FileIO, begun: bytes) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._begun = begun
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        if not self._begun:
+            return self._pipe.readinto(buffer)
+        into = memoryview(buffer).cast("B")
+        count = min(len(into), len(self._begun))
+        into[:count], self._begun = self._begun[:count], self._begun[count:]
+        return count
+
+    def close(self) -> None:
+        self._pipe.close()
+        super().close()
+
+
+def _first_bytes(opened: int, path: Path) -> bytes:
+    """Return what a pipe has now: b"" where its writer has written nothing yet, and of anything but a pipe."""
+    status = os.fstat(opened)
+    if stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISFIFO(status.st_mode):
+        if stat.S_ISREG(status.st_mode) or _is_null(status) or _is_given(status):
+            return b""
+        raise OSError(errno.EINVAL, _NO_FILE, str(path))
+    try:
+        begun = os.read(opened, _FIRST_BYTES)
+    except BlockingIOError:
+        return b""
+    if not begun:
+        raise OSError(errno.ENXIO, _NO_WRITER, str(path))
+    return begun
+
+
+def _is_null(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
+
+
+def _is_given(status: os.stat_result) -> bool:
+    """Tell whether it is the terminal that is our standard input, by whatever name."""
+    try:
+        given = os.fstat(0)
+    except OSError:
+        return False
+    return os.isatty(0) and (given.st_dev, given.st_ino) == (status.st_dev, status.st_ino)

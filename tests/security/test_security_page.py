@@ -1,0 +1,130 @@
+"""docs/security.md: the numbers in its tables are those of the code, and each table row is held against something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_llm.actions.alerts import firing
+from otel_llm.actions.delivery import durable_queue as courier
+from otel_llm.actions.delivery import http_request as post
+from otel_llm.actions.execute import action_attempts as delivering
+from otel_llm.actions.execute import action_receiver as receiving
+from otel_llm.cli import web_client as asking
+from otel_llm.collector.config.settings import Limits
+from otel_llm.core import limits as message_limits
+from otel_llm.evaluate import evaluator
+from otel_llm.live import exposition, labels, user_metrics
+from otel_llm.live.page import PIECE_BYTES
+from otel_llm.readers.formats import parquet_files
+from otel_llm.readers.io import bytestream, journal_format, skipped
+from otel_llm.relay.settings import Limits as RelayLimits
+from otel_llm.rules.decisions.output_file import PRIVATE
+from otel_llm.rules.files import yamlfile
+from otel_llm.rules.language import parser
+from otel_llm.shared import secret_files
+from otel_llm.shared.web import tls
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+HOUR_S = 3600
+CONSTANTS: dict[str, object] = {
+    "tokens on one span": message_limits.MAX_TOKENS,
+    "tokens that one message may expand to": message_limits.MAX_MESSAGE_TOKENS,
+    "finished requests remembered, at least": evaluator.FINISHED_REMEMBERED,
+    "bytes of headers": RelayLimits().header_bytes,
+    "bytes of a signed command": receiving.MOST_BODY_BYTES,
+    "sets of labels": user_metrics.MAX_SERIES,
+    "length of a label's value": labels.MAX_LABEL_CHARS,
+    "renderings": exposition.SHARED_NS // 10**9,
+    "bytes of a file of settings, rules or classes": yamlfile.MAX_BYTES,
+    "depth of such a file": yamlfile.MAX_DEPTH,
+    "characters of a rule's expression": parser.MAX_CHARACTERS,
+    "depth of a rule's expression": parser.MAX_DEPTH,
+    "bytes of a file of tokens, secrets or headers": secret_files.MAX_FILE_BYTES,
+    "tokens in a file": secret_files.MAX_TOKENS,
+    "bytes of a PEM file": tls.MOST_FILE_BYTES,
+    "times its size that a gzip or zstd recording expands": bytestream.MOST_EXPANSION,
+    "bytes of a record of a journal": journal_format.MAX_RECORD_BYTES,
+    "bytes of one message, JSON line or JSON document": skipped.MAX_DOCUMENT_BYTES,
+    "times its bytes that the values of a Parquet row group take": parquet_files.MOST_EXPANSION,
+    "bytes of an answer of a receiver that are read": post.MOST_ANSWER_BYTES,
+    "bytes of an answer that `top` reads": asking.MOST_ANSWER_BYTES,
+    "alerts that are kept": firing.MOST_ALERTS,
+    "messages that wait for one receiver": courier.MOST_WAITING,
+    "hours that a message is tried": int(courier.GIVE_UP_S // HOUR_S),
+    "actions that are being tried at once": delivering.MOST_HANGING,
+}
+ELSEWHERE = {"of them without a first request, of one peer"}
+"""Rows without a number."""
+
+
+def rows() -> Iterator[tuple[list[str], list[str]]]:
+    """Yield each row of a table with the header of its table."""
+    header: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells:
+            header = []
+        elif not header:
+            header = cells
+        elif set(line) - set("|-"):
+            yield header, cells
+
+
+def defaults(limits: Any) -> dict[str, object]:
+    """Return the defaults by their keys in a settings file."""
+    return {f"{name}econds" if name.endswith("_s") else name: value for name, value in asdict(limits).items()}
+
+
+def number(cell: str) -> object:
+    """Return the number that a cell begins with; None for `none`."""
+    if cell == "none":
+        return None
+    found = re.match(r"\d+", cell)
+    assert found is not None, cell
+    return int(found[0])
+
+
+LIMITS = [row for row in rows() if row[0][0].startswith("limit")]
+
+
+def test_there_are_tables() -> None:
+    assert len(LIMITS) > 40
+    assert CONSTANTS.keys() <= {cells[0] for _, cells in LIMITS}
+
+
+@pytest.mark.parametrize(("header", "cells"), LIMITS, ids=[cells[0][:40] for _, cells in LIMITS])
+def test_a_limit_is_that_of_the_code(header: list[str], cells: list[str]) -> None:
+    named = re.match(r"`limits(?:\.|: \{)(\w+)", cells[0])
+    if named is None:
+        assert cells[0] in CONSTANTS.keys() | ELSEWHERE
+        if cells[0] in CONSTANTS:
+            assert number(cells[1]) == CONSTANTS[cells[0]]
+        return
+    for column, name in enumerate(header):
+        if name in ("`collect`", "`relay`"):
+            limits = Limits() if name == "`collect`" else RelayLimits()
+        elif name == "default":
+            limits = RelayLimits() if "relay" in header[0] else Limits()
+        else:
+            continue
+        assert number(cells[column]) == defaults(limits)[named[1]]
+
+
+def test_every_limit_of_the_settings_is_on_the_page() -> None:
+    named = {found for _, cells in LIMITS for found in re.findall(r"`limits(?:\.|: \{)(\w+)", cells[0])}
+    assert defaults(Limits()).keys() <= named
+    assert defaults(RelayLimits()).keys() - {"header_bytes"} <= named
+
+
+def test_other_numbers_of_the_page() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"refused once {bytestream.FREE_BYTES} bytes have come" in page
+    assert f"refused once that is more than {parquet_files.FREE_BYTES} bytes" in page
+    assert f"no more than a piece ({PIECE_BYTES // 1024} KiB) of a long answer" in page
+    assert f"| {PRIVATE:04o} |" in page
