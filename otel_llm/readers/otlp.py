@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS
 from otel_llm.readers.attributes import DEFAULT_LIMITS, AttributeLimits
-from otel_llm.readers.framing import MAX_PARTS, RESOURCE_SPANS, refuse_many_parts
+from otel_llm.readers.framing import RESOURCE_SPANS, refuse_many_parts
 from otel_llm.readers.records import Batch, DecodeError
 from otel_llm.readers.span_records import add_span, instance_of
 
@@ -35,16 +35,16 @@ def read(
     *,
     receipt_ns: int | None = None,
     limits: AttributeLimits = DEFAULT_LIMITS,
-    max_parts: int = MAX_PARTS,
+    free_ns: int | None = None,
 ) -> Batch:
     """Return the records of an export request, its plain segments as columns.
 
     `receipt_ns`: when it was received (unix ns). Without compiled kernels all of it is read by protobuf.
 
     Raises:
-        DecodeError: these bytes are no such message, or one of more than `max_parts` small parts.
+        DecodeError: these bytes are no such message, or one of more small parts than its size allows (`framing`).
     """
-    refuse_many_parts(raw, max_parts)
+    refuse_many_parts(raw, free_ns)
     if COMPILED:
         # The import loads the kernels: a process that reads no export request does not wait for them.
         from otel_llm.readers.scanned import read_scanned

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
 
+_MUCH: Final = 4
+"""Where spans that are only to be checked are more than one part in so many, the whole message is checked at once."""
 _FRAMED_BYTES: Final = 2048
 """Longer resources and scopes are not remembered."""
 
@@ -102,11 +104,29 @@ def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits) ->
     if found.plain == len(found.spans):
         batch.plain = _columns(found, found.spans) if found.plain else None
         return batch
-    plain = found.spans[:, column.CLASS] == column.PLAIN
+    kinds = found.spans[:, column.CLASS]
+    plain, foreign = kinds == column.PLAIN, kinds == column.FOREIGN
     if found.plain:
         batch.plain = _columns(found, found.spans[plain])
+    if foreign.any():
+        batch.ignored = _check_foreign(raw, found.spans[foreign])
     records = _Records(raw, found, senders, batch, receipt_ns, limits)
-    return batch if records.add(found.spans[~plain]) else None
+    return batch if records.add(found.spans[~(plain | foreign)]) else None
+
+
+def _check_foreign(raw: bytes, spans: Ints) -> int:
+    """Return how many spans these are, which protobuf is only to check.
+
+    Raises:
+        DecodeError: one of them is none.
+    """
+    begin, stop = spans[:, column.BEGIN], spans[:, column.STOP]
+    if _MUCH * int((stop - begin).sum()) > len(raw):
+        _checked(raw)
+    else:
+        places = zip(begin.tolist(), stop.tolist(), strict=True)
+        _checked(within_scope(b"".join(framed(SPAN, raw[at:end]) for at, end in places)))
+    return len(spans)
 
 
 def _columns(found: Scanned, spans: Ints) -> SegmentColumns:

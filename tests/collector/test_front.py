@@ -173,10 +173,10 @@ def test_neither_door_keeps_the_other_waiting(puts: list[int]) -> None:
     try:
         for put in puts:
             if put & 1:
-                inbox.put(HeldExport(here.to_bytes(2, "big")))
+                inbox.put(HeldExport(here.to_bytes(2, "big"), 1))
                 here += 1
             if put & 2:
-                door.raws.append(Export(there.to_bytes(2, "big")))
+                door.raws.append(Export(there.to_bytes(2, "big"), 2))
                 there += 1
         inbox.put(None)
         while (item := inbox.get_nowait()) is not None:

@@ -15,12 +15,14 @@ from support.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers import otlp
-from otel_llm.readers.framing import MAX_PARTS
 from otel_llm.readers.otlp_json import parse_json
 from otel_llm.readers.records import DecodeError
 from otel_llm.readers.scanned import scan
 
+MANY = 200_001
+"""Parts of two bytes each."""
 ODD = {"long": "x" * 1025}
 """Attributes; one of them is left out and counted."""
 
@@ -92,27 +94,29 @@ STRANGE = {
 def test_parts_are_bounded_whoever_reads_them(strange: str) -> None:
     empty = {1: b"\x0a\x00", 2: b"\x12\x00", 3: b"\x12\x00"}
     for level, part in empty.items():
-        parts = part * (MAX_PARTS + 1)
+        parts = part * MANY
         if level == 3:
             parts = field_of(2, LEN, GROUP * (strange == "a group") + parts).raw
         if level > 1:
             parts = field_of(1, LEN, GROUP * (strange == "a group") + parts).raw
-        with pytest.raises(DecodeError, match="more than"):
+        with pytest.raises(DecodeError, match="more small or empty"):
             otlp.read(STRANGE[strange] + parts)
 
 
 def test_as_many_parts_as_may_be_are_read() -> None:
     for strange in STRANGE.values():
-        agree(strange + message_of(*[b""] * (MAX_PARTS - 40)))
+        agree(strange + message_of(*[b""] * (FREE_NS // int(COST.max()) // 2 - 40)))
 
 
 def test_parts_of_a_usual_size_are_not_counted() -> None:
     usual = message_of(*[segment_bytes()] * 8)
-    assert otlp.read(usual, max_parts=0).spans == 8
+    assert otlp.read(usual, free_ns=-NS_PER_BYTE * len(usual)).spans == 8
     one_more = message_of(*[segment_bytes()] * 8, b"", b"")
-    assert otlp.read(one_more, max_parts=2).spans == 10
-    with pytest.raises(DecodeError, match="more than 1 small or empty spans"):
-        otlp.read(one_more, max_parts=1)
+    cost = 4 * int(COST.max())
+    free = -NS_PER_BYTE * len(one_more)
+    assert otlp.read(one_more, free_ns=free + cost).spans == 10
+    with pytest.raises(DecodeError, match="more small or empty spans"):
+        otlp.read(one_more, free_ns=free + cost - 1)
 
 
 def within(*numbers: int, content: bytes) -> bytes:
@@ -142,17 +146,17 @@ SMALL = {
 @pytest.mark.parametrize("segment", [b"", segment_bytes()], ids=["a span", "a segment"])
 def test_parts_that_say_nothing_are_bounded_wherever_they_are(what: str, segment: bytes) -> None:
     numbers, number = SMALL[what]
-    many = field_of(number, LEN, b"").raw * (MAX_PARTS + 1)
+    many = field_of(number, LEN, b"").raw * MANY
     if numbers[:3] == (1, 2, 2):
         raw = within(1, 2, 2, content=segment + within(*numbers[3:], content=many))
     else:
         raw = within(*numbers, content=many) + message_of(segment)
-    with pytest.raises(DecodeError, match="more than 200000 small or empty"):
+    with pytest.raises(DecodeError, match="more small or empty"):
         otlp.read(raw)
 
 
 def test_a_reply_of_many_tokens_is_read_in_every_form() -> None:
-    tokens = 2 * MAX_PARTS
+    tokens = 400_000
     at = round(1.5e9)
     segment = sent_segment(1, 0, [token(T0_NS + at)] * tokens, end_ns=END_NS)
     offsets: Any = [0.25] * tokens
@@ -168,10 +172,10 @@ def test_json_of_small_pieces_is_refused_before_an_object_of_each_is_made(key: b
     def document(pieces: int) -> bytes:
         return b'{"%b":[%b]}' % (key, b",".join([piece] * pieces))
 
-    with pytest.raises(DecodeError, match="more than 100 small or empty"):
-        parse_json(document(1000), max_parts=100)
+    with pytest.raises(DecodeError, match="more small or empty"):
+        parse_json(document(1000), free=100)
     if key == b"x":
-        assert not parse_json(document(45), max_parts=100).resource_spans
+        assert not parse_json(document(45), free=100).resource_spans
 
 
 def test_json_of_usual_spans_is_read_however_many_there_are() -> None:
@@ -189,4 +193,4 @@ def test_json_of_usual_spans_is_read_however_many_there_are() -> None:
         "status": {},
     }
     text = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span] * 99}]}]}, separators=(",", ":"))
-    assert len(parse_json(text, max_parts=0).resource_spans[0].scope_spans[0].spans) == 99
+    assert len(parse_json(text, free=0).resource_spans[0].scope_spans[0].spans) == 99
