@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import zlib
+from threading import BoundedSemaphore
 from typing import Final
 
 from otel_llm.collector.errors import BadRequestError, TooLargeError
+from otel_llm.shared.memory import KEEPER
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 """No export request begins so: there is no wire type 7."""
-MAX_RATIO: Final = 256
+MAX_RATIO: Final = 400
 """Decompressed bytes for each compressed one: a run of one byte reaches 1,030, the best of what applications send a
 quarter of this at most."""
 FREE_BYTES: Final = 2**20
 """A body may expand to as much whatever its ratio."""
+_large: Final = BoundedSemaphore(4)
+"""Bodies of more than FREE_BYTES that are decompressed at once: small ones do not wait for them."""
 
 
 def gunzip(body: bytes, max_bytes: int) -> bytes:
@@ -26,7 +30,11 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
     most = min(max_bytes, max(FREE_BYTES, MAX_RATIO * len(body)))
     member = zlib.decompressobj(wbits=31)
     try:
-        raw = member.decompress(body, most + 1)
+        raw = member.decompress(body, min(most + 1, FREE_BYTES))
+        if member.unconsumed_tail and len(raw) <= most:
+            with _large:
+                raw += member.decompress(member.unconsumed_tail, most + 1 - len(raw))
+            KEEPER.note(len(raw))
     except zlib.error as error:
         raise BadRequestError(f"broken gzip: {error}") from error
     if len(raw) > max_bytes:

@@ -31,6 +31,7 @@ from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
+from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -319,6 +320,7 @@ class Pipeline:
         """Decode an export if it is not decoded yet, and charge its sender, who is told what is wrong with it."""
         if export.batch is not None:
             return
+        KEEPER.note(len(export.raw))
         began_s = time.thread_time()
         found: Batch | Exception
         try:

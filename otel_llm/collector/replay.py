@@ -22,6 +22,7 @@ from otel_llm.collector.journal_resume import read_resume, write_resume
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.readers import otlp
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.memory import KEEPER
 from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Checkpoint:
 
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_S):
+            KEEPER.tend()
             try:
                 needed_ns, closed_until_ns = self._pipeline.ask(self._pipeline.evaluator.resume_point)
                 write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})

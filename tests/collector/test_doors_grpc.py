@@ -201,7 +201,7 @@ def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
     good = f"Bearer {SECRET}"
     behind = Behind()
 
-    def accept(raw: bytes) -> bytes:
+    def accept(raw: bytes, _sender: int) -> bytes:
         if raw == b"busy":
             raise BusyError("not now")
         return behind(raw)

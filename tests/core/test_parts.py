@@ -20,6 +20,7 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 from support.core_spans import SEED, TIMES_USUAL
+from support.dense_exports import TINY, tiny
 from support.doors_mutations import field_of
 from support.guarded import GuardedMemory
 from support.scan_messages import mutation, random_message
@@ -64,7 +65,15 @@ def test_as_many_are_counted_as_protobuf_makes() -> None:
     with GuardedMemory(1 << 16) as memory:
         for _ in range(round(150 * TIMES_USUAL)):
             whole, other = random_message(random), random_message(random)
-            for raw in (whole, *(mutation(whole, other, random) for _ in range(10))):
+            small = tiny(
+                random.choice(list(TINY)), random.randint(1, 300), random.choice((b"", b"\x18\x01", b"\x12\x00"))
+            )
+            for raw in (
+                whole,
+                small,
+                *(mutation(whole, other, random) for _ in range(10)),
+                mutation(small, whole, random),
+            ):
                 if len(raw) > 1 << 16:
                     continue
                 found = counted(memory.put(raw))
