@@ -9,7 +9,7 @@ import os
 import select
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -33,20 +33,31 @@ _LOOK_S: Final = 1.0
 
 
 class Export:
-    """Hold a request's bytes, and what becomes of them: `batch` is None until they are decoded."""
+    """Hold a request's bytes, and what becomes of them.
 
-    __slots__ = ("batch", "raw", "receipt_ns", "sender", "written")
+    `parts`: what is decoded of them and not yet in the journal, each a message with its records; None until they are
+    decoded. A large request comes in several, between which others have their turn.
+    """
+
+    __slots__ = ("parts", "raw", "receipt_ns", "refused", "sender", "written")
 
     def __init__(self, raw: bytes, sender: int = UNKNOWN) -> None:
         self.raw = raw
         self.sender = sender
         self.receipt_ns = 0
-        self.batch: Batch | None = None
-        self.written: Position | None = None
+        self.parts: deque[tuple[bytes, Batch]] | None = None
+        self.refused: Counter[str] = Counter()
+        """Spans of it that are not taken, by reason."""
+        self.written: list[Position] = []
+        """Where it is in the journal."""
 
-    def accept(self, written: Position) -> None:
-        """Note that it is in the journal, and where."""
-        self.written = written
+    @property
+    def whole(self) -> bool:
+        """Tell whether all of it is in the journal."""
+        return bool(self.written) and not self.parts
+
+    def accept(self) -> None:
+        """Note that all of it is in the journal."""
 
     def refuse(self, error: Exception) -> None:
         """Tell whoever sent it why it is not taken."""
@@ -64,9 +75,8 @@ class HeldExport(Export):
         self._taken = threading.Lock()  # released once: cheaper than a Future, of which thousands are made
         self._taken.acquire()
 
-    def accept(self, written: Position) -> None:
-        """Tell the receiver that it is in the journal, and where."""
-        self.written = written
+    def accept(self) -> None:
+        """Tell the receiver that it is in the journal."""
         self._taken.release()
 
     def refuse(self, error: Exception) -> None:

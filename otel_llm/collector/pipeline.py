@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +31,7 @@ from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
+from otel_llm.readers.cutting import cut_export
 from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:
@@ -54,8 +55,13 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 0.5
 REST_S = 0.005
 """Timers closer together than this are looked at together: at their own instants, only later."""
-READ_APART_BYTES = 2**20
+READ_APART_BYTES = 2**18
 """Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
+PART_BYTES = 2**17
+"""They are taken in as several of about so many bytes, each a record of the journal; others have turns between them."""
+MOST_A_RECORD_S = 0.000_2
+TOKENS_A_RECORD = 1_000
+"""At most so much CPU time is charged for the evaluation of a span or of so many tokens."""
 MOST_TOGETHER = 64
 TOGETHER_BYTES = 2**22
 TOGETHER_S = 0.005
@@ -132,20 +138,18 @@ class Pipeline:
 
     def _answer(self, export: Export) -> bytes:
         """Return the OTLP answer to an export once it lasts; raises JournalError."""
-        batch = export.batch
-        assert batch is not None  # noqa: S101
-        assert export.written is not None  # noqa: S101
-        self.journal.wait_durable(export.written)
+        for position in export.written:
+            self.journal.wait_durable(position)
         with self._order:
             self._received["exports"] += 1
         if self.outgoing.forward is not None:
             self.outgoing.forward.offer(export.raw)
-        refused = sum(batch.refused.values())
+        refused = export.refused.total()
         if not refused:
             return b""
         answer = ExportTraceServiceResponse()
         answer.partial_success.rejected_spans = refused
-        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(batch.refused.items()))
+        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(export.refused.items()))
         answer.partial_success.error_message = f"spans refused: {reasons}"
         return answer.SerializeToString()
 
@@ -257,6 +261,8 @@ class Pipeline:
             if not self._is_apart(item):
                 self._read(item)
                 exports.append(item)
+                if item.parts is not None and len(item.parts) > 1:
+                    self._inbox.hold(item.sender)
             if len(exports) >= MOST_TOGETHER or size >= TOGETHER_BYTES or time.thread_time() >= end_s:
                 break
             try:
@@ -267,26 +273,37 @@ class Pipeline:
             if self._last_ns - export.receipt_ns > PASSED_OVER_NS:
                 export.receipt_ns = self.clock.now_ns()
             export.receipt_ns = self._last_ns = max(self._last_ns, export.receipt_ns)
+        held = [export for export in exports if export.parts is not None and len(export.parts) > 1]
         received = [(export, batch) for export in exports if (batch := self._take_in(export)) is not None]
-        self._let_go(exports)
-        sent = [export for export in exports if isinstance(export, SentExport) and export.written is not None]
+        self._let_go([export for export in exports if not export.parts])
+        sent = [export for export in exports if isinstance(export, SentExport) and export.whole]
         if sent and self.journal.fsync == "always":
             self._aside.submit(self._answer_all, sent)
         else:
             self._answer_all(sent)
         for export, batch in received:
-            began_s = time.thread_time()
-            self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
-            self._inbox.charge(export.sender, time.thread_time() - began_s)
+            self._apply(export, batch)
+        for export in held:  # the rest at its sender's next turn
+            self._inbox.put_back(export.sender, export if export.parts else None)
+
+    def _apply(self, export: Export, batch: Batch) -> None:
+        """Evaluate what was taken in, and charge its sender.
+
+        Time passes in it, too, for the streams of all: no more is charged than is usual for so many records.
+        """
+        began_s = time.thread_time()
+        self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
+        records = 1 + batch.spans + batch.tokens / TOKENS_A_RECORD
+        self._inbox.charge(export.sender, min(time.thread_time() - began_s, records * MOST_A_RECORD_S))
 
     def _is_apart(self, export: Export) -> bool:
         """Have an export decoded aside, if it is large; it comes again then, before all else of its sender."""
-        if export.batch is not None or len(export.raw) <= READ_APART_BYTES:
+        if export.parts is not None or len(export.raw) <= READ_APART_BYTES:
             return False
 
         def read() -> None:
-            self._read(export)
-            if export.batch is None:
+            self._read(export, cut_export(export.raw, PART_BYTES))
+            if export.parts is None:
                 self._let_go([export])
                 self._inbox.put_back(export.sender, None)
             else:
@@ -316,37 +333,52 @@ class Pipeline:
             else:
                 export.answered(answer)
 
-    def _read(self, export: Export) -> None:
-        """Decode an export if it is not decoded yet, and charge its sender, who is told what is wrong with it."""
-        if export.batch is not None:
+    def _read(self, export: Export, cut: Sequence[bytes] = ()) -> None:
+        """Decode an export if it is not decoded yet, and charge its sender, who is told what is wrong with it.
+
+        `cut`: the messages that it is to be taken in as, if they are several.
+        """
+        if export.parts is not None:
             return
         KEEPER.note(len(export.raw))
         began_s = time.thread_time()
-        found: Batch | Exception
+        raws = cut or (export.raw,)
+        wrong: Exception | None
         try:
-            (found,) = otlp.read_all([export.raw], limits=self.attribute_limits)
+            found = otlp.read_all(raws, limits=self.attribute_limits, max_tokens=otlp.token_budget(len(export.raw)))
+            wrong = next((one for one in found if isinstance(one, Exception)), None)
         except Exception as error:  # noqa: BLE001  a bug of ours: the sender is told
-            found = error
+            found, wrong = [], error
         self._inbox.charge(export.sender, time.thread_time() - began_s)
-        if isinstance(found, Exception):
-            export.refuse(found)
+        if wrong is not None:
+            export.refuse(wrong)
         else:
-            export.batch = found
+            export.parts = deque(
+                (raw, batch) for raw, batch in zip(raws, found, strict=True) if not isinstance(batch, Exception)
+            )
 
     def _take_in(self, export: Export) -> Batch | None:
-        """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated."""
-        batch = export.batch
-        if batch is None:
+        """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated.
+
+        Of a large one it is a part.
+        """
+        if export.parts is None:
             return None
+        raw, batch = export.parts.popleft()
         try:
             batch.bound(segments=self.limits.segments_per_request, choices=MAX_CHOICES)
-            self._received["received_exports"] += 1
+            self._received["received_exports"] += not export.written
             self._received["received_spans"] += batch.spans
             self._received["received_tokens"] += batch.tokens
             self._refuse_if_full(batch)
             batch.received(export.receipt_ns)
-            export.accept(self.journal.append(export.raw, export.receipt_ns))
+            export.written.append(self.journal.append(raw, export.receipt_ns))
+            export.refused.update(batch.refused)
+            if not export.parts:
+                export.accept()
         except Exception as error:  # noqa: BLE001  the sender is told
+            export.parts = None
+            export.written.clear()
             export.refuse(error)
             return None
         return batch

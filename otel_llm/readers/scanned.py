@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_llm import semconv
 from otel_llm.core import span_columns as column
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.scan import scan as scan_message
 from otel_llm.readers.attribute_cache import attribute_cache
 from otel_llm.readers.attributes import MAX_VALUE_CHARS
@@ -90,14 +90,14 @@ def scan(raw: bytes) -> Scanned | None:
     )
 
 
-def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits) -> Batch | None:
-    """Return the records of an export request; None where protobuf is to read all of it.
+def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits, budget: int) -> Batch | None:
+    """Return the records of an export request of at most `budget` tokens; None where protobuf is to read all of it.
 
     Raises:
         DecodeError: these bytes are no such message.
     """
     found = scan(raw)
-    if found is None:
+    if found is None or len(found.times_ns) > budget:
         return None
     senders = _senders(raw, found.pieces)
     batch = Batch()
@@ -110,7 +110,7 @@ def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits) ->
         batch.plain = _columns(found, found.spans[plain])
     if foreign.any():
         batch.ignored = _check_foreign(raw, found.spans[foreign])
-    records = _Records(raw, found, senders, batch, receipt_ns, limits)
+    records = _Records(raw, found, senders, batch, receipt_ns, limits, budget)
     return batch if records.add(found.spans[~(plain | foreign)]) else None
 
 
@@ -161,7 +161,9 @@ class _Records:
         batch: Batch,
         receipt_ns: int | None,
         limits: AttributeLimits,
+        budget: int,
     ) -> None:
+        self._budget = budget
         self._raw = raw
         self._found = found
         self._senders = senders
@@ -180,7 +182,7 @@ class _Records:
         read = [None if row[column.CLASS] == column.OTHER else self._attributes(row) for row in rows]
         others = [row for row, attributes in zip(rows, read, strict=True) if attributes is None]
         left = iter(self._parsed(others))
-        budget = MAX_MESSAGE_TOKENS - len(self._found.times_ns)
+        budget = self._budget - len(self._found.times_ns)
         # Of a span that protobuf reads after all, the tokens are counted when it does.
         budget += sum(
             row[column.TOKENS + 1] - row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER

@@ -14,7 +14,7 @@ from support.otlp import T0_NS, export, request_span, token
 from support.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_bytes
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
 from otel_llm.core.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers import otlp
 from otel_llm.readers.otlp_json import parse_json
@@ -32,18 +32,26 @@ def claim(tokens: int, request: int, **said: object) -> Span:
     return sent_segment(1, 0, [token(T0_NS, count=tokens)], request=request, end_ns=END_NS, **said)
 
 
-def padded(*spans: Span, size: int = 0) -> bytes:
+def padded(*spans: Span, size: int = 1_000_000) -> bytes:
     """Return a message with an unknown field; the scan makes room for it as for tokens."""
     return export(*spans).SerializeToString() + field_of(1001, LEN, bytes(size)).raw
 
 
-@pytest.mark.parametrize("size", [0, 7_000_000])
+@pytest.mark.parametrize("size", [1_000_000, 7_000_000])
 def test_tokens_beyond_those_of_a_message_are_refused(size: int) -> None:
     raw = padded(*(claim(900_000, request) for request in range(1, 6)), size=size)
     agree(raw)
     batch = otlp.read(raw)
     assert batch.refused == {"too_many_tokens": 1}
     assert batch.tokens == 3_600_000 <= MAX_MESSAGE_TOKENS
+
+
+def test_a_message_of_few_bytes_may_not_claim_as_many_tokens() -> None:
+    raw = padded(*(claim(100_000, request) for request in range(1, 6)), size=0)
+    assert 2 * 100_000 <= FREE_MESSAGE_TOKENS < 3 * 100_000
+    agree(raw)
+    batch = otlp.read(raw)
+    assert (batch.tokens, batch.refused) == (200_000, {"too_many_tokens": 3})
 
 
 def test_tokens_of_a_span_that_protobuf_reads_after_all_count_once() -> None:

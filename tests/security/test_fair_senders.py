@@ -33,6 +33,7 @@ from otel_llm.collector.senders import ALIKE_S, FORGIVEN_SHARE, MOST_USED_S, Fai
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.journal_format import split
+from otel_llm.readers.records import Batch
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.rules.ruleset import RuleSet
 from otel_llm.rules.slo_file import load_slo
@@ -193,7 +194,11 @@ def test_the_turn_goes_to_the_lowest_rank() -> None:
         asked = threading.Event()
 
         def work(rank: int = rank, asked: threading.Event = asked) -> None:
-            turns.take(lambda: [asked.set(), rank][1] or 0)
+            def ranked() -> int:
+                asked.set()
+                return rank
+
+            turns.take(ranked)
             served.append(rank)
             turns.give()
 
@@ -338,7 +343,7 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(
         answers = []
         for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
             answers.append(threads.submit(flow.accept, raw_of(number), sender))
-            wait_until("it waits", lambda number=number: flow._inbox.qsize() == number)  # type: ignore[misc]
+            wait_until("it waits", lambda number=number: flow._inbox.qsize() == number)
         go.set()
         assert blocked.result(60)
         assert [answer.result(60) for answer in answers] == [b""] * 5
@@ -346,6 +351,40 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(
     found = in_journal(tmp_path)
     assert [one for one in found if one < 4] == [1, 2, 3]
     assert [one for one in found if one > 3] == [4, 5]
+
+
+def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one export to its sender, and several records in the journal."""
+    monkeypatch.setattr(module, "READ_APART_BYTES", 1_000)
+    monkeypatch.setattr(module, "PART_BYTES", 1_000)
+    large = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 60)]).SerializeToString()
+    applied, go, light = threading.Event(), threading.Event(), list[Future[bytes]]()
+    with flowing(tmp_path) as flow, ThreadPoolExecutor(4) as threads:
+        apply = flow.evaluator.apply
+
+        def slowly(batch: Batch, now_ns: int) -> None:
+            if not applied.is_set():
+                applied.set()
+                assert go.wait(60)
+            apply(batch, now_ns)
+
+        monkeypatch.setattr(type(flow.evaluator), "apply", lambda _, batch, now_ns: slowly(batch, now_ns))
+        flow._inbox.charge(HEAVY, 1.0)
+        heavy = threads.submit(flow.accept, large, HEAVY)
+        assert applied.wait(60)
+        later = threads.submit(flow.accept, raw_of(2), HEAVY)
+        wait_until("it waits", lambda: flow._inbox.qsize() >= 1)
+        light.append(threads.submit(flow.accept, raw_of(3), LIGHT))
+        wait_until("both wait", lambda: flow._inbox.qsize() >= 2)
+        assert not heavy.done()
+        go.set()
+        assert [one.result(60) for one in (heavy, later, *light)] == [b""] * 3
+        counts = flow.ask(flow.counts)
+        assert (counts["exports"], counts["received_exports"], counts["received_spans"]) == (3, 3, 63)
+        assert flow._room.count == 0
+    assert in_journal(tmp_path)[:2] == [1, 3]
+    assert in_journal(tmp_path)[-1] == 2
+    assert in_journal(tmp_path).count(1) > 5
 
 
 def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path) -> None:

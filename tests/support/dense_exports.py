@@ -168,7 +168,7 @@ def near_the_bound(random: Random) -> bytes:
 def verdicts(seed: int, count: int) -> str:
     """Return which of so many messages near the bound are read, refused for their parts, or no messages."""
     random = Random(seed)
-    found = []
+    found: list[list[int] | list[str]] = []
     for _ in range(count):
         raw = near_the_bound(random)
         try:
