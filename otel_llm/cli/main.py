@@ -17,7 +17,9 @@ COMMANDS: Final = {
     "demo": Lazy(
         "otel_llm.cli.demo_command", "demo", "Everything on this machine: server, client, collector, report.", True
     ),
-    "collect": Lazy("otel_llm.cli.collect_command", "collect", "Receive telemetry and follow every stream live.", True),
+    "collect": Lazy(
+        "otel_llm.cli.collect_command", "collect", "Receive telemetry and follow every stream live.", True, True
+    ),
     "relay": Lazy("otel_llm.cli.relay_command", "relay", "Pass streams on, and move those whose readers run dry."),
     "top": Lazy("otel_llm.cli.top_command", "top", "Watch the streams in flight of a running collector."),
     "audit": Lazy(

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _CODE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from otel_llm.shared.memory import keep_one_heap; keep_one_heap(); "
     "from otel_llm.collector.front_process import main; main(*map(int, sys.argv[2:]))"
 )
 _PIPE_BYTES: Final = (2**23, 2**20)

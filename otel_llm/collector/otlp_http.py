@@ -97,6 +97,7 @@ def otlp_app(
             refusal = as_refusal(error)
             if isinstance(refusal, InternalError):
                 _log.exception("an export could not be accepted: this is a bug")
+            refusal.with_traceback(None)  # its frames hold the body, and this one the refusal: garbage for long
             counted.count(refusal)
             return _refused(refusal, encoding)
         if encoding == PROTOBUF:

@@ -32,6 +32,7 @@ from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers import otlp
 from otel_llm.readers.attributes import AttributeLimits
 from otel_llm.readers.cutting import cut_export
+from otel_llm.readers.framing import refuse_many_parts
 from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ class Pipeline:
             return False
 
         def read() -> None:
-            self._read(export, cut_export(export.raw, PART_BYTES))
+            self._read(export, PART_BYTES)
             if export.parts is None:
                 self._let_go([export])
                 self._inbox.put_back(export.sender, None)
@@ -333,18 +334,21 @@ class Pipeline:
             else:
                 export.answered(answer)
 
-    def _read(self, export: Export, cut: Sequence[bytes] = ()) -> None:
+    def _read(self, export: Export, part_bytes: int | None = None) -> None:
         """Decode an export if it is not decoded yet, and charge its sender, who is told what is wrong with it.
 
-        `cut`: the messages that it is to be taken in as, if they are several.
+        `part_bytes`: it is to be taken in as messages of about so many.
         """
         if export.parts is not None:
             return
         KEEPER.note(len(export.raw))
         began_s = time.thread_time()
-        raws = cut or (export.raw,)
+        raws: Sequence[bytes] = (export.raw,)
         wrong: Exception | None
         try:
+            if part_bytes is not None:
+                refuse_many_parts(export.raw)  # before they are looked at one by one
+                raws = cut_export(export.raw, part_bytes)
             found = otlp.read_all(raws, limits=self.attribute_limits, max_tokens=otlp.token_budget(len(export.raw)))
             wrong = next((one for one in found if isinstance(one, Exception)), None)
         except Exception as error:  # noqa: BLE001  a bug of ours: the sender is told

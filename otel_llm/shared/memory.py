@@ -8,8 +8,20 @@ from contextlib import suppress
 from typing import Any, Final
 
 LARGE_BYTES: Final = 2**20
+_ARENA_MAX: Final = -8
+"""`M_ARENA_MAX` of glibc's malloc.h."""
 _AT_MOST_EVERY_S: Final = 2.0
-_C: Final[Any] = ctypes.CDLL(None) if hasattr(ctypes, "CDLL") else None
+_C: Final[Any] = ctypes.CDLL(None)
+
+
+def keep_one_heap() -> None:
+    """Have all threads of this process allocate from one heap (glibc); before a second thread is started, or never.
+
+    By default each thread that allocates at the same time as another gets a heap of its own, whose end is not given
+    back: sixteen threads that decompress 6 MB each would keep 260 MB.
+    """
+    with suppress(AttributeError, TypeError):  # another C library
+        _C.mallopt(_ARENA_MAX, 1)
 
 
 class MemoryKeeper:
