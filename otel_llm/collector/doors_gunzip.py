@@ -16,8 +16,8 @@ MAX_RATIO: Final = 400
 quarter of this at most."""
 FREE_BYTES: Final = 2**20
 """A body may expand to as much whatever its ratio."""
-_large: Final = BoundedSemaphore(4)
-"""Bodies of more than FREE_BYTES that are decompressed at once: small ones do not wait for them."""
+_large: Final = BoundedSemaphore(1)
+"""Bodies of more than FREE_BYTES are decompressed one at a time; small ones do not wait for them."""
 
 
 def gunzip(body: bytes, max_bytes: int) -> bytes:

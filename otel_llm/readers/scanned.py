@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _MUCH: Final = 4
 """Where spans that are only to be checked are more than one part in so many, the whole message is checked at once."""
+_TOO_MANY: Final = "too_many_tokens"
 _FRAMED_BYTES: Final = 2048
 """Longer resources and scopes are not remembered."""
 
@@ -187,12 +188,18 @@ class _Records:
         budget += sum(
             row[column.TOKENS + 1] - row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER
         )
+        last, said = (b"", -1), Batch()
         for row, attributes in zip(rows, read, strict=True):
             if attributes is None:
-                if budget < MAX_TOKENS:
+                span, written = next(left), (self._raw[row[column.BEGIN] : row[column.STOP]], row[column.RESOURCE])
+                if written != last:  # else it says what the one before it said: read once
+                    last, said = written, Batch()
+                    sender = self._senders.get(row[column.RESOURCE])
+                    add_span(span, said, min(budget, MAX_TOKENS), self._receipt_ns, sender, self._limits)
+                budget -= said.tokens + sum(len(one.events_ns) for one in said.requests)
+                if budget < 0 or (budget < MAX_TOKENS and _TOO_MANY in said.refused | said.anomalies):
                     return False
-                sender = self._senders.get(row[column.RESOURCE])
-                budget = add_span(next(left), self._batch, budget, self._receipt_ns, sender, self._limits)
+                _add(self._batch, said)
             elif row[column.CLASS] == column.SEGMENT:
                 self._segment(row, attributes)
             else:
@@ -260,6 +267,17 @@ class _Records:
     @staticmethod
     def _ids(row: Sequence[int]) -> bytes:
         return b"".join(row[column.TRACE + part].to_bytes(8, "little", signed=True) for part in range(3))
+
+
+def _add(batch: Batch, said: Batch) -> None:
+    """Add what one span said to what all of them said."""
+    batch.segments += said.segments
+    batch.requests += said.requests
+    batch.ignored += said.ignored
+    if said.refused:
+        batch.refused.update(said.refused)
+    if said.anomalies:
+        batch.anomalies.update(said.anomalies)
 
 
 def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:

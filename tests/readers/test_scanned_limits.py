@@ -14,6 +14,7 @@ from support.otlp import T0_NS, export, request_span, token
 from support.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_bytes
 
 from otel_llm import semconv
+from otel_llm.core.kernel import COMPILED
 from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
 from otel_llm.core.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers import otlp
@@ -67,6 +68,23 @@ def test_tokens_are_refused_in_the_order_of_the_message() -> None:
     for at in range(3):
         one, other = claim(600_000, 7), claim(600_000, 8)
         agree(padded(*[one, other][:at], *left, *[one, other][at:]))
+
+
+def test_a_span_that_is_there_many_times_is_read_once() -> None:
+    odd = claim(50, 7, attributes=ODD)
+    other = request_span(request=8, attributes={semconv.GEN_AI_OPERATION_NAME: "chat", "long": "x" * 1025})
+    for spans in ([odd] * 9, [other] * 9, [odd, other] * 5, [odd, odd, other, other, odd]):
+        agree(export(*spans))
+    found = otlp.read(export(*[other] * 9).SerializeToString())
+    assert len({id(span) for span in found.requests}) == 1
+    assert found.anomalies == {"attribute_too_long": 9}
+
+
+@pytest.mark.skipif(not COMPILED, reason="plain mode reads all by protobuf")
+def test_a_small_message_with_spans_of_others_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "parse", lambda _: pytest.fail("protobuf reads all of it"))
+    raw = export(request_span(attributes={semconv.GEN_AI_OPERATION_NAME: "chat"})).SerializeToString()
+    assert len(otlp.read(raw).requests) == 1
 
 
 def test_room_is_made_for_what_needs_it_only() -> None:
