@@ -199,6 +199,11 @@ class Inbox:
         with self._sorting:
             self._exports.charge(sender, cost_s)
 
+    def is_heavy(self, sender: int) -> bool:
+        """Tell whether a sender has used much, and there are others."""
+        with self._sorting:
+            return self._exports.is_heavy(sender)
+
     def empty(self) -> bool:
         """Tell whether nothing waits."""
         self._sort()

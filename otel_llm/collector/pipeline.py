@@ -60,6 +60,8 @@ READ_APART_BYTES = 2**18
 """Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
 PART_BYTES = 2**17
 """They are taken in as several of about so many bytes, each a record of the journal; others have turns between them."""
+SMALL_PART_BYTES = 2**14
+"""So are those of more bytes that a sender sends who has used much, where there are others."""
 MOST_A_RECORD_S = 0.000_2
 TOKENS_A_RECORD = 1_000
 """At most so much CPU time is charged for the evaluation of a span or of so many tokens."""
@@ -260,7 +262,8 @@ class Pipeline:
                 break
             size += len(item.raw)
             if not self._is_apart(item):
-                self._read(item)
+                small = len(item.raw) > SMALL_PART_BYTES and self._inbox.is_heavy(item.sender)
+                self._read(item, SMALL_PART_BYTES if small else None)
                 exports.append(item)
                 if item.parts is not None and len(item.parts) > 1:
                     self._inbox.hold(item.sender)

@@ -111,6 +111,12 @@ class FairQueue(Generic[T]):
         used_until_s = max(now_s, one.forgiven_at_s) + cost_s / FORGIVEN_SHARE
         one.forgiven_at_s = min(used_until_s, now_s + MOST_USED_S / FORGIVEN_SHARE)
 
+    def is_heavy(self, sender: int) -> bool:
+        """Tell whether a sender has used much, and there are others."""
+        one = self._senders.get(sender)
+        others = len(self._senders) > 1
+        return others and one is not None and one.forgiven_at_s > self._now_s() + ALIKE_S / FORGIVEN_SHARE
+
     def take(self) -> T:
         """Return the next; raises `queue.Empty` where there is none, or what waits is held."""
         light_s = self._now_s() + ALIKE_S / FORGIVEN_SHARE

@@ -387,6 +387,22 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
     assert in_journal(tmp_path).count(1) > 5
 
 
+@pytest.mark.parametrize(("others", "used_s", "records"), [(True, 1.0, 3), (True, 0.0, 1), (False, 1.0, 1)])
+def test_who_used_much_has_shorter_turns_where_there_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool, used_s: float, records: int
+) -> None:
+    monkeypatch.setattr(module, "SMALL_PART_BYTES", 1_500)
+    raw = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 31)]).SerializeToString()
+    assert 2 * 1_500 < len(raw) < module.READ_APART_BYTES
+    with flowing(tmp_path) as flow:
+        if others:
+            flow.accept(raw_of(2), LIGHT)
+        flow._inbox.charge(HEAVY, used_s)
+        flow.accept(raw, HEAVY)
+        assert flow.ask(flow.counts)["received_spans"] == 30 + 2 * others
+    assert in_journal(tmp_path).count(1) == records or in_journal(tmp_path).count(1) > records > 1
+
+
 def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path) -> None:
     with flowing(tmp_path) as flow:
         flow.accept(raw_of(1) * 2_000, HEAVY)
