@@ -14,8 +14,8 @@ from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from otel_llm.collector.receive.errors import UnavailableError
 from otel_llm.collector.receive.senders import UNKNOWN, FairQueue
+from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_llm.collector import plain_mode
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
-from otel_llm.collector.receive.errors import BusyError, UnavailableError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.parent import SentExport
 from otel_llm.collector.receive.senders import UNKNOWN, Room
 from otel_llm.collector.restart import note_stop
@@ -33,6 +33,7 @@ from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.attributes import AttributeLimits
 from otel_llm.readers.otlp.cutting import cut_export
 from otel_llm.readers.otlp.length_delimited import refuse_many_parts
+from otel_llm.shared.errors import UnavailableError
 from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:

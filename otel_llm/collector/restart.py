@@ -16,9 +16,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.receive.errors import JournalError
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.journal.checkpoint import read_resume, write_resume
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.journal.reader import last_receipt_ns, read_since
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError

@@ -7,7 +7,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.receive.errors import JournalError
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.rules.decisions.output_file import read_inside
 from otel_llm.shared.whole_files import reason_of, replace_whole
 

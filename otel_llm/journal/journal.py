@@ -14,10 +14,10 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from otel_llm.collector.receive.errors import JournalError
 from otel_llm.journal.closed_files import Keeper
 from otel_llm.journal.file import make_folder, try_to_write
 from otel_llm.journal.group_commit import GroupCommit, IntervalFlush
+from otel_llm.journal.journal_errors import JournalError
 from otel_llm.journal.lock import FolderLock
 from otel_llm.journal.reader import last_receipt_ns
 from otel_llm.journal.retention import Horizon, Retention

@@ -6,7 +6,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.receive.errors import JournalInUseError
+from otel_llm.journal.journal_errors import JournalInUseError
 from otel_llm.rules.decisions.output_file import open_inside
 
 if TYPE_CHECKING:

@@ -12,17 +12,18 @@ from threading import Event, Thread
 
 import grpc
 import pytest
+from otel_llm.journal.journal_errors import JournalError
 from support.commands import collector, wait_until
 from support.doors import Behind
 from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving
 
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError, JournalError, UnavailableError
+from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.refusals import BEHIND, NOT_RECEIVED, SOURCE, Refused
 from otel_llm.collector.receive.senders import Accept
-from otel_llm.shared.errors import RefusalError
+from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.tokens import Tokens
 

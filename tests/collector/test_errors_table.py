@@ -3,6 +3,7 @@ from __future__ import annotations
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from otel_llm.journal.journal_errors import JournalError, JournalInUseError
 
 from otel_llm.collector.receive import errors
 from otel_llm.collector.receive.errors import (
@@ -10,11 +11,7 @@ from otel_llm.collector.receive.errors import (
     BadRequestError,
     BusyError,
     InternalError,
-    JournalError,
-    JournalInUseError,
-    TooLargeError,
     TooSlowError,
-    UnavailableError,
     UnsupportedContentError,
     answer,
     as_refusal,
@@ -29,7 +26,9 @@ from otel_llm.shared.errors import (
     RefusalError,
     StartError,
     TlsFileError,
+    TooLargeError,
     UnauthenticatedError,
+    UnavailableError,
 )
 
 

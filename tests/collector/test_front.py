@@ -20,6 +20,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otel_llm.journal.journal_errors import JournalError
 from support.commands import collector, wait_until
 from support.doors import Behind
 from support.doors_http import RAW, ask
@@ -28,7 +29,7 @@ from support.otlp import T0_NS, export, segment_span
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.inbox import Export, HeldExport, Inbox
 from otel_llm.collector.pipeline import PART_BYTES
-from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, JournalError, answer
+from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, answer
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.grpc_worker.parent import GrpcFront, SentExport
 from otel_llm.collector.receive.grpc_worker.protocol import DOWN, refusal_of, refused

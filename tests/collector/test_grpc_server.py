@@ -18,13 +18,14 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from otel_llm.journal.journal_errors import JournalError
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.errors import BusyError, JournalError, TooLargeError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
-from otel_llm.shared.errors import AddressError
+from otel_llm.shared.errors import AddressError, TooLargeError
 from otel_llm.shared.web.address import Address
 
 LOCAL = Address("127.0.0.1", 0)

@@ -17,11 +17,12 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from otel_llm.journal.journal_errors import JournalError
 from support.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.errors import BusyError, JournalError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.shared.web.address import Address

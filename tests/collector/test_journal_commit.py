@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otel_llm.journal.journal_errors import JournalError
 from support.journal_states import SlowDisk, tick_until_closed, wait_until
 from support.otlp import T0_NS
 from support.recordings import received
 
-from otel_llm.collector.receive.errors import JournalError
 from otel_llm.journal.group_commit import IntervalFlush
 from otel_llm.journal.journal import FsyncPolicy, Journal
 from otel_llm.readers.io.journal_format import split

@@ -73,7 +73,7 @@ FULL_DISK = """
     import json, os, shutil, signal, sys, time
     from collections import Counter
     from pathlib import Path
-    from otel_llm.collector.receive.errors import JournalError
+    from otel_llm.journal.journal_errors import JournalError
     from otel_llm.journal.journal import Journal
     from otel_llm.journal.reader import records_since
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otel_llm.journal.journal_errors import JournalError
 
-from otel_llm.collector.receive.errors import JournalError
 from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
 from otel_llm.journal.journal import Journal
 

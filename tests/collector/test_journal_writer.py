@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otel_llm.journal.journal_errors import JournalError, JournalInUseError
 from support.journal_states import tick_until_closed
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 
-from otel_llm.collector.receive.errors import JournalError, JournalInUseError, TooLargeError
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.lock import LOCK_FILE
 from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, Record, split
 from otel_llm.readers.io.skipped import Skipped
-from otel_llm.shared.errors import StartError
+from otel_llm.shared.errors import StartError, TooLargeError
 
 S = 1_000_000_000
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
@@ -258,7 +258,7 @@ def test_a_real_limit_on_file_size(tmp_path: Path) -> None:
     code = """
         import resource, signal, sys
         from pathlib import Path
-        from otel_llm.collector.receive.errors import JournalError
+        from otel_llm.journal.journal_errors import JournalError
         from otel_llm.journal.journal import Journal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from otel_llm.journal.journal_errors import JournalError
 from support.core_spans import sent_segment
 from support.journal_states import SlowDisk, wait_until
 from support.otlp import export
@@ -22,7 +23,7 @@ from otel_llm.collector import plain_mode
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
-from otel_llm.collector.receive.errors import BusyError, JournalError, UnavailableError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
@@ -35,6 +36,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock
+from otel_llm.shared.errors import UnavailableError
 
 SENDERS = 12
 

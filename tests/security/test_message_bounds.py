@@ -16,7 +16,7 @@ from support.otlp import T0_NS, event_of, export, request_span
 
 from otel_llm import semconv
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.errors import BadRequestError, TooLargeError
+from otel_llm.collector.receive.errors import BadRequestError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.gunzip import FREE_BYTES, MAX_RATIO, gunzip
 from otel_llm.core import span_columns as column
@@ -29,6 +29,7 @@ from otel_llm.readers.otlp.export_request import read
 from otel_llm.readers.otlp.length_delimited import refuse_many_parts
 from otel_llm.readers.otlp.scanned import scan
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.errors import TooLargeError
 from otel_llm.shared.web.address import Address
 
 MIB = 2**20

@@ -6,7 +6,8 @@ import zlib
 from threading import BoundedSemaphore
 from typing import Final
 
-from otel_llm.collector.receive.errors import BadRequestError, TooLargeError
+from otel_llm.collector.receive.errors import BadRequestError
+from otel_llm.shared.errors import TooLargeError
 from otel_llm.shared.memory import KEEPER
 
 GZIP_MAGIC: Final = b"\x1f\x8b"

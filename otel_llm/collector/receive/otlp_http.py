@@ -26,7 +26,6 @@ from otel_llm.collector.receive.admission import Admission
 from otel_llm.collector.receive.cors import Cors
 from otel_llm.collector.receive.errors import (
     InternalError,
-    TooLargeError,
     TooSlowError,
     UnsupportedContentError,
     answer,
@@ -38,7 +37,7 @@ from otel_llm.collector.receive.gunzip import gunzip
 from otel_llm.collector.receive.refusals import Refused
 from otel_llm.collector.receive.senders import sender_of
 from otel_llm.readers.otlp.export_json import parse_json
-from otel_llm.shared.errors import ForbiddenError, RefusalError
+from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -6,7 +6,9 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.receive.errors import ANSWERS, BusyError, JournalError, UnavailableError, answer
+from otel_llm.collector.receive.errors import ANSWERS, BusyError, answer
+from otel_llm.journal.journal_errors import JournalError
+from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
     from otel_llm.collector.receive.senders import Accept

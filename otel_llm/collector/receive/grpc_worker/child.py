@@ -17,7 +17,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.receive.errors import BusyError, UnavailableError
+from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import GrpcCertificates, GrpcReceiver
 from otel_llm.collector.receive.grpc_worker.protocol import (
     DOWN,
@@ -30,7 +30,7 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
 )
 from otel_llm.collector.receive.refusals import Refused
 from otel_llm.collector.receive.senders import Room, Turns
-from otel_llm.shared.errors import RefusalError, StartError
+from otel_llm.shared.errors import RefusalError, StartError, UnavailableError
 from otel_llm.shared.web.tokens import KnownTokens
 
 if TYPE_CHECKING:

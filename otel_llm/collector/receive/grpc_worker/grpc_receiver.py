@@ -21,7 +21,6 @@ from otel_llm.collector.receive.errors import (
     BusyError,
     InternalError,
     TooSlowError,
-    UnavailableError,
     UnsupportedContentError,
     answer,
     as_refusal,
@@ -33,7 +32,7 @@ from otel_llm.collector.receive.grpc_worker.message_timeouts import MessagePatie
 from otel_llm.collector.receive.gunzip import GZIP_MAGIC, gunzip
 from otel_llm.collector.receive.refusals import Refused
 from otel_llm.collector.receive.senders import sender_of
-from otel_llm.shared.errors import RefusalError
+from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address, listen, refused_address
 
 if TYPE_CHECKING:
