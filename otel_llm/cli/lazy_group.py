@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from otel_llm.cli.output.say import say
+from otel_llm.shared.memory import keep_one_heap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,8 @@ class Lazy(NamedTuple):
     words: str
     kernels: bool = False
     """Whether its module imports compiled kernels."""
+    one_heap: bool = False
+    """Whether it is to give memory back: that is settled before a library starts threads."""
 
 
 class MissingExtraError(click.UsageError):
@@ -51,8 +54,10 @@ class LazyGroup(click.Group):
         """Import one command; raise MissingExtraError where a dependency of it is not installed."""
         if cmd_name not in self._table:
             return None
-        module, attribute, _, kernels = self._table[cmd_name]
+        module, attribute, _, kernels, one_heap = self._table[cmd_name]
         try:
+            if one_heap:
+                keep_one_heap()
             if kernels:
                 _compile_kernels()
             command = getattr(importlib.import_module(module), attribute)

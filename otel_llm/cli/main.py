@@ -21,7 +21,11 @@ COMMANDS: Final = {
         True,
     ),
     "collect": Lazy(
-        "otel_llm.cli.commands.collect_command", "collect", "Receive telemetry and follow every stream live.", True
+        "otel_llm.cli.commands.collect_command",
+        "collect",
+        "Receive telemetry and follow every stream live.",
+        True,
+        True,
     ),
     "relay": Lazy(
         "otel_llm.cli.commands.relay_command", "relay", "Pass streams on, and move those whose readers run dry."

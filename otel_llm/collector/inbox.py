@@ -1,15 +1,20 @@
-"""What waits for the evaluator's thread, and the export requests among it, with the answer on their way back."""
+"""What waits for the evaluator's thread, and the export requests among it, with the answer on their way back.
+
+Exports are given out by sender (`senders.FairQueue`): those of one sender in order, whichever listener they came by.
+"""
 
 from __future__ import annotations
 
 import os
 import select
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from otel_llm.collector.receive.senders import UNKNOWN, FairQueue
 from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -28,19 +33,31 @@ _LOOK_S: Final = 1.0
 
 
 class Export:
-    """Hold a request's bytes, and what becomes of them: `batch` is None until they are decoded."""
+    """Hold a request's bytes, and what becomes of them.
 
-    __slots__ = ("batch", "raw", "receipt_ns", "written")
+    `parts`: what is decoded of them and not yet in the journal, each a message with its records; None until they are
+    decoded. A large request comes in several, between which others have their turn.
+    """
 
-    def __init__(self, raw: bytes) -> None:
+    __slots__ = ("parts", "raw", "receipt_ns", "refused", "sender", "written")
+
+    def __init__(self, raw: bytes, sender: int = UNKNOWN) -> None:
         self.raw = raw
+        self.sender = sender
         self.receipt_ns = 0
-        self.batch: Batch | None = None
-        self.written: Position | None = None
+        self.parts: deque[tuple[bytes, Batch]] | None = None
+        self.refused: Counter[str] = Counter()
+        """Spans of it that are not taken, by reason."""
+        self.written: list[Position] = []
+        """Where it is in the journal."""
 
-    def accept(self, written: Position) -> None:
-        """Note that it is in the journal, and where."""
-        self.written = written
+    @property
+    def whole(self) -> bool:
+        """Tell whether all of it is in the journal."""
+        return bool(self.written) and not self.parts
+
+    def accept(self) -> None:
+        """Note that all of it is in the journal."""
 
     def refuse(self, error: Exception) -> None:
         """Tell whoever sent it why it is not taken."""
@@ -52,15 +69,14 @@ class HeldExport(Export):
 
     __slots__ = ("_error", "_taken")
 
-    def __init__(self, raw: bytes) -> None:
-        super().__init__(raw)
+    def __init__(self, raw: bytes, sender: int = UNKNOWN) -> None:
+        super().__init__(raw, sender)
         self._error: Exception | None = None
         self._taken = threading.Lock()  # released once: cheaper than a Future, of which thousands are made
         self._taken.acquire()
 
-    def accept(self, written: Position) -> None:
-        """Tell the receiver that it is in the journal, and where."""
-        self.written = written
+    def accept(self) -> None:
+        """Tell the receiver that it is in the journal."""
         self._taken.release()
 
     def refuse(self, error: Exception) -> None:
@@ -98,7 +114,14 @@ class Inbox:
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
-        self._sent: deque[Export] = deque()
+        self._told: deque[Callable[[], None] | None] = deque()
+        """What is no export, in order."""
+        self._told_last = False
+        self._exports: FairQueue[Export] = FairQueue(time.monotonic)
+        self._back: deque[tuple[int, Export | None]] = deque()
+        """What was under way elsewhere and comes again, by sender; None: it does not."""
+        self._put = 0
+        """How many exports wait that were put in here."""
         self._doors: dict[int, Door] = {}
         """By what they can be waited for with."""
         self._poll = select.poll()
@@ -106,8 +129,8 @@ class Inbox:
         for end in (self._wake, self._waker):
             os.set_blocking(end, False)
         self._poll.register(self._wake, select.POLLIN)
-        self._sent_last = False
         self._putting = threading.Lock()
+        self._sorting = threading.Lock()
         self._closed = False
 
     def attach(self, door: Door) -> None:
@@ -117,45 +140,84 @@ class Inbox:
 
     def put(self, item: Item) -> None:
         """Put something in, from any thread."""
-        self._items.append(item)
-        with self._putting, suppress(BlockingIOError):  # it is awake
-            if not self._closed:
-                os.write(self._waker, b"\0")
+        with self._putting:
+            self._put += isinstance(item, HeldExport)
+            self._items.append(item)
+            self._wake_up()
+
+    def put_back(self, sender: int, export: Export | None) -> None:
+        """Put in what was taken and is to be taken again, before all else of its sender; None: it is done with.
+
+        The sender was held; from any thread.
+        """
+        with self._putting:
+            self._put += isinstance(export, HeldExport)
+            self._back.append((sender, export))
+            self._wake_up()
 
     def get(self, timeout_s: float) -> Item:
         """Return the next, waiting for it; raises `queue.Empty` if nothing comes in time."""
+        self._sort()
         with suppress(Empty):
             return self.get_nowait()
         self._poll.poll(timeout_s * 1000)
         with suppress(BlockingIOError):
             os.read(self._wake, 4096)
+        self._sort()
         return self.get_nowait()
 
     def get_nowait(self) -> Item:
-        """Return the next; raises `queue.Empty` where there is none. Neither door keeps the other waiting."""
-        if not self._sent:
-            self._read()
-        if self._sent and (not self._sent_last or not self._items or self._items[0] is None):
-            self._sent_last = True
-            return self._sent.popleft()
-        self._sent_last = False
-        if self._items:
-            return self._items.popleft()
-        raise Empty
+        """Return the next; raises `queue.Empty` where there is none. Exports and all else take turns."""
+        if not self._exports:
+            self._sort()
+        with self._sorting:
+            told = self._told and (self._told[0] is not None or not self._exports)
+            if told and not (self._told_last and self._exports):
+                self._told_last = True
+                return self._told.popleft()
+            self._told_last = False
+            try:
+                export = self._exports.take()
+            except Empty:
+                if told:
+                    return self._told.popleft()
+                raise
+        if isinstance(export, HeldExport):
+            with self._putting:
+                self._put -= 1
+        return export
+
+    # For the thread that takes.
+
+    def hold(self, sender: int) -> None:
+        """Give out no export of a sender until `put_back`: the one that was taken is under way elsewhere."""
+        with self._sorting:
+            self._exports.hold(sender)
+
+    def charge(self, sender: int, cost_s: float) -> None:
+        """Charge the CPU time of an export to its sender."""
+        with self._sorting:
+            self._exports.charge(sender, cost_s)
+
+    def is_heavy(self, sender: int) -> bool:
+        """Tell whether a sender has used much, and there are others."""
+        with self._sorting:
+            return self._exports.is_heavy(sender)
 
     def empty(self) -> bool:
         """Tell whether nothing waits."""
-        if not self._sent:
-            self._read()
-        return not self._items and not self._sent
+        self._sort()
+        return not self._told and not self._exports
 
     def qsize(self) -> int:
-        """Return how many wait that were put in; what comes from doors they count themselves until it is answered."""
-        return len(self._items)
+        """Return how many exports wait that were put in; those from doors the doors count, until they are answered."""
+        return self._put
 
     def oldest_ns(self) -> int | None:
         """Return when the first export of those was received."""
-        return min((item.receipt_ns for item in tuple(self._items) if isinstance(item, Export)), default=None)
+        with self._sorting:
+            waiting = [*self._exports.first(), *tuple(self._items)]
+        return min((item.receipt_ns for item in waiting if isinstance(item, HeldExport)), default=None)
 
     def close(self) -> None:
         """Give back what was taken from the system: nobody takes anything out any more."""
@@ -165,9 +227,37 @@ class Inbox:
                 os.close(self._wake)
                 os.close(self._waker)
 
-    def _read(self) -> None:
+    def _wake_up(self) -> None:
+        if not self._closed:
+            with suppress(BlockingIOError):  # it is awake
+                os.write(self._waker, b"\0")
+
+    def _sort(self) -> None:
+        """Take what has come to where it waits; what came by two ways in turns."""
+        with self._sorting:
+            while self._back:
+                sender, export = self._back.popleft()
+                if export is None:
+                    self._exports.release(sender)
+                else:
+                    self._exports.put_back(sender, export)
+            sent = self._read()
+            while self._items or sent:
+                if self._items:
+                    item = self._items.popleft()
+                    if isinstance(item, Export):
+                        self._exports.put(item.sender, item)
+                    else:
+                        self._told.append(item)
+                if sent:
+                    export = sent.popleft()
+                    self._exports.put(export.sender, export)
+
+    def _read(self) -> deque[Export]:
+        found: deque[Export] = deque()
         for fd, door in list(self._doors.items()):
-            self._sent.extend(door.read())
+            found.extend(door.read())
             if door.gone:
                 del self._doors[fd]
                 self._poll.unregister(fd)
+        return found

@@ -3,7 +3,7 @@
 Exports come from a door in another process, or from threads of this one, which `accept` has wait; either way they are
 answered when they are in the journal. All work is done in one thread, which owns all state; others ask it through
 `ask`. What waits meanwhile is taken in together: a second thread that computes would only fight with the first for the
-interpreter, at twice the cost of both.
+interpreter, at twice the cost of both. The CPU time of an export is charged to its sender, which decides whose is next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import logging
 import queue
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +25,16 @@ from otel_llm.collector import plain_mode
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.parent import SentExport
+from otel_llm.collector.receive.senders import UNKNOWN, Room
 from otel_llm.collector.restart import note_stop
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.attributes import AttributeLimits
+from otel_llm.readers.otlp.cutting import cut_export
+from otel_llm.readers.otlp.length_delimited import refuse_many_parts
 from otel_llm.shared.errors import UnavailableError
+from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,11 +57,23 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 0.5
 REST_S = 0.005
 """Timers closer together than this are looked at together: at their own instants, only later."""
-READ_APART_BYTES = 2**20
+READ_APART_BYTES = 2**18
 """Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
+PART_BYTES = 2**17
+"""They are taken in as several of about so many bytes, each a record of the journal; others have turns between them."""
+SMALL_PART_BYTES = 2**14
+"""So are those of more bytes that a sender sends who has used much, where there are others."""
+MOST_A_RECORD_S = 0.000_2
+TOKENS_A_RECORD = 1_000
+"""At most so much CPU time is charged for the evaluation of a span or of so many tokens."""
 MOST_TOGETHER = 64
 TOGETHER_BYTES = 2**22
-"""So many requests that wait are written to the journal together, and up to so many bytes."""
+TOGETHER_S = 0.005
+"""So many requests that wait are written to the journal together, up to so many bytes, and as many as are decoded in so
+much CPU time: one that is dear does not keep those before it waiting."""
+PASSED_OVER_NS = 250_000_000
+"""An export over which others of other senders were taken that were received so much later counts as received at its
+turn: time goes on for those others."""
 
 
 @dataclass(slots=True)
@@ -78,11 +95,14 @@ class Pipeline:
     _front: GrpcFront | None = None
     _following: tuple[Callable[[], None] | None] | None = None
     """What was found behind exports that are evaluated together, if that is no export: it is next."""
-    _queued_bytes: int = 0
+    _room: Room = field(init=False)
+    """What this process's own receiver has waiting."""
     _order: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _aside: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-exports"))
-    """Who decodes what is large, and waits for the disk for doors in other processes."""
+    """Who waits for the disk for doors in other processes."""
+    _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-decode"))
+    """Who decodes what is large."""
     _last_ns: int = 0
     """The latest instant up to which something was taken or time passed: receipts do not go back behind it."""
     _stopping: bool = False
@@ -93,24 +113,24 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.attribute_limits = AttributeLimits(self.limits.attributes_per_span, self.limits.attribute_chars)
+        self._room = Room(self.limits.queued_exports, QUEUED_BYTES)
 
     def start(self) -> None:
         """Start the evaluator's thread."""
         self._thread = threading.Thread(target=self._run, name="otel-llm-evaluator", daemon=True)
         self._thread.start()
 
-    def accept(self, raw: bytes) -> bytes:
+    def accept(self, raw: bytes, sender: int = UNKNOWN) -> bytes:
         """Hand over; when it is decoded and written to the journal, return the OTLP answer.
 
         Raises DecodeError for bytes that are no export request, JournalError when it cannot be written,
         UnavailableError when stopping, BusyError when the evaluator is behind or follows as many streams as it may:
         nothing is kept then, the sender is told.
         """
-        export = HeldExport(raw)
+        export = HeldExport(raw, sender)
         with self._order:
-            self._refuse_if_busy()
+            self._refuse_if_busy(export)
             export.receipt_ns = self.clock.now_ns()
-            self._queued_bytes += len(raw)
             self._inbox.put(export)
         export.taken(lambda: self.unwell() is None)
         return self._answer(export)
@@ -122,28 +142,26 @@ class Pipeline:
 
     def _answer(self, export: Export) -> bytes:
         """Return the OTLP answer to an export once it lasts; raises JournalError."""
-        batch = export.batch
-        assert batch is not None  # noqa: S101
-        assert export.written is not None  # noqa: S101
-        self.journal.wait_durable(export.written)
+        for position in export.written:
+            self.journal.wait_durable(position)
         with self._order:
             self._received["exports"] += 1
         if self.outgoing.forward is not None:
             self.outgoing.forward.offer(export.raw)
-        refused = sum(batch.refused.values())
+        refused = export.refused.total()
         if not refused:
             return b""
         answer = ExportTraceServiceResponse()
         answer.partial_success.rejected_spans = refused
-        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(batch.refused.items()))
+        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(export.refused.items()))
         answer.partial_success.error_message = f"spans refused: {reasons}"
         return answer.SerializeToString()
 
-    def _refuse_if_busy(self) -> None:
+    def _refuse_if_busy(self, export: HeldExport) -> None:
         if self._stopping:
             self._received["refused_export.stopping"] += 1
             raise UnavailableError("the collector is stopping")
-        if self._inbox.qsize() >= self.limits.queued_exports or self._queued_bytes > QUEUED_BYTES:
+        if not self._room.take(export.sender, len(export.raw)):
             self._received["refused_export.behind"] += 1
             raise BusyError("the evaluator is behind")
 
@@ -153,7 +171,12 @@ class Pipeline:
             raise BusyError("too many streams in flight")
 
     def ask(self, question: Callable[[], T], timeout_s: float = 5.0) -> T:
-        """Run `question` in the evaluator's thread and return what it returns; raises TimeoutError or its error."""
+        """Run `question` in the evaluator's thread and return what it returns.
+
+        Raises TimeoutError, at once where the thread is not started, or the question's error.
+        """
+        if self._thread is None:
+            raise TimeoutError("the evaluator has not started")
         answer: Future[T] = Future()
 
         def run() -> None:
@@ -200,6 +223,7 @@ class Pipeline:
             self._thread.join()
         if self.stopped_ns is not None:
             note_stop(self.journal, self.stopped_ns)
+        self._decoder.shutdown()
         self._aside.shutdown()
         self._inbox.close()
         self.journal.close()
@@ -231,56 +255,79 @@ class Pipeline:
         if self._too_slow is not None and self.clock.now_ns() - first.receipt_ns > plain_mode.BEHIND_NS:
             log.warning("otel-llm: %s", self._too_slow)
             self._too_slow = None
-        exports, size = [first], len(first.raw)
-        while len(exports) < MOST_TOGETHER and size < TOGETHER_BYTES and self._following is None:
+        exports, size, end_s = [], 0, time.thread_time() + TOGETHER_S
+        item: Item = first
+        while True:
+            if not isinstance(item, Export):
+                self._following = (item,)
+                break
+            size += len(item.raw)
+            if not self._is_apart(item):
+                small = len(item.raw) > SMALL_PART_BYTES and self._inbox.is_heavy(item.sender)
+                self._read(item, SMALL_PART_BYTES if small else None)
+                exports.append(item)
+                if item.parts is not None and len(item.parts) > 1:
+                    self._inbox.hold(item.sender)
+            if len(exports) >= MOST_TOGETHER or size >= TOGETHER_BYTES or time.thread_time() >= end_s:
+                break
             try:
                 item = self._inbox.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(item, Export):
-                exports.append(item)
-                size += len(item.raw)
-            else:
-                self._following = (item,)
-        exports = [export for export in exports if not self._is_apart(export)]
         for export in exports:
+            if self._last_ns - export.receipt_ns > PASSED_OVER_NS:
+                export.receipt_ns = self.clock.now_ns()
             export.receipt_ns = self._last_ns = max(self._last_ns, export.receipt_ns)
-        self._read(exports)
-        received = [received for export in exports if (received := self._take_in(export)) is not None]
-        sent = [export for export in exports if isinstance(export, SentExport) and export.written is not None]
+        held = [export for export in exports if export.parts is not None and len(export.parts) > 1]
+        received = [(export, batch) for export in exports if (batch := self._take_in(export)) is not None]
+        self._let_go([export for export in exports if not export.parts])
+        sent = [export for export in exports if isinstance(export, SentExport) and export.whole]
         if sent and self.journal.fsync == "always":
             self._aside.submit(self._answer_all, sent)
         else:
             self._answer_all(sent)
-        for batch, receipt_ns in received:
-            self._guard(partial(self.evaluator.apply, batch, receipt_ns))
-        self._let_go(exports)
+        for export, batch in received:
+            self._apply(export, batch)
+        for export in held:  # the rest at its sender's next turn
+            self._inbox.put_back(export.sender, export if export.parts else None)
+
+    def _apply(self, export: Export, batch: Batch) -> None:
+        """Evaluate what was taken in, and charge its sender.
+
+        Time passes in it, too, for the streams of all: no more is charged than is usual for so many records.
+        """
+        began_s = time.thread_time()
+        self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
+        records = 1 + batch.spans + batch.tokens / TOKENS_A_RECORD
+        self._inbox.charge(export.sender, min(time.thread_time() - began_s, records * MOST_A_RECORD_S))
 
     def _is_apart(self, export: Export) -> bool:
-        """Have an export decoded aside, if it is large; it comes again then."""
-        if export.batch is not None or len(export.raw) <= READ_APART_BYTES:
+        """Have an export decoded aside, if it is large; it comes again then, before all else of its sender."""
+        if export.parts is not None or len(export.raw) <= READ_APART_BYTES:
             return False
 
         def read() -> None:
-            self._read([export])
-            if export.batch is None:
+            self._read(export, PART_BYTES)
+            if export.parts is None:
                 self._let_go([export])
+                self._inbox.put_back(export.sender, None)
             else:
-                export.receipt_ns = self.clock.now_ns()
-                self._inbox.put(export)
+                self._inbox.put_back(export.sender, export)
 
-        self._aside.submit(read)
+        self._inbox.hold(export.sender)
+        self._decoder.submit(read)
         return True
 
     def _read_apart(self) -> bool:
         """Wait for what is being decoded aside; return whether nothing has come again, or waits otherwise."""
-        self._aside.submit(bool).result()
+        self._decoder.submit(bool).result()
         return self._inbox.empty()
 
     def _let_go(self, exports: Sequence[Export]) -> None:
-        """Count the bytes of exports of this process as waiting no longer."""
-        with self._order:
-            self._queued_bytes -= sum(len(export.raw) for export in exports if isinstance(export, HeldExport))
+        """Count exports of this process as waiting no longer."""
+        for export in exports:
+            if isinstance(export, HeldExport):
+                self._room.leave(export.sender, len(export.raw))
 
     def _answer_all(self, exports: Sequence[SentExport]) -> None:
         for export in exports:
@@ -291,37 +338,58 @@ class Pipeline:
             else:
                 export.answered(answer)
 
-    def _read(self, exports: list[Export]) -> None:
-        """Decode what is not decoded yet, in one pass."""
-        raw = [export for export in exports if export.batch is None]
-        found: Sequence[Batch | Exception]
-        try:
-            found = otlp.read_all([export.raw for export in raw], limits=self.attribute_limits)
-        except Exception as error:  # noqa: BLE001  a bug of ours: the senders are told
-            found = [error] * len(raw)
-        for export, batch in zip(raw, found, strict=True):
-            if isinstance(batch, Exception):
-                export.refuse(batch)
-            else:
-                export.batch = batch
+    def _read(self, export: Export, part_bytes: int | None = None) -> None:
+        """Decode an export if it is not decoded yet, and charge its sender, who is told what is wrong with it.
 
-    def _take_in(self, export: Export) -> tuple[Batch, int] | None:
-        """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated."""
-        batch = export.batch
-        if batch is None:
+        `part_bytes`: it is to be taken in as messages of about so many.
+        """
+        if export.parts is not None:
+            return
+        KEEPER.note(len(export.raw))
+        began_s = time.thread_time()
+        raws: Sequence[bytes] = (export.raw,)
+        wrong: Exception | None
+        try:
+            if part_bytes is not None:
+                refuse_many_parts(export.raw)  # before they are looked at one by one
+                raws = cut_export(export.raw, part_bytes)
+            found = otlp.read_all(raws, limits=self.attribute_limits, max_tokens=otlp.token_budget(len(export.raw)))
+            wrong = next((one for one in found if isinstance(one, Exception)), None)
+        except Exception as error:  # noqa: BLE001  a bug of ours: the sender is told
+            found, wrong = [], error
+        self._inbox.charge(export.sender, time.thread_time() - began_s)
+        if wrong is not None:
+            export.refuse(wrong)
+        else:
+            export.parts = deque(
+                (raw, batch) for raw, batch in zip(raws, found, strict=True) if not isinstance(batch, Exception)
+            )
+
+    def _take_in(self, export: Export) -> Batch | None:
+        """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated.
+
+        Of a large one it is a part.
+        """
+        if export.parts is None:
             return None
+        raw, batch = export.parts.popleft()
         try:
             batch.bound(segments=self.limits.segments_per_request, choices=MAX_CHOICES)
-            self._received["received_exports"] += 1
+            self._received["received_exports"] += not export.written
             self._received["received_spans"] += batch.spans
             self._received["received_tokens"] += batch.tokens
             self._refuse_if_full(batch)
             batch.received(export.receipt_ns)
-            export.accept(self.journal.append(export.raw, export.receipt_ns))
+            export.written.append(self.journal.append(raw, export.receipt_ns))
+            export.refused.update(batch.refused)
+            if not export.parts:
+                export.accept()
         except Exception as error:  # noqa: BLE001  the sender is told
+            export.parts = None
+            export.written.clear()
             export.refuse(error)
             return None
-        return batch, export.receipt_ns
+        return batch
 
     def _next(self) -> Item:
         """Return the next thing to do; while there is none, let time pass."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.journal.checkpoint import read_resume, write_resume
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.journal.reader import last_receipt_ns, records_since
+from otel_llm.journal.reader import last_receipt_ns, read_since
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.memory import KEEPER
 from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ BACK_NS: Final = 180 * 1_000_000_000
 """How far before that, only to know which streams were there: a sender repeats an export for two minutes."""
 NO_CHECKPOINT_NS: Final = 3600 * 1_000_000_000
 """How far back a restart reads where there is no checkpoint."""
+SAID_EVERY_S: Final = 5.0
+"""How often a restart says how far it is."""
+MOST_NOTES: Final = 20
+"""Records that are named as left out; all are counted."""
 log = logging.getLogger(__name__)
 
 Window = tuple[object, ...]
@@ -68,6 +74,7 @@ class Checkpoint:
 
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_S):
+            KEEPER.tend()
             try:
                 needed_ns, closed_until_ns = self._pipeline.ask(self._pipeline.evaluator.resume_point)
                 write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})
@@ -110,12 +117,45 @@ class Windows:
             self.write(row)
 
 
-def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> int:
+@dataclass(slots=True)
+class Progress:
+    """How far a restart is; said in the log now and then."""
+
+    now_s: Callable[[], float] = time.monotonic
+    line: str | None = None
+    """What there is to say while it reads; None before and behind."""
+    _said_s: float | None = None
+    _notes: int = 0
+
+    def at(self, read_bytes: int, all_bytes: int) -> None:
+        """Note that so many bytes of the journal's files are read."""
+        share = 100 * read_bytes // max(1, all_bytes)
+        self.line = f"restarting: {read_bytes / 1e6:.0f} of {all_bytes / 1e6:.0f} MB of the journal read ({share} %)"
+        now_s = self.now_s()
+        if self._said_s is None:
+            self._said_s = now_s
+        elif now_s - self._said_s >= SAID_EVERY_S:
+            self._said_s = now_s
+            log.warning("otel-llm: %s", self.line)
+
+    def left_out(self, path: Path, reason: str, offset: int) -> None:
+        """Name a record that is left out: it stays on disk."""
+        self._notes += 1
+        if self._notes <= MOST_NOTES:
+            log.warning("%s: record at byte %d: %s; it is left out of the replay", path, offset, reason)
+
+    def done(self) -> None:
+        """Note that all is read."""
+        self.line = None
+
+
+def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, progress: Progress | None = None) -> int:
     """Evaluate again what the journal holds since the checkpoint, before the pipeline is started; return the records.
 
-    Streams that were there before are over: what is repeated of them starts nothing. A record that cannot be read is
-    skipped and counted.
+    Streams that were there before are over: what is repeated of them starts nothing. A record that cannot be read, or
+    has more small parts than its size allows, is skipped, counted, named by file and offset, and stays on disk.
     """
+    progress = progress or Progress()
     last_ns = last_receipt_ns(journal.folder)
     if last_ns is None:
         return 0
@@ -129,13 +169,17 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
     sinks.replaying = True
     evaluator.pause_group_rules()
     try:
-        for record in records_since(journal.folder, max(0, from_ns - BACK_NS), skipped):
+        for path, record, read_bytes, all_bytes in read_since(
+            journal.folder, max(0, from_ns - BACK_NS), skipped, progress.left_out
+        ):
+            progress.at(read_bytes, all_bytes)
             if record.receipt_ns is None:
                 continue
             try:
                 batch = otlp.read(record.raw, limits=pipeline.attribute_limits)
-            except DecodeError:
+            except DecodeError as error:
                 skipped["undecodable"] += 1
+                progress.left_out(path, str(error), record.offset)
                 continue
             if record.receipt_ns < from_ns:
                 evaluator.mark_closed(batch)
@@ -146,6 +190,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None) -> 
         evaluator.resume_group_rules(last_ns)
     finally:
         sinks.replaying = False
+        progress.done()
     evaluator.counts.clear()
     evaluator.windowing.late = 0
     for reason, number in skipped.items():

@@ -17,7 +17,7 @@ from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.export.egress import Outgoing, refuse_own_doors
 from otel_llm.collector.pipeline import Pipeline, build, window_line
 from otel_llm.collector.receive.listeners import Addresses, Doors
-from otel_llm.collector.restart import Checkpoint, Windows, replay, written_windows
+from otel_llm.collector.restart import Checkpoint, Progress, Windows, replay, written_windows
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency
 from otel_llm.collector.web.views import Web, families
 from otel_llm.journal.journal import Journal
@@ -85,6 +85,8 @@ class Service:
     _doing: Doing | None = None
     _windows: TextIO | None = None
     _decisions: DecisionFiles | None = None
+    _restart: Progress = field(default_factory=Progress)
+    _serving: bool = False
     _stopping: bool = False
     _drained: bool = False
 
@@ -113,8 +115,8 @@ class Service:
                 attach=pipeline.attach,
                 clock=self.clock,
                 web=Web(pipeline),
-                healthy=pipeline.unwell,
-                ready=lambda: "stopping" if self._stopping else pipeline.unready(),
+                healthy=lambda: pipeline.unwell() if self._serving else None,
+                ready=self._unready,
             )
             reloading = self._reloading = Reloading(self._kinds(pipeline, doors))
             pipeline.more_counts = lambda: {
@@ -124,6 +126,7 @@ class Service:
                 **({} if self._doing is None else self._doing.counts()),
                 **({} if self._alerts is None else self._alerts.counts()),
             }
+            doors.open_web()
             self._bring_back(pipeline, journal)
             doors.bind()
             refuse_own_doors(self.settings, [doors.grpc.address, doors.http.address])
@@ -141,6 +144,7 @@ class Service:
         try:
             pipeline.sinks.live_since_ns = self.clock.now_ns()
             pipeline.start()
+            self._serving = True
             if self._alerts is not None:
                 self._alerts.start()
             if self._doing is not None:
@@ -156,7 +160,8 @@ class Service:
 
     def _bring_back(self, pipeline: Pipeline, journal: Journal) -> None:
         """Go on where the run before stopped."""
-        records = replay(pipeline, journal, windows=self._seen_windows)
+        _rest_the_cyclic_collector()
+        records = replay(pipeline, journal, windows=self._seen_windows, progress=self._restart)
         if records:
             flying = len(pipeline.evaluator.live)
             self.resumed = f"resumed from the journal: {records} exports read again, {flying} streams in flight"
@@ -211,6 +216,14 @@ class Service:
                 self.clock.now_ns, found.find, actions.kill_switch, actions.wedge_timeout_s
             )
         return pipeline
+
+    def _unready(self) -> str | None:
+        assert self._pipeline is not None  # noqa: S101
+        if self._stopping:
+            return "stopping"
+        if not self._serving:
+            return self._restart.line or "starting"
+        return self._pipeline.unready()
 
     def _write_window(self, row: dict[str, object]) -> None:
         assert self._pipeline is not None  # noqa: S101

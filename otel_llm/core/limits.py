@@ -12,3 +12,7 @@ MAX_TOKENS: Final = 1_000_000
 """Tokens on one span at most: ten times the longest context of today."""
 MAX_MESSAGE_TOKENS: Final = 4_000_000
 """Tokens that one message may expand to: an event of 40 bytes can claim a million."""
+FREE_MESSAGE_TOKENS: Final = 250_000
+"""As many, of a message of few bytes: thirty replies that each came in one piece of 8,000 tokens."""
+TOKENS_PER_BYTE: Final = 4
+"""So many more for each of its bytes: seventy times as many as an event for each token takes."""

@@ -1,8 +1,9 @@
 """Count the small parts of an OTLP trace export request, protobuf or JSON, before an object of each is made.
 
 A part is what protobuf makes an object of, at any depth: a resource, scope or span, an event, link or attribute, a
-value in a list. An empty one takes two bytes of the message and 60 to 800 bytes of memory. A part of a usual size is
-not counted: how many of those there can be, the bytes of the message bound.
+value in a list. An empty one takes two bytes of the message, 60 to 800 bytes of memory and up to 4 us of the reader's
+time. What small parts cost is added up and compared with what the bytes of the message justify. A part of a usual size
+is not counted: how many of those there can be, the bytes of the message bound.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from otel_llm.core import tags
 from otel_llm.core.kernel import kernel
 from otel_llm.core.loads import byte
 from otel_llm.core.protobuf import LENGTH, VARINT, length, skip, tag
@@ -44,45 +46,56 @@ _VALUE: Final = 12
 _LIST: Final = 13
 _MAP: Final = 14
 _ITEM: Final = 15
-_FIELDS: Final = 16
-"""Fields of greater numbers hold nothing."""
+_KINDS: Final = 16
+_TAGS: Final = 128
+"""Fields of greater tags hold nothing."""
 
 CHILDREN: Final[dict[int, dict[int, int]]] = {
-    _EXPORT: {1: _RESOURCE_SPANS},
-    _RESOURCE_SPANS: {1: _RESOURCE, 2: _SCOPE_SPANS},
-    _RESOURCE: {1: _ATTRIBUTE, 3: _ENTITY},
-    _ENTITY: {3: _TEXT, 4: _TEXT},
-    _SCOPE_SPANS: {1: _SCOPE, 2: _SPAN},
-    _SCOPE: {3: _ATTRIBUTE},
-    _SPAN: {9: _ATTRIBUTE, 11: _EVENT, 13: _LINK},
-    _EVENT: {3: _ATTRIBUTE},
-    _LINK: {4: _ATTRIBUTE},
-    _ATTRIBUTE: {2: _VALUE},
-    _VALUE: {5: _LIST, 6: _MAP},
-    _ITEM: {5: _LIST, 6: _MAP},
-    _LIST: {1: _ITEM},
-    _MAP: {1: _ATTRIBUTE},
+    _EXPORT: {tags.RESOURCE_SPANS: _RESOURCE_SPANS},
+    _RESOURCE_SPANS: {tags.RESOURCE: _RESOURCE, tags.SCOPE_SPANS: _SCOPE_SPANS},
+    _RESOURCE: {tags.RESOURCE_ATTRIBUTE: _ATTRIBUTE, tags.ENTITY: _ENTITY},
+    _ENTITY: {tags.ENTITY_ID_KEY: _TEXT, tags.ENTITY_DESCRIPTION_KEY: _TEXT},
+    _SCOPE_SPANS: {tags.SCOPE: _SCOPE, tags.SPAN: _SPAN},
+    _SCOPE: {tags.SCOPE_ATTRIBUTE: _ATTRIBUTE},
+    _SPAN: {tags.ATTRIBUTE: _ATTRIBUTE, tags.EVENT: _EVENT, tags.LINK: _LINK},
+    _EVENT: {tags.EVENT_ATTRIBUTE: _ATTRIBUTE},
+    _LINK: {tags.LINK_ATTRIBUTE: _ATTRIBUTE},
+    _ATTRIBUTE: {tags.VALUE: _VALUE},
+    _VALUE: {tags.LIST_VALUE: _LIST, tags.MAP_VALUE: _MAP},
+    _ITEM: {tags.LIST_VALUE: _LIST, tags.MAP_VALUE: _MAP},
+    _LIST: {tags.ITEM: _ITEM},
+    _MAP: {tags.PAIR: _ATTRIBUTE},
 }
-"""What each message holds, by number of the field."""
+"""What each message holds, by tag of the field."""
 EXPORT: Final = _EXPORT
-_SMALL_GROUP: Final = 64
-"""Bytes: a span with both ids, a name and two times takes as many."""
+_SMALL_GROUP: Final = 48
+"""Bytes: a span with both ids, a name of one letter and two times takes as many."""
 _SMALL: Final = 16
 """Bytes: a token's event takes as many, an attribute about 30."""
 _SMALL_ITEM: Final = 8
 """Bytes: a number with a fraction takes 9."""
-SMALL: Final = np.zeros(_FIELDS, np.int64)
+SMALL: Final = np.zeros(_KINDS, np.int64)
 """By what a field holds: it counts as a part with fewer bytes than that."""
 SMALL[[_RESOURCE_SPANS, _SCOPE_SPANS, _SPAN]] = _SMALL_GROUP
 SMALL[[_TEXT, _ENTITY, _EVENT, _LINK, _ATTRIBUTE]] = _SMALL
 SMALL[_ITEM] = _SMALL_ITEM
+COST: Final = np.full(_KINDS, 280, np.int64)
+"""By what a field holds: the ns that a small one costs to read, as measured where the kernels are compiled; of parts
+that are quick to read and large in memory as much as bounds that. An empty one costs twice as much."""
+COST[[_RESOURCE_SPANS, _SCOPE_SPANS]] = 1_000
+COST[_SPAN] = 4_500
+COST[[_TEXT, _ITEM]] = 100
+FREE_NS: Final = 1_000_000
+"""What the small parts of a message may cost however few bytes it has."""
+NS_PER_BYTE: Final = 64
+"""What they may cost more for each byte: twice the densest that an SDK writes, attributes with keys of one letter."""
 MOST_DEPTH: Final = 128
 """Messages in messages; protobuf refuses more than 100."""
 
-_HELD: Final = np.zeros((_FIELDS, _FIELDS), np.int64)
+_HELD: Final = np.zeros((_KINDS, _TAGS), np.int64)
 for _kind, _fields in CHILDREN.items():
-    for _number, _child in _fields.items():
-        _HELD[_kind, _number] = _child
+    for _tag, _child in _fields.items():
+        _HELD[_kind, _tag] = _child
 
 
 @kernel()
@@ -123,12 +136,12 @@ def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
     return found, at, _behind(data, at, end, found & 7)
 
 
-@kernel("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[:, ::1], int64)")
-def count_parts(data: Bytes, small: Ints, around: Ints, most: int) -> int:
-    """Return how many small parts protobuf would read, up to `most` + 1.
+@kernel("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], int64[:, ::1], int64)")
+def count_parts(data: Bytes, small: Ints, cost: Ints, around: Ints, most: int) -> int:
+    """Return what the small parts cost that protobuf would read, up to the first beyond `most`.
 
-    `data`: (B,) bytes; `small`: SMALL; `around`: (MOST_DEPTH, 2), where what is around the present message is kept.
-    It counts up to where the message is malformed: protobuf makes nothing behind that.
+    `data`: (B,) bytes; `small`: SMALL; `cost`: COST, so that it is ns; `around`: (MOST_DEPTH, 2), where what is around
+    the present message is kept. It counts up to where the message is malformed: protobuf makes nothing behind that.
     """
     parts = at = depth = 0
     end, kind = len(data), _EXPORT
@@ -142,13 +155,13 @@ def count_parts(data: Bytes, small: Ints, around: Ints, most: int) -> int:
         found, begin, at = _field(data, at, end)
         if at < 0:
             return parts
-        if found & 7 != LENGTH or found >> 3 >= _FIELDS:
+        if found >= _TAGS:
             continue
-        child = _HELD[kind, found >> 3]
+        child = _HELD[kind, found]
         if child == _NOTHING:
             continue
         if at - begin < small[child]:
-            parts += 1
+            parts += cost[child] if begin < at else 2 * cost[child]
         if child == _TEXT or begin == at or (child == _EVENT and is_short_token(data, begin, at)):
             continue
         if depth == len(around):
@@ -166,10 +179,13 @@ _OPENING: Final = (ord("{"), ord("["))
 _CLOSING: Final = (ord("}"), ord("]"))
 _SMALL_JSON: Final = 12
 """Bytes from bracket to bracket: the value of an attribute, `{"intValue":1}`, takes more."""
-_JSON_BYTES_SMALL: Final = 64
-_JSON_BYTES_BRACKET: Final = 16
-_JSON_BYTES_COMMA: Final = 8
-"""Bytes of JSON for one of each: one that says anything takes more."""
+_JSON_BYTES_SMALL: Final = 24
+_JSON_BYTES_BRACKET: Final = 7
+_JSON_BYTES_COMMA: Final = 7
+"""Bytes of JSON for one of each: half as many as the densest that says anything, a list of numbers with one digit, or
+events with an empty list of attributes."""
+JSON_FREE: Final = 4_096
+"""Of each, however few bytes there are."""
 
 
 @kernel("boolean(Array(uint8, 1, 'C', readonly=True), int64)")

@@ -2,8 +2,9 @@
 
 Segments are read whole, with the times of their tokens. Of our own request spans the fixed fields are read, and where
 each attribute stands. Every other span, and one of ours that says what is not read here, is a row that says where it
-stands: protobuf is to read it. What the scan reads it reads as protobuf would; where fields around spans do not add
-up the answer is UNREADABLE, and protobuf is to say what is wrong.
+stands: protobuf is to read it, or only to check it where no reader looks at such a span. What the scan reads it reads
+as protobuf would; where fields around spans do not add up the answer is UNREADABLE, and protobuf is to say what is
+wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_llm.core import tags
+from otel_llm.core.foreign_span import is_foreign
 from otel_llm.core.kernel import kernel
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS
 from otel_llm.core.protobuf import is_text, length, skip, tag
@@ -19,8 +21,10 @@ from otel_llm.core.span_columns import (
     BEGIN,
     CLASS,
     EXPANDED,
+    FOREIGN,
     MORE_ROOM,
     MOST_EXPANDED,
+    OTHER,
     PIECES,
     PLAIN,
     PLAIN_SPANS,
@@ -91,6 +95,8 @@ def _scope_spans(
             if what < 0:
                 too_many = filled[ALL_TOKENS] > MAX_MESSAGE_TOKENS or filled[EXPANDED] > MOST_EXPANDED
                 return UNREADABLE if too_many else MORE_ROOM
+            if what == OTHER and is_foreign(data, begin, at):
+                what = FOREIGN
             row[CLASS], row[BEGIN], row[STOP], row[RESOURCE] = what, begin, at, resource
             filled[SPANS] = number + 1
             if what == PLAIN:

@@ -16,6 +16,9 @@ REQUEST: Final = 2
 OTHER: Final = 3
 """A span for protobuf: only CLASS, BEGIN, STOP and RESOURCE are filled."""
 
+FOREIGN: Final = 4
+"""A span for protobuf that no reader looks at, by the names in it: it is only to be checked, and counted."""
+
 # Columns of a span.
 CLASS: Final = 0
 BEGIN: Final = 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.journal.names import list_files, newest_possible
 from otel_llm.readers.io.bytestream import open_chunks
@@ -12,7 +14,7 @@ from otel_llm.readers.io.journal_format import Record, split_stream
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from otel_llm.journal.names import JournalFile
@@ -20,27 +22,47 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Reading(NamedTuple):
+    """A record and where it stands, and how far the reading is."""
+
+    path: Path
+    record: Record
+    read_bytes: int
+    """Of the files' bytes on disk; of a compressed file at most its size."""
+    all_bytes: int
+
+
 def records_since(folder: Path, from_ns: int, skipped: Counter[str]) -> Iterator[Record]:
+    """Yield the records of `read_since`."""
+    return (reading.record for reading in read_since(folder, from_ns, skipped))
+
+
+def read_since(
+    folder: Path, from_ns: int, skipped: Counter[str], lost: Callable[[Path, str, int], None] | None = None
+) -> Iterator[Reading]:
     """Yield what was received at `from_ns` (unix ns) or later, in order of writing; each has a receipt time.
 
     Files that can hold only older records are not opened; others in the folder are ignored. One chunk and one record
     are in memory at a time. The journal may be written meanwhile: what is there when a file's end is reached counts.
 
     `skipped` gets the reasons of `Splitter`, and `unsealed` (a record of another tool: nobody knows when it came),
-    `unreadable_file` (logged), `deleted_file` (by retention, meanwhile).
+    `unreadable_file` (logged), `deleted_file` (by retention, meanwhile). `lost` is told the file, the reason and the
+    byte offset of what Splitter left out.
 
     Raises:
         OSError: the folder cannot be listed.
     """
     files, _ = list_files(folder)
-    for file, until_ns in zip(files, newest_possible(files, None), strict=True):
-        if until_ns is not None and until_ns < from_ns:
-            continue
-        for record in _records(file, skipped):
+    newest = zip(files, newest_possible(files, None), strict=True)
+    wanted = [(file, _size(file)) for file, until_ns in newest if until_ns is None or until_ns >= from_ns]
+    before, all_bytes = 0, sum(size for _, size in wanted)
+    for file, size in wanted:
+        for record in _records(file, skipped, None if lost is None else partial(lost, file.path)):
             if record.receipt_ns is None:
                 skipped["unsealed"] += 1
             elif record.receipt_ns >= from_ns:
-                yield record
+                yield Reading(file.path, record, before + min(size, record.offset), all_bytes)
+        before += size
 
 
 def last_receipt_ns(folder: Path) -> int | None:
@@ -57,9 +79,18 @@ def last_receipt_ns(folder: Path) -> int | None:
     return None
 
 
-def _records(file: JournalFile, skipped: Counter[str]) -> Iterator[Record]:
+def _size(file: JournalFile) -> int:
+    for path in (file.path, file.compressed_path):  # it may have been compressed meanwhile
+        with suppress(OSError):
+            return path.stat().st_size
+    return 0
+
+
+def _records(
+    file: JournalFile, skipped: Counter[str], lost: Callable[[str, int], None] | None = None
+) -> Iterator[Record]:
     try:
-        yield from split_stream(_chunks(file, skipped), skipped)
+        yield from split_stream(_chunks(file, skipped), skipped, lost)
     except FileNotFoundError:
         skipped["deleted_file"] += 1
     except InputError as error:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.audit_oracle import one_by_one, windows_one_by_one
 from support.core_fleets import Fleet, fleet
 from support.core_spans import examples
-from support.otlp import T0_NS, export, stream_spans
+from support.otlp import T0_NS, export, request_span, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 
 from otel_llm import audit
@@ -29,7 +29,6 @@ from otel_llm.audit.tables import CLASSES, REQUESTS
 from otel_llm.readers.assemble.requests import Assembler
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.otlp.length_delimited import MAX_PARTS
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 
@@ -209,10 +208,11 @@ def test_a_small_input_is_kept_whole_and_a_large_one_is_not() -> None:
     assert kept.WORST >= 9
 
 
-def test_a_recording_may_have_more_spans_than_an_export_request(tmp_path: Path) -> None:
+def test_a_recording_of_one_message_has_as_many_spans_as_its_bytes_justify(tmp_path: Path) -> None:
     path = tmp_path / "all.pb"
     whole = export(*stream_spans([T0_NS + 1], end_ns=T0_NS + 2)).SerializeToString()
-    path.write_bytes(whole + b"\x0a\x00" * (MAX_PARTS + 1))
+    other = export(*[request_span(name="GET /", attributes={})] * 200_001).SerializeToString()
+    path.write_bytes(whole + other)
     inputs = Inputs([path])
     assert sum(batch.num_rows for batch in inputs.batches()) == 1
     assert not inputs.skipped.counts

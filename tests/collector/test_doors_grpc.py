@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from support.otlp import T0_NS, export, segment_span
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
+from otel_llm.collector.receive.senders import Accept
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.tokens import Tokens
 
@@ -31,7 +32,7 @@ SECRET = "a-token-of-this-test"
 
 @contextmanager
 def door(
-    accept: Callable[[bytes], bytes] | None = None, *, tokens: Tokens | None = None, limits: Limits | None = None
+    accept: Accept | None = None, *, tokens: Tokens | None = None, limits: Limits | None = None
 ) -> Iterator[GrpcReceiver]:
     receiver = GrpcReceiver(Address("127.0.0.1", 0), accept or Behind(), limits=limits, tokens=tokens)
     receiver.start()
@@ -85,7 +86,7 @@ def dawdle(channel: grpc.Channel, stop: Event) -> grpc.Future:
 def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
     began, go_on = Event(), Event()
 
-    def slow(_raw: bytes) -> bytes:
+    def slow(_raw: bytes, _sender: int) -> bytes:
         began.set()
         assert go_on.wait(60)
         return b""
@@ -200,7 +201,7 @@ def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
     good = f"Bearer {SECRET}"
     behind = Behind()
 
-    def accept(raw: bytes) -> bytes:
+    def accept(raw: bytes, _sender: int) -> bytes:
         if raw == b"busy":
             raise BusyError("not now")
         return behind(raw)

@@ -129,7 +129,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
     began: list[bytes] = []
     behind = Behind()
 
-    def slow(raw: bytes) -> bytes:
+    def slow(raw: bytes, _sender: int) -> bytes:
         began.append(raw)
         assert go_on.wait(60)
         return behind(raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -21,6 +21,7 @@ from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.refusals import BEHIND, NOT_RECEIVED, SOURCE, Refused
+from otel_llm.collector.receive.senders import Accept
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address
@@ -41,7 +42,7 @@ class Gate:
     def __init__(self) -> None:
         self.go_on = Event()
 
-    def __call__(self, raw: bytes) -> bytes:
+    def __call__(self, raw: bytes, _sender: int) -> bytes:
         assert self.go_on.wait(60)
         return b""
 
@@ -63,7 +64,7 @@ def counted(refused: Refused) -> dict[str, int]:
 
 @contextmanager
 def grpc_door(
-    refused: Refused, accept: Callable[[bytes], bytes] | None = None, tokens: Tokens | None = None
+    refused: Refused, accept: Accept | None = None, tokens: Tokens | None = None
 ) -> Iterator[tuple[GrpcReceiver, grpc.Channel]]:
     flow = refused.of_the_flow(accept or Behind())
     receiver = GrpcReceiver(Address("127.0.0.1", 0), flow, limits=LIMITS, tokens=tokens, refused=refused)
@@ -77,9 +78,7 @@ def grpc_door(
 
 
 @contextmanager
-def http_door(
-    refused: Refused, accept: Callable[[bytes], bytes] | None = None, tokens: Tokens | None = None
-) -> Iterator[int]:
+def http_door(refused: Refused, accept: Accept | None = None, tokens: Tokens | None = None) -> Iterator[int]:
     flow = refused.of_the_flow(accept or Behind())
     app = otlp_app(flow, limits=LIMITS, tokens=tokens, origins=frozenset({"https://ours.example"}), refused=refused)
     with serving(otlp_door(limits=LIMITS, app=app)) as server:
@@ -94,8 +93,8 @@ def export(channel: grpc.Channel, raw: bytes = RAW, method: str = EXPORT, token:
     return grpc.StatusCode.OK
 
 
-def raising(error: Exception) -> Callable[[bytes], bytes]:
-    def accept(raw: bytes) -> bytes:
+def raising(error: Exception) -> Accept:
+    def accept(raw: bytes, _sender: int) -> bytes:
         raise error
 
     return accept

@@ -202,7 +202,7 @@ def test_the_port_is_taken_before_anything_is_served(behind: Behind) -> None:
 def test_exports_are_handled_at_once() -> None:
     both = Barrier(2)
 
-    def meet(_raw: bytes) -> bytes:
+    def meet(_raw: bytes, _sender: int) -> bytes:
         both.wait(30)
         return b""
 
@@ -216,7 +216,7 @@ def test_exports_are_handled_at_once() -> None:
 def test_stopping_answers_what_was_begun() -> None:
     began, go_on = Event(), Event()
 
-    def slow(_raw: bytes) -> bytes:
+    def slow(_raw: bytes, _sender: int) -> bytes:
         began.set()
         assert go_on.wait(30)
         return b""

@@ -14,13 +14,16 @@ from support.otlp import T0_NS, export, request_span, token
 from support.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_bytes
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.kernel import COMPILED
+from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_json import parse_json
-from otel_llm.readers.otlp.length_delimited import MAX_PARTS
 from otel_llm.readers.otlp.scanned import scan
 from otel_llm.readers.records import DecodeError
 
+MANY = 200_001
+"""Parts of two bytes each."""
 ODD = {"long": "x" * 1025}
 """Attributes; one of them is left out and counted."""
 
@@ -30,18 +33,26 @@ def claim(tokens: int, request: int, **said: object) -> Span:
     return sent_segment(1, 0, [token(T0_NS, count=tokens)], request=request, end_ns=END_NS, **said)
 
 
-def padded(*spans: Span, size: int = 0) -> bytes:
+def padded(*spans: Span, size: int = 1_000_000) -> bytes:
     """Return a message with an unknown field; the scan makes room for it as for tokens."""
     return export(*spans).SerializeToString() + field_of(1001, LEN, bytes(size)).raw
 
 
-@pytest.mark.parametrize("size", [0, 7_000_000])
+@pytest.mark.parametrize("size", [1_000_000, 7_000_000])
 def test_tokens_beyond_those_of_a_message_are_refused(size: int) -> None:
     raw = padded(*(claim(900_000, request) for request in range(1, 6)), size=size)
     agree(raw)
     batch = otlp.read(raw)
     assert batch.refused == {"too_many_tokens": 1}
     assert batch.tokens == 3_600_000 <= MAX_MESSAGE_TOKENS
+
+
+def test_a_message_of_few_bytes_may_not_claim_as_many_tokens() -> None:
+    raw = padded(*(claim(100_000, request) for request in range(1, 6)), size=0)
+    assert 2 * 100_000 <= FREE_MESSAGE_TOKENS < 3 * 100_000
+    agree(raw)
+    batch = otlp.read(raw)
+    assert (batch.tokens, batch.refused) == (200_000, {"too_many_tokens": 3})
 
 
 def test_tokens_of_a_span_that_protobuf_reads_after_all_count_once() -> None:
@@ -57,6 +68,23 @@ def test_tokens_are_refused_in_the_order_of_the_message() -> None:
     for at in range(3):
         one, other = claim(600_000, 7), claim(600_000, 8)
         agree(padded(*[one, other][:at], *left, *[one, other][at:]))
+
+
+def test_a_span_that_is_there_many_times_is_read_once() -> None:
+    odd = claim(50, 7, attributes=ODD)
+    other = request_span(request=8, attributes={semconv.GEN_AI_OPERATION_NAME: "chat", "long": "x" * 1025})
+    for spans in ([odd] * 9, [other] * 9, [odd, other] * 5, [odd, odd, other, other, odd]):
+        agree(export(*spans))
+    found = otlp.read(export(*[other] * 9).SerializeToString())
+    assert len({id(span) for span in found.requests}) == 1
+    assert found.anomalies == {"attribute_too_long": 9}
+
+
+@pytest.mark.skipif(not COMPILED, reason="plain mode reads all by protobuf")
+def test_a_small_message_with_spans_of_others_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "parse", lambda _: pytest.fail("protobuf reads all of it"))
+    raw = export(request_span(attributes={semconv.GEN_AI_OPERATION_NAME: "chat"})).SerializeToString()
+    assert len(otlp.read(raw).requests) == 1
 
 
 def test_room_is_made_for_what_needs_it_only() -> None:
@@ -92,27 +120,29 @@ STRANGE = {
 def test_parts_are_bounded_whoever_reads_them(strange: str) -> None:
     empty = {1: b"\x0a\x00", 2: b"\x12\x00", 3: b"\x12\x00"}
     for level, part in empty.items():
-        parts = part * (MAX_PARTS + 1)
+        parts = part * MANY
         if level == 3:
             parts = field_of(2, LEN, GROUP * (strange == "a group") + parts).raw
         if level > 1:
             parts = field_of(1, LEN, GROUP * (strange == "a group") + parts).raw
-        with pytest.raises(DecodeError, match="more than"):
+        with pytest.raises(DecodeError, match="more small or empty"):
             otlp.read(STRANGE[strange] + parts)
 
 
 def test_as_many_parts_as_may_be_are_read() -> None:
     for strange in STRANGE.values():
-        agree(strange + message_of(*[b""] * (MAX_PARTS - 40)))
+        agree(strange + message_of(*[b""] * (FREE_NS // int(COST.max()) // 2 - 40)))
 
 
 def test_parts_of_a_usual_size_are_not_counted() -> None:
     usual = message_of(*[segment_bytes()] * 8)
-    assert otlp.read(usual, max_parts=0).spans == 8
+    assert otlp.read(usual, free_ns=-NS_PER_BYTE * len(usual)).spans == 8
     one_more = message_of(*[segment_bytes()] * 8, b"", b"")
-    assert otlp.read(one_more, max_parts=2).spans == 10
-    with pytest.raises(DecodeError, match="more than 1 small or empty spans"):
-        otlp.read(one_more, max_parts=1)
+    cost = 4 * int(COST.max())
+    free = -NS_PER_BYTE * len(one_more)
+    assert otlp.read(one_more, free_ns=free + cost).spans == 10
+    with pytest.raises(DecodeError, match="more small or empty spans"):
+        otlp.read(one_more, free_ns=free + cost - 1)
 
 
 def within(*numbers: int, content: bytes) -> bytes:
@@ -142,17 +172,17 @@ SMALL = {
 @pytest.mark.parametrize("segment", [b"", segment_bytes()], ids=["a span", "a segment"])
 def test_parts_that_say_nothing_are_bounded_wherever_they_are(what: str, segment: bytes) -> None:
     numbers, number = SMALL[what]
-    many = field_of(number, LEN, b"").raw * (MAX_PARTS + 1)
+    many = field_of(number, LEN, b"").raw * MANY
     if numbers[:3] == (1, 2, 2):
         raw = within(1, 2, 2, content=segment + within(*numbers[3:], content=many))
     else:
         raw = within(*numbers, content=many) + message_of(segment)
-    with pytest.raises(DecodeError, match="more than 200000 small or empty"):
+    with pytest.raises(DecodeError, match="more small or empty"):
         otlp.read(raw)
 
 
 def test_a_reply_of_many_tokens_is_read_in_every_form() -> None:
-    tokens = 2 * MAX_PARTS
+    tokens = 400_000
     at = round(1.5e9)
     segment = sent_segment(1, 0, [token(T0_NS + at)] * tokens, end_ns=END_NS)
     offsets: Any = [0.25] * tokens
@@ -168,10 +198,10 @@ def test_json_of_small_pieces_is_refused_before_an_object_of_each_is_made(key: b
     def document(pieces: int) -> bytes:
         return b'{"%b":[%b]}' % (key, b",".join([piece] * pieces))
 
-    with pytest.raises(DecodeError, match="more than 100 small or empty"):
-        parse_json(document(1000), max_parts=100)
+    with pytest.raises(DecodeError, match="more small or empty"):
+        parse_json(document(1000), free=100)
     if key == b"x":
-        assert not parse_json(document(45), max_parts=100).resource_spans
+        assert not parse_json(document(45), free=100).resource_spans
 
 
 def test_json_of_usual_spans_is_read_however_many_there_are() -> None:
@@ -189,4 +219,4 @@ def test_json_of_usual_spans_is_read_however_many_there_are() -> None:
         "status": {},
     }
     text = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span] * 99}]}]}, separators=(",", ":"))
-    assert len(parse_json(text, max_parts=0).resource_spans[0].scope_spans[0].spans) == 99
+    assert len(parse_json(text, free=0).resource_spans[0].scope_spans[0].spans) == 99

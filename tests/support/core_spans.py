@@ -73,7 +73,7 @@ def agree(
 
 def by_protobuf(raw: bytes, limits: AttributeLimits = DEFAULT_LIMITS) -> Batch:
     """Return what protobuf alone reads of a message."""
-    return otlp.decode(otlp.parse(raw), limits=limits)
+    return otlp.decode(otlp.parse(raw), limits=limits, budget=otlp.token_budget(len(raw)))
 
 
 def outcome(read: Callable[[], Batch]) -> Batch | str:

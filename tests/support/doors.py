@@ -22,7 +22,7 @@ class Behind:
         self.fail_with: Exception | None = None
         self._lock = Lock()
 
-    def __call__(self, raw: bytes) -> bytes:
+    def __call__(self, raw: bytes, _sender: int = 0) -> bytes:
         message = parse(raw)
         if self.fail_with is not None:
             raise self.fail_with

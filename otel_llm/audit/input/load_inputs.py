@@ -179,8 +179,7 @@ class Inputs:
                 self._messages += 1
                 continue
             try:
-                # A recording may be one message: its parts are bounded by its bytes.
-                batch = read(item.raw, receipt_ns=item.receipt_ns, max_parts=len(item.raw))
+                batch = read(item.raw, receipt_ns=item.receipt_ns)
             except DecodeError as error:
                 self.skipped.add("bad_record", f"{item.place}: {error}")
                 continue

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.collector.config.settings import Settings
+    from otel_llm.collector.receive.senders import Accept
     from otel_llm.collector.web.views import Web
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.address import Address
@@ -54,7 +55,7 @@ class Doors:
         at: Addresses,
         settings: Settings,
         *,
-        accept: Callable[[bytes], bytes],
+        accept: Accept,
         attach: Callable[[GrpcFront], None],
         clock: Clock,
         web: Web,
@@ -68,7 +69,7 @@ class Doors:
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         refused = self._refused = Refused()
         self._attach = attach
-        self._bound = False
+        self._bound = self._web_open = False
         self.grpc = GrpcFront(at.grpc, limits=limits, tokens=self.tokens, certificates=self.certificates, clock=clock)
         accept = refused.of_the_flow(accept)
         self.http = HttpServer(
@@ -102,10 +103,22 @@ class Doors:
         self._attach(self.grpc)
         self._bound = True
 
+    def open_web(self) -> None:
+        """Take the web port and answer there, before the others: a restart is asked how far it is.
+
+        Raises:
+            AddressError: the port cannot be had.
+        """
+        if not self._web_open:
+            self.web.bind()
+            self.web.start()
+            self._web_open = True
+
     def open(self) -> None:
         """Bind, if that was not done, and let everybody in."""
         self.bind()
-        for door in (self.web, self.http, self.grpc):
+        self.open_web()
+        for door in (self.http, self.grpc):
             door.start()
 
     def close_to_exports(self, grace_s: float) -> None:

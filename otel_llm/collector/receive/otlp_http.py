@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import zlib
 from http import HTTPStatus
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,6 @@ from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.admission import Admission
 from otel_llm.collector.receive.cors import Cors
 from otel_llm.collector.receive.errors import (
-    BadRequestError,
     InternalError,
     TooSlowError,
     UnsupportedContentError,
@@ -35,16 +33,17 @@ from otel_llm.collector.receive.errors import (
     challenge,
     status,
 )
+from otel_llm.collector.receive.gunzip import gunzip
 from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.senders import sender_of
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import ASGIApp
 
     from otel_llm.collector.receive.admission import Room
+    from otel_llm.collector.receive.senders import Accept
     from otel_llm.shared.web.tokens import Tokens
 
 PATH: Final = "/v1/traces"
@@ -56,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 def otlp_app(
-    accept: Callable[[bytes], bytes],
+    accept: Accept,
     *,
     limits: Limits | None = None,
     tokens: Tokens | None = None,
@@ -81,7 +80,7 @@ def otlp_app(
     async def traces(request: Request) -> Response:
         encoding = _media_type(request)
         try:
-            _check_sender(request, tokens, origins)
+            sender = _check_sender(request, tokens, origins)
             gzipped = _check_content(request, encoding)
             with admission.receiving() as room:
                 try:
@@ -89,7 +88,7 @@ def otlp_app(
                         body = await _body(request, limits.message_bytes, room)
                 except TimeoutError:
                     raise TooSlowError(f"the body did not come within {limits.body_s:g} s") from None
-                made = await admission.run(_accept, body, gzipped, encoding == JSON)
+                made = await admission.run(_accept, body, gzipped, encoding == JSON, sender)
         except ClientDisconnect:
             counted.count_not_received()
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
@@ -97,18 +96,19 @@ def otlp_app(
             refusal = as_refusal(error)
             if isinstance(refusal, InternalError):
                 _log.exception("an export could not be accepted: this is a bug")
+            refusal.with_traceback(None)  # its frames hold the body, and this one the refusal: garbage for long
             counted.count(refusal)
             return _refused(refusal, encoding)
         if encoding == PROTOBUF:
             return Response(made, media_type=PROTOBUF)
         return Response(json.dumps(MessageToDict(ExportTraceServiceResponse.FromString(made))), media_type=JSON)
 
-    def _accept(body: bytes, gzipped: bool, is_json: bool) -> bytes:
-        raw = _gunzip(body, limits.message_bytes) if gzipped else body
+    def _accept(body: bytes, gzipped: bool, is_json: bool, sender: int) -> bytes:
+        raw = gunzip(body, limits.message_bytes) if gzipped else body
         if is_json:
             with one_document:
                 raw = parse_json(raw).SerializeToString()
-        return accept(raw)
+        return accept(raw, sender)
 
     async def elsewhere(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
@@ -125,13 +125,14 @@ def otlp_app(
     return Cors(app, origins) if origins else app
 
 
-def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> None:
+def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> int:
+    """Return who sends a request, if it may."""
     # Only browsers send an origin, and with every POST: so no page gets in under whatever name it calls us.
     for origin in request.headers.getlist("origin"):
         if origin not in origins:
             raise ForbiddenError("no posting from this origin: list it in the settings file (cors: origins)")
-    if tokens is not None:
-        tokens.check(request.headers.getlist("authorization"))
+    token = None if tokens is None else tokens.check(request.headers.getlist("authorization"))
+    return sender_of("" if request.client is None else request.client.host, token)
 
 
 def _media_type(request: Request) -> str:
@@ -159,20 +160,6 @@ async def _body(request: Request, max_bytes: int, room: Room) -> bytes:
             raise TooLargeError(f"the body is larger than {max_bytes} bytes")
         room.take(len(chunk))
     return bytes(body)
-
-
-def _gunzip(body: bytes, max_bytes: int) -> bytes:
-    """Return the decompressed body, never holding more than `max_bytes` of it."""
-    member = zlib.decompressobj(wbits=31)
-    try:
-        raw = member.decompress(body, max_bytes + 1)
-    except zlib.error as error:
-        raise BadRequestError(f"broken gzip: {error}") from error
-    if len(raw) > max_bytes:
-        raise TooLargeError(f"the body is larger than {max_bytes} bytes once decompressed")
-    if not member.eof or member.unused_data:
-        raise BadRequestError("broken gzip: cut, or followed by something else")
-    return raw
 
 
 def _refused(refusal: RefusalError, encoding: str) -> Response:

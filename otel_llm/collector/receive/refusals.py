@@ -11,8 +11,7 @@ from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from otel_llm.collector.receive.senders import Accept
     from otel_llm.shared.errors import RefusalError
 
 NOT_RECEIVED: Final = "not_received"
@@ -51,12 +50,12 @@ class Refused:
         """Count an export for which the flow has no room now."""
         self._add(BEHIND)
 
-    def of_the_flow(self, accept: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    def of_the_flow(self, accept: Accept) -> Accept:
         """Return an `accept` whose refusals for now are not counted here: the flow does it, in words of its own."""
 
-        def accepted(raw: bytes) -> bytes:
+        def accepted(raw: bytes, sender: int) -> bytes:
             try:
-                return accept(raw)
+                return accept(raw, sender)
             except (BusyError, UnavailableError) as refusal:
                 refusal.counted = not isinstance(refusal, JournalError)
                 raise

@@ -132,6 +132,14 @@ OWN_METRICS: Final = (
     OwnMetric("reloads", "counter", "{reload}", "Reloads of rules and classes.", "reloads"),
     OwnMetric("reload_errors", "counter", "{reload}", "Reloads refused; the old ones stay.", "reload_errors"),
     OwnMetric("replayed", "counter", "{export}", "Export requests replayed from the journal at start.", "replayed"),
+    OwnMetric(
+        "replay_skipped",
+        "counter",
+        "{record}",
+        "Records of the journal that were left out of that, by reason.",
+        "replay_skipped.",
+        "reason",
+    ),
     # The journal.
     OwnMetric("journal_records", "counter", "{record}", "Records written to the journal.", "journal_records"),
     OwnMetric("journal_bytes", "counter", "By", "Bytes written to the journal.", "journal_bytes"),

@@ -25,7 +25,7 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from otel_llm.readers.otlp.length_delimited import MAX_PARTS, refuse_many_json_parts
+from otel_llm.readers.otlp.length_delimited import refuse_many_json_parts
 from otel_llm.readers.records import DecodeError
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class _Wrong(Exception):  # noqa: N818 - turned into a DecodeError with its path
         self.path: list[str] = []
 
 
-def parse_json(text: bytes | str, *, max_parts: int = MAX_PARTS) -> ExportTraceServiceRequest:
+def parse_json(text: bytes | str, *, free: int | None = None) -> ExportTraceServiceRequest:
     """Return the export request that a JSON document holds.
 
     Raises:
-        DecodeError: it is no JSON, no object, or a known field has a value that cannot be its own; or `max_parts` more
-            small values are in it than its bytes would justify.
+        DecodeError: it is no JSON, no object, or a known field has a value that cannot be its own; or more small
+            values are in it than its bytes justify and `free` (`framing`).
     """
-    refuse_many_json_parts(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), max_parts)
+    refuse_many_json_parts(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), free)
     return from_object(load_json(text))
 
 

@@ -8,9 +8,9 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm.core.kernel import COMPILED
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS
+from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, TOKENS_PER_BYTE
 from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
-from otel_llm.readers.otlp.length_delimited import MAX_PARTS, RESOURCE_SPANS, refuse_many_parts
+from otel_llm.readers.otlp.length_delimited import RESOURCE_SPANS, refuse_many_parts
 from otel_llm.readers.otlp.span_records import add_span, instance_of
 from otel_llm.readers.records import Batch, DecodeError
 
@@ -30,39 +30,56 @@ def parse(raw: bytes) -> ExportTraceServiceRequest:
         raise DecodeError(f"not an OTLP trace export request: {error}") from error
 
 
+def token_budget(size: int) -> int:
+    """Return how many tokens an export request of `size` bytes may expand to; spans beyond are refused."""
+    return min(MAX_MESSAGE_TOKENS, FREE_MESSAGE_TOKENS + TOKENS_PER_BYTE * size)
+
+
 def read(
     raw: bytes,
     *,
     receipt_ns: int | None = None,
     limits: AttributeLimits = DEFAULT_LIMITS,
-    max_parts: int = MAX_PARTS,
+    free_ns: int | None = None,
+    max_tokens: int | None = None,
 ) -> Batch:
     """Return the records of an export request, its plain segments as columns.
 
-    `receipt_ns`: when it was received (unix ns). Without compiled kernels all of it is read by protobuf.
+    `receipt_ns`: when it was received (unix ns); `max_tokens`: `token_budget` of its size, unless it is said. Without
+    compiled kernels all of it is read by protobuf.
 
     Raises:
-        DecodeError: these bytes are no such message, or one of more than `max_parts` small parts.
+        DecodeError: these bytes are no such message, or one of more small parts than its size allows (`framing`).
     """
-    refuse_many_parts(raw, max_parts)
+    refuse_many_parts(raw, free_ns)
+    budget = token_budget(len(raw)) if max_tokens is None else max_tokens
     if COMPILED:
         # The import loads the kernels: a process that reads no export request does not wait for them.
         from otel_llm.readers.otlp.scanned import read_scanned
 
-        batch = read_scanned(raw, receipt_ns, limits)
+        batch = read_scanned(raw, receipt_ns, limits, budget)
         if batch is not None:
             return batch
-    return decode(parse(raw), receipt_ns, limits)
+    return decode(parse(raw), receipt_ns, limits, budget)
 
 
-def read_all(raws: Sequence[bytes], *, limits: AttributeLimits = DEFAULT_LIMITS) -> list[Batch | DecodeError]:
-    """Return the records of each export request as `read` does, or why these bytes are no such message."""
+def read_all(
+    raws: Sequence[bytes], *, limits: AttributeLimits = DEFAULT_LIMITS, max_tokens: int | None = None
+) -> list[Batch | DecodeError]:
+    """Return the records of each export request as `read` does, or why these bytes are no such message.
+
+    `max_tokens`: what all of them may expand to together.
+    """
     found: list[Batch | DecodeError] = []
+    left = MAX_MESSAGE_TOKENS * len(raws) if max_tokens is None else max_tokens
     for raw in raws:
         try:
-            found.append(read(raw, limits=limits))
+            batch = read(raw, limits=limits, max_tokens=min(left, token_budget(len(raw))))
         except DecodeError as error:
             found.append(error)
+            continue
+        left -= batch.tokens + sum(len(span.events_ns) for span in batch.requests)
+        found.append(batch)
     return found
 
 
@@ -99,11 +116,17 @@ def whole_resources(raw: bytes) -> int:
 
 
 def decode(
-    message: ExportTraceServiceRequest, receipt_ns: int | None = None, limits: AttributeLimits = DEFAULT_LIMITS
+    message: ExportTraceServiceRequest,
+    receipt_ns: int | None = None,
+    limits: AttributeLimits = DEFAULT_LIMITS,
+    budget: int | None = None,
 ) -> Batch:
-    """Return the records of `message`; it raises nothing, what is unusable is counted in the batch."""
+    """Return the records of `message`; it raises nothing, what is unusable is counted in the batch.
+
+    `budget`: how many tokens it may expand to, MAX_MESSAGE_TOKENS unless it is said.
+    """
     batch = Batch()
-    budget = MAX_MESSAGE_TOKENS
+    budget = MAX_MESSAGE_TOKENS if budget is None else budget
     for resource_spans in message.resource_spans:
         instance_id = instance_of(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:

@@ -17,13 +17,9 @@ RESOURCE: Final = 0x0A
 SCOPE_SPANS: Final = 0x12
 SCOPE: Final = 0x0A
 SPAN: Final = 0x12
-MAX_PARTS: Final = 200_000
-"""Small parts in one export request, as `otel_llm.core.parts` counts them."""
-
-
 _IS_TAG: Final = np.zeros(256, np.bool_)
-_IS_TAG[[RESOURCE_SPANS, SCOPE_SPANS, 0x1A, 0x22, 0x4A, 0x5A, 0x6A]] = True
-"""Tags of what may be a part, whatever it is in."""
+_IS_TAG[[RESOURCE_SPANS, 0x1A, 0x22, 0x4A, 0x5A, 0x6A]] = True
+"""Tags of what may be a part, whatever it is in; all but SPAN, which is SCOPE_SPANS too."""
 _SMALL_LENGTHS: Final = 64
 _TOKEN_NAME: Final = b"\x12\x05token"
 """No part begins so: what stands behind the length would be no fields."""
@@ -49,52 +45,60 @@ def within_span(fields: bytes) -> bytes:
     return within_scope(framed(SPAN, fields))
 
 
-def refuse_many_parts(raw: bytes, most: int) -> None:
-    """Refuse an export request in protobuf that has too many small parts.
+def refuse_many_parts(raw: bytes, free_ns: int | None = None) -> None:
+    """Refuse an export request in protobuf that has more small parts than its bytes justify.
+
+    `free_ns`: what they may cost however few bytes there are, `otel_llm.core.parts.FREE_NS` unless it is said.
 
     Raises:
-        DecodeError: more than `most` small parts are in it.
+        DecodeError: it has.
     """
-    if len(raw) <= 2 * most:
-        return
     from otel_llm.core import parts  # kernels, which few need here
 
+    most = (parts.FREE_NS if free_ns is None else free_ns) + parts.NS_PER_BYTE * len(raw)
+    if len(raw) * int(parts.COST.max()) <= most:
+        return
     data = np.frombuffer(raw, np.uint8)
-    if not COMPILED and _possible_parts(raw, data) <= most:
+    if not COMPILED and _possible_cost(raw, data, parts.COST) <= most:
         return
     around = np.empty((parts.MOST_DEPTH, 2), np.int64)
-    if parts.count_parts(data, parts.SMALL, around, most) > most:
-        raise _many_parts(most)
+    if parts.count_parts(data, parts.SMALL, parts.COST, around, most) > most:
+        raise DecodeError(_MANY)
 
 
-def refuse_many_json_parts(text: bytes, most: int) -> None:
-    """Refuse an export request in JSON that has too many small objects, arrays or values.
+def refuse_many_json_parts(text: bytes, free: int | None = None) -> None:
+    """Refuse an export request in JSON that has more small objects, arrays or values than its bytes justify.
+
+    `free`: how many there may be however few bytes there are, `otel_llm.core.parts.JSON_FREE` unless it is said.
 
     Raises:
-        DecodeError: `most` more small objects, arrays or values are in it than its bytes would justify.
+        DecodeError: it has.
     """
+    from otel_llm.core.parts import JSON_FREE, has_more_json_parts
+
+    most = JSON_FREE if free is None else free
     if len(text) <= 2 * most:
         return
     if not COMPILED and sum(map(text.count, (b",", b"{", b"["))) <= most:
         return
-    from otel_llm.core.parts import has_more_json_parts
-
     if has_more_json_parts(np.frombuffer(text, np.uint8), most):
-        raise _many_parts(most)
+        raise DecodeError(_MANY)
 
 
-def _many_parts(most: int) -> DecodeError:
-    return DecodeError(
-        f"more than {most} small or empty spans, events, attributes and other parts in one export request"
-    )
+_MANY: Final = (
+    "more small or empty spans, events, attributes and other parts in one export request than its size allows"
+)
 
 
-def _possible_parts(raw: bytes, data: npt.NDArray[np.uint8]) -> int:
-    """Return a bound of how many small parts there can be, without a walk: that takes long as plain Python.
+def _possible_cost(raw: bytes, data: npt.NDArray[np.uint8], cost: npt.NDArray[np.int64]) -> int:
+    """Return a bound of what small parts there can be cost, without a walk: that takes long as plain Python.
 
     Each has a tag and a length below 64, or one of both is spelt with more bytes than it needs: then it ends with a 0.
     """
     before, behind = data[:-1], data[1:]
-    usual = np.count_nonzero(_IS_TAG[before] & (behind < _SMALL_LENGTHS))
-    strange = np.count_nonzero((before > 127) & (behind == 0))
-    return int(usual + strange) - raw.count(_TOKEN_NAME)
+    dear, cheap = 2 * int(cost.max()), 2 * int(np.partition(cost, -2)[-2])
+    small = behind < _SMALL_LENGTHS
+    spans = int(np.count_nonzero((before == SPAN) & small)) - raw.count(_TOKEN_NAME)
+    others = int(np.count_nonzero(_IS_TAG[before] & small))
+    strange = int(np.count_nonzero((before > 127) & (behind == 0)))
+    return (spans + strange) * dear + others * cheap

@@ -11,6 +11,8 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
 from otel_llm.readers.foreign.chunk_events import SLACK_NS
@@ -60,7 +62,7 @@ def _numbers(value: AnyValue, budget: int) -> Sequence[float]:
             numbers = _from_json(value.bytes_value, budget)
         case _:
             raise TokenEventError("bad_token_array")
-    if any(type(number) not in (float, int) for number in numbers):
+    if not {*map(type, numbers)} <= {float, int}:
         raise TokenEventError("bad_token_array")
     return numbers
 
@@ -81,17 +83,20 @@ def _from_json(text: str | bytes, budget: int) -> list[Any]:
 
 def _times(offsets: Sequence[float], start_ns: int, end_ns: int) -> list[int]:
     latest_s = (min(end_ns + SLACK_NS, MAX_TIME_NS) - start_ns) / 1e9
-    times: list[int] = []
-    before: float = 0
-    for offset in offsets:
-        # Comparisons only: an integer of any size has no place in float arithmetic.
-        if before <= offset <= latest_s:
-            times.append(start_ns + round(offset * 1e9))
-            before = offset
-        elif isinstance(offset, float) and not isfinite(offset):
-            raise TokenEventError("token_array_not_finite")
-        elif offset < 0:
-            raise TokenEventError("token_array_negative")
-        else:
-            raise TokenEventError("token_array_falling" if offset < before else "token_array_beyond_end")
-    return times
+    # An integer of any size has no place in float arithmetic; none that is larger than the bound is looked at closer.
+    try:
+        read = np.array(offsets, np.float64)
+    except OverflowError:
+        read = np.array([min(max(offset, -1), latest_s + 1e9) for offset in offsets], np.float64)
+    before = np.concatenate(([0.0], read[:-1]))
+    good = (before <= read) & (read <= latest_s)
+    if good.all():
+        times: list[int] = (start_ns + np.rint(read * 1e9).astype(np.int64)).tolist()
+        return times
+    first = int(np.argmin(good))
+    offset = float(read[first])
+    if not isfinite(offset):
+        raise TokenEventError("token_array_not_finite")
+    if offset < 0:
+        raise TokenEventError("token_array_negative")
+    raise TokenEventError("token_array_falling" if offset < before[first] else "token_array_beyond_end")

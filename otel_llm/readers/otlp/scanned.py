@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_llm import semconv
 from otel_llm.core import span_columns as column
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.scan import scan as scan_message
 from otel_llm.readers.otlp.attribute_cache import attribute_cache
 from otel_llm.readers.otlp.attributes import MAX_VALUE_CHARS
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
 
+_MUCH: Final = 4
+"""Where spans that are only to be checked are more than one part in so many, the whole message is checked at once."""
+_TOO_MANY: Final = "too_many_tokens"
 _FRAMED_BYTES: Final = 2048
 """Longer resources and scopes are not remembered."""
 
@@ -88,25 +91,43 @@ def scan(raw: bytes) -> Scanned | None:
     )
 
 
-def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits) -> Batch | None:
-    """Return the records of an export request; None where protobuf is to read all of it.
+def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits, budget: int) -> Batch | None:
+    """Return the records of an export request of at most `budget` tokens; None where protobuf is to read all of it.
 
     Raises:
         DecodeError: these bytes are no such message.
     """
     found = scan(raw)
-    if found is None:
+    if found is None or len(found.times_ns) > budget:
         return None
     senders = _senders(raw, found.pieces)
     batch = Batch()
     if found.plain == len(found.spans):
         batch.plain = _columns(found, found.spans) if found.plain else None
         return batch
-    plain = found.spans[:, column.CLASS] == column.PLAIN
+    kinds = found.spans[:, column.CLASS]
+    plain, foreign = kinds == column.PLAIN, kinds == column.FOREIGN
     if found.plain:
         batch.plain = _columns(found, found.spans[plain])
-    records = _Records(raw, found, senders, batch, receipt_ns, limits)
-    return batch if records.add(found.spans[~plain]) else None
+    if foreign.any():
+        batch.ignored = _check_foreign(raw, found.spans[foreign])
+    records = _Records(raw, found, senders, batch, receipt_ns, limits, budget)
+    return batch if records.add(found.spans[~(plain | foreign)]) else None
+
+
+def _check_foreign(raw: bytes, spans: Ints) -> int:
+    """Return how many spans these are, which protobuf is only to check.
+
+    Raises:
+        DecodeError: one of them is none.
+    """
+    begin, stop = spans[:, column.BEGIN], spans[:, column.STOP]
+    if _MUCH * int((stop - begin).sum()) > len(raw):
+        _checked(raw)
+    else:
+        places = zip(begin.tolist(), stop.tolist(), strict=True)
+        _checked(within_scope(b"".join(framed(SPAN, raw[at:end]) for at, end in places)))
+    return len(spans)
 
 
 def _columns(found: Scanned, spans: Ints) -> SegmentColumns:
@@ -141,7 +162,9 @@ class _Records:
         batch: Batch,
         receipt_ns: int | None,
         limits: AttributeLimits,
+        budget: int,
     ) -> None:
+        self._budget = budget
         self._raw = raw
         self._found = found
         self._senders = senders
@@ -160,17 +183,23 @@ class _Records:
         read = [None if row[column.CLASS] == column.OTHER else self._attributes(row) for row in rows]
         others = [row for row, attributes in zip(rows, read, strict=True) if attributes is None]
         left = iter(self._parsed(others))
-        budget = MAX_MESSAGE_TOKENS - len(self._found.times_ns)
+        budget = self._budget - len(self._found.times_ns)
         # Of a span that protobuf reads after all, the tokens are counted when it does.
         budget += sum(
             row[column.TOKENS + 1] - row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER
         )
+        last, said = (b"", -1), Batch()
         for row, attributes in zip(rows, read, strict=True):
             if attributes is None:
-                if budget < MAX_TOKENS:
+                span, written = next(left), (self._raw[row[column.BEGIN] : row[column.STOP]], row[column.RESOURCE])
+                if written != last:  # else it says what the one before it said: read once
+                    last, said = written, Batch()
+                    sender = self._senders.get(row[column.RESOURCE])
+                    add_span(span, said, min(budget, MAX_TOKENS), self._receipt_ns, sender, self._limits)
+                budget -= said.tokens + sum(len(one.events_ns) for one in said.requests)
+                if budget < 0 or (budget < MAX_TOKENS and _TOO_MANY in said.refused | said.anomalies):
                     return False
-                sender = self._senders.get(row[column.RESOURCE])
-                budget = add_span(next(left), self._batch, budget, self._receipt_ns, sender, self._limits)
+                _add(self._batch, said)
             elif row[column.CLASS] == column.SEGMENT:
                 self._segment(row, attributes)
             else:
@@ -238,6 +267,17 @@ class _Records:
     @staticmethod
     def _ids(row: Sequence[int]) -> bytes:
         return b"".join(row[column.TRACE + part].to_bytes(8, "little", signed=True) for part in range(3))
+
+
+def _add(batch: Batch, said: Batch) -> None:
+    """Add what one span said to what all of them said."""
+    batch.segments += said.segments
+    batch.requests += said.requests
+    batch.ignored += said.ignored
+    if said.refused:
+        batch.refused.update(said.refused)
+    if said.anomalies:
+        batch.anomalies.update(said.anomalies)
 
 
 def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:

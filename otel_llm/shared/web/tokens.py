@@ -32,8 +32,8 @@ class KnownTokens:
         """Return the key and the digests, for another process of this service."""
         return self._known
 
-    def check(self, headers: Iterable[str | bytes]) -> None:
-        """Take the values of a request's `authorization` headers.
+    def check(self, headers: Iterable[str | bytes]) -> bytes:
+        """Take the values of a request's `authorization` headers, and return the digest of its token.
 
         Raises:
             UnauthenticatedError: there is not exactly one, or it brings none of the tokens.
@@ -49,6 +49,7 @@ class KnownTokens:
             known |= hmac.compare_digest(digest, given)
         if not known:
             raise UnauthenticatedError("the token is not known here")
+        return given
 
     @staticmethod
     def _digest(token: bytes, key: bytes) -> bytes:

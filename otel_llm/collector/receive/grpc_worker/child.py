@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
     write_all,
 )
 from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.senders import Room, Turns
 from otel_llm.shared.errors import RefusalError, StartError, UnavailableError
 from otel_llm.shared.web.tokens import KnownTokens
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 class _Call:
     """An export on its way up, and what came down for it."""
 
+    sender: int
     size: int
     received_ns: int
     answer: bytes = b""
@@ -56,36 +59,35 @@ class _Way:
     def __init__(self, up: int, down: BinaryIO, opening: Opening, shared: Shared, refused: Refused) -> None:
         self._up = up
         self._down = down
-        self._most = opening.limits.queued_exports
-        self._most_bytes = opening.queued_bytes
+        self._room = Room(opening.limits.queued_exports, opening.queued_bytes)
         self._cells = shared.cells
         self._refused = refused
         self._numbers = count(1)
         self._calls: dict[int, _Call] = {}
-        self._bytes = 0
         self._open = True
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._writing = Turns()
 
-    def accept(self, raw: bytes) -> bytes:
+    def accept(self, raw: bytes, sender: int) -> bytes:
         """Hand an export up; return the OTLP answer, or raise what the evaluator's process refused it with."""
-        call = _Call(len(raw), time.monotonic_ns())
+        call = _Call(sender, len(raw), time.monotonic_ns())
         call.answered.acquire()
         with self._lock:
             if not self._open:
                 raise UnavailableError("the evaluator has stopped")
-            if len(self._calls) >= self._most or self._bytes > self._most_bytes:
+            if not self._room.take(sender, call.size):
                 self._refused.count_behind()
                 raise BusyError("the evaluator is behind")
             number = next(self._numbers)
             self._calls[number] = call
-            self._bytes += call.size
             self._tell()
+        self._writing.take(partial(self._room.bytes_of, sender))
         try:
-            with self._writing:
-                write_all(self._up, (UP.pack(len(raw), number, call.received_ns), raw))
+            write_all(self._up, (UP.pack(len(raw), number, call.received_ns, sender), raw))
         except OSError:
             self._close()
+        finally:
+            self._writing.give()
         call.answered.acquire()
         if call.refusal is not None:
             raise call.refusal
@@ -96,7 +98,7 @@ class _Way:
         for number, place, said in self._frames():
             with self._lock:
                 call = self._calls.pop(number)
-                self._bytes -= call.size
+                self._room.leave(call.sender, call.size)
                 self._tell()
             if place:
                 call.refusal = refusal_of(place, said)

@@ -180,6 +180,11 @@ def _name(address: tuple[str, int]) -> _End:
     return address[0].removeprefix("::ffff:"), address[1]
 
 
+def peer_host(peer: str) -> str:
+    """Return the address of a peer in gRPC's words, `peer` itself where it has none."""
+    return _end(peer)[0] or peer
+
+
 def _end(peer: str) -> _End:
     """Return the end that gRPC names: `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")

@@ -1,17 +1,17 @@
 """OTLP over gRPC: take the bytes of TraceService/Export, hand them on, answer.
 
-The handler is generic and gets raw bytes: decoding belongs to whoever accepts. gRPC itself undoes gzip, within the
-message limit, and refuses larger messages (RESOURCE_EXHAUSTED, without RetryInfo: they would never fit). It sees one
-message as a stream of one, so that nobody's thread is taken who has not brought a token, and that a message which does
-not come can be given up (CANCELLED).
+The handler is generic and gets raw bytes: decoding belongs to whoever accepts. gRPC refuses messages larger than the
+limit (RESOURCE_EXHAUSTED, without RetryInfo: they would never fit); gzip is undone here, so that what grows as a bomb
+does is refused while it grows. Other compression is refused by gRPC (UNIMPLEMENTED, as the client learns). gRPC sees
+one message as a stream of one, so that nobody's thread is taken who has not brought a token, and that a message which
+does not come can be given up (CANCELLED).
 """
 
 from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import grpc
 
@@ -26,16 +26,19 @@ from otel_llm.collector.receive.errors import (
     as_refusal,
     status,
 )
-from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, let_in
+from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, let_in, peer_host
+from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool
 from otel_llm.collector.receive.grpc_worker.message_timeouts import MessagePatience, Waiting
+from otel_llm.collector.receive.gunzip import GZIP_MAGIC, gunzip
 from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.senders import sender_of
 from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address, listen, refused_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
+    from otel_llm.collector.receive.senders import Accept
     from otel_llm.shared.web.tls import Pem
     from otel_llm.shared.web.tokens import KnownTokens
 
@@ -47,6 +50,8 @@ CONNECTION_AGE_S: Final = 3600
 """A connection of this age is asked to begin anew, so that certificates are looked at again."""
 _OTLP_SERVICES: Final = "/opentelemetry.proto.collector."
 _REFUSALS_AT_ONCE: Final = 1024
+_IDENTITY_AND_GZIP: Final = 0b101
+"""Of gRPC's compression algorithms, by their number there."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,8 +60,8 @@ class GrpcReceiver:
 
     Args:
         address: where to listen; port 0 lets the system pick one.
-        accept: takes the bytes of an `ExportTraceServiceRequest` and returns those of the response, or raises a
-            `RefusalError` or `DecodeError`. It is called from several threads.
+        accept: takes the bytes of an `ExportTraceServiceRequest` and the number of its sender, and returns those of the
+            response, or raises a `RefusalError` or `DecodeError`. It is called from several threads.
         limits: of messages, connections, and exports at once.
         tokens: what exports must bring in their `authorization` metadata; None: nothing.
         certificates: of TLS; None: plain text.
@@ -66,7 +71,7 @@ class GrpcReceiver:
     def __init__(
         self,
         address: Address,
-        accept: Callable[[bytes], bytes],
+        accept: Accept,
         *,
         limits: Limits | None = None,
         tokens: KnownTokens | None = None,
@@ -78,9 +83,11 @@ class GrpcReceiver:
         self._accept = accept
         self._certificates = certificates
         self._refused = Refused() if refused is None else refused
-        self._exports = _Pool(limits.concurrent_exports, "otlp-grpc")
-        self._patience = MessagePatience(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
         most = limits.concurrent_exports + limits.queued_exports
+        self._exports = FairPool(limits.concurrent_exports, most, "otlp-grpc")
+        self._message_bytes = limits.message_bytes
+        self._tokens = tokens
+        self._patience = MessagePatience(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
         self._watch = ConnectionWatch(limits)
         handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most, self._refused, self._watch)
         self._server: grpc.Server = grpc.server(
@@ -143,7 +150,9 @@ class GrpcReceiver:
             self._check_connection(context)
             with self._patience.waiting(context) as waiting:
                 raw = next(messages)
-            return self._accept(raw)
+            if raw.startswith(GZIP_MAGIC):
+                raw = gunzip(raw, self._message_bytes)
+            return self._accept(raw, self._sender(context))
         except StopIteration:  # so it looks as well, at times, when gRPC has just refused the message
             self._count_missed(waiting)
             refusal: RefusalError = BadRequestError("no message came")
@@ -160,11 +169,19 @@ class GrpcReceiver:
         _refuse(refusal, messages, context)
         return None
 
+    def _sender(self, context: grpc.ServicerContext) -> int:
+        token = None
+        if self._tokens is not None:
+            token = self._tokens.check(v for k, v in context.invocation_metadata() if k == "authorization")
+        return sender_of(peer_host(context.peer()), token)
+
     def _check_connection(self, context: grpc.ServicerContext) -> None:
         if not self._watch.established(context.peer()):
             refusal = UnavailableError("too many connections")
             refusal.counted = True  # connections are not
             raise refusal
+        if self._exports.refusing:
+            raise BusyError("too many exports at once")
 
     def _count_missed(self, waiting: Waiting | None) -> None:
         if waiting is not None and waiting.given_up:
@@ -201,27 +218,6 @@ class GrpcCertificates:
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.client_ca)
-
-
-class _Pool(ThreadPoolExecutor):
-    """A pool that knows how many calls it has not finished."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        super().__init__(threads, thread_name_prefix=name)
-        self.pending = 0
-        self._counting = Lock()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Count the call until it is done."""
-        with self._counting:
-            self.pending += 1
-        future = super().submit(fn, *args, **kwargs)
-        future.add_done_callback(self._done)
-        return future
-
-    def _done(self, _future: Future[Any]) -> None:
-        with self._counting:
-            self.pending -= 1
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -280,6 +276,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         # A second collector on the port would get a part of the exports and nobody would notice.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.per_message_decompression", 0),
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_AND_GZIP),
         # Soft and hard limit are one: between two of them gRPC would refuse at random.
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.shared.memory import KEEPER
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -63,6 +65,7 @@ class MessagePatience:
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_S):
+            KEEPER.tend()
             limit_s = min(CROWDED_S, self._message_s) if self._crowded() else self._message_s
             before = time.monotonic() - limit_s
             with self._lock:

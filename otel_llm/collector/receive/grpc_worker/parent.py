@@ -43,14 +43,15 @@ log = logging.getLogger(__name__)
 
 _CODE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from otel_llm.shared.memory import keep_one_heap; keep_one_heap(); "
     "from otel_llm.collector.receive.grpc_worker.child import main; main(*map(int, sys.argv[2:]))"
 )
 _PIPE_BYTES: Final = (2**23, 2**20)
 """What may be on its way up at once, the more the better: exports that wait are taken in together. Without privileges
 Linux gives no more than the second."""
 _BUFFER_BYTES: Final = 2**20
-_READ_BYTES: Final = 2**22
-"""What is read at once."""
+_READ_BYTES: Final = 2**26
+"""What is read at once: all that has come, so that whose turn it is can be told; the process bounds it, too."""
 _PATIENCE_S: Final = 30.0
 """How long an answer of the process is waited for."""
 _LAST_S: Final = 2.0
@@ -61,8 +62,8 @@ class SentExport(Export):
 
     __slots__ = ("_door", "number")
 
-    def __init__(self, raw: bytes, receipt_ns: int, door: GrpcFront, number: int) -> None:
-        super().__init__(raw)
+    def __init__(self, raw: bytes, receipt_ns: int, door: GrpcFront, number: int, sender: int) -> None:
+        super().__init__(raw, sender)
         self.receipt_ns = receipt_ns
         self.number = number
         self._door = door
@@ -222,12 +223,12 @@ class GrpcFront:
         view = memoryview(self._buffer)
         start, size = 0, UP.size
         while self._filled - start >= UP.size:
-            length, number, received_ns = UP.unpack_from(view, start)
+            length, number, received_ns, sender = UP.unpack_from(view, start)
             size = UP.size + length
             if self._filled - start < size:
                 break
             raw = bytes(view[start + UP.size : start + size])
-            yield SentExport(raw, self._clock.unix_ns(received_ns), self, number)
+            yield SentExport(raw, self._clock.unix_ns(received_ns), self, number, sender)
             start += size
             size = UP.size
         if start or size > len(self._buffer):

@@ -1,7 +1,7 @@
 """What the gRPC door's process and the evaluator's say to each other: frames on pipes, and numbers in shared memory.
 
-Up goes each export as it came, with the instant of its receipt; down goes the answer, or which refusal it is. Both ends
-are this program: nothing here is a format for others.
+Up goes each export, decompressed, with the instant of its receipt and who sent it; down goes the answer, or which
+refusal it is. Both ends are this program: nothing here is a format for others.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     Known: TypeAlias = tuple[bytes, tuple[bytes, ...]]
     """A key, and the digests of tokens under it."""
 
-UP: Final = struct.Struct("<IQq")
-"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike)."""
+UP: Final = struct.Struct("<IQqQ")
+"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike), its
+sender."""
 DOWN: Final = struct.Struct("<IQB")
 """Before an answer: its length, the number of its export, 0 or the refusal's place in `ANSWERS` counted from 1."""
 WAITING: Final = len(REASONS)
