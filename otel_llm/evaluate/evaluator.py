@@ -24,15 +24,7 @@ from otel_llm.evaluate.rule_scheduler import RuleScheduler
 from otel_llm.evaluate.stream_table import StreamTable
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.evaluate.usage import Meter
-from otel_llm.readers.assemble.requests import (
-    Parts,
-    RequestKey,
-    Resolved,
-    StreamKey,
-    StreamParts,
-    missing_segments,
-    shift_ns,
-)
+from otel_llm.readers.assemble.requests import Parts, Resolved, StreamParts, missing_segments, shift_ns
 from otel_llm.readers.foreign.foreign_spans import foreign_tokens
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
 from otel_llm.readers.segment_columns import TRACE_BYTES, keys_of
@@ -43,12 +35,15 @@ from otel_llm.slo.windows import Ledger
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from otel_llm.readers.records import RequestKey, StreamKey
+
     Ints = npt.NDArray[np.int64]
     from collections.abc import Callable, Iterator
 
     from otel_llm.evaluate.sink import Sink
     from otel_llm.evaluate.windowing import Windowing
-    from otel_llm.readers.records import Batch, RequestSpan, Segment
+    from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import RequestSpan, Segment
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses

@@ -11,7 +11,8 @@ from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group, StreamTable
-    from otel_llm.readers.assemble.requests import Parts, Resolved, StreamKey, StreamParts
+    from otel_llm.readers.assemble.requests import Parts, Resolved, StreamParts
+    from otel_llm.readers.records import StreamKey
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from otel_llm.readers.formats.form import EXPECTED
+from otel_llm.readers.formats.form_table import find_form, open_head
+from otel_llm.readers.formats.otlp_files import LENGTH_BYTES, read_json, read_records
+from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import RawRecord
-from otel_llm.readers.io.sniff_form import open_head, told
 from otel_llm.readers.otlp.export_request import parse
-from otel_llm.readers.otlp.otlp_files import EXPECTED, LENGTH_BYTES, is_journal, read_json, read_records
 from otel_llm.readers.records import DecodeError, InputError
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | As
     """
     try:
         head, chunks = open_head(path, skipped)
-        form = told(head)
+        form = find_form(head)
         if form is not None:
             yield from form.read(path, chunks, skipped)
         elif head.raw.startswith(LENGTH_BYTES) or is_journal(path):

@@ -41,9 +41,10 @@ from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.live.exposition import SHARED_NS
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode, parse, read
-from otel_llm.readers.records import Batch, DecodeError
+from otel_llm.readers.records import DecodeError
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.errors import RefusalError

@@ -21,10 +21,10 @@ from support.recordings import read_inputs
 
 from otel_llm.readers.assemble.requests import Assembled
 from otel_llm.readers.files import read_file
+from otel_llm.readers.formats import otlp_files
 from otel_llm.readers.io.bytestream import open_chunks, split_lines, unzstd_bytes
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.io.skipped import Received, Skipped
-from otel_llm.readers.otlp import otlp_files
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.records import DecodeError, InputError
 

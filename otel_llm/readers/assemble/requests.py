@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm import semconv
 from otel_llm.readers.foreign.foreign_spans import Foreign, foreign_tokens, read_foreign
@@ -17,10 +17,8 @@ from otel_llm.readers.foreign.foreign_spans import Foreign, foreign_tokens, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.readers.records import Attributes, Batch, RequestSpan, Scalar, Segment
-
-RequestKey: TypeAlias = tuple[bytes, bytes]
-StreamKey: TypeAlias = tuple[bytes, bytes, int]
+    from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import Attributes, RequestKey, RequestSpan, Scalar, Segment, StreamKey
 
 
 @dataclass(slots=True)

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.assemble.requests import Assembled
     from otel_llm.readers.assemble.stream_rows import Bools, Ints, Tiled
-    from otel_llm.readers.records import Batch, RequestSpan, Segment
+    from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import RequestSpan, Segment
     from otel_llm.readers.segment_columns import SegmentColumns
 
 HELD_BYTES: Final = 192 * 2**20

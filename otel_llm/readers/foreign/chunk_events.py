@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
-from otel_llm.readers.otlp.token_events import TokenEventError, read_tokens
+from otel_llm.readers.spans.token_events import TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.readers.foreign.chunk_events import SLACK_NS
-from otel_llm.readers.otlp.attributes import fits
+from otel_llm.readers.spans.attributes import fits
 
 if TYPE_CHECKING:
     from collections import Counter

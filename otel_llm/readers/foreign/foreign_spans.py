@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.readers.otlp.attributes import ENGINE_LATENCIES
+from otel_llm.readers.spans.attributes import ENGINE_LATENCIES
 
 if TYPE_CHECKING:
     from otel_llm.readers.records import RequestSpan

@@ -8,14 +8,22 @@ from otel_llm import semconv
 from otel_llm.readers.foreign.chunk_events import TELLING, TokenTimes, event_source, read_events
 from otel_llm.readers.foreign.dialects import add_first_token, translate
 from otel_llm.readers.foreign.foreign_spans import STATED_TIMES
-from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, ENGINE_LATENCIES, MAX_VALUE_CHARS, AttributeLimits, scalars
-from otel_llm.readers.otlp.packed_arrays import PACKED, read_packed
-from otel_llm.readers.otlp.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
-from otel_llm.readers.otlp.token_events import TokenEventError
-from otel_llm.readers.records import Attributes, Batch, RequestSpan
+from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed
+from otel_llm.readers.records import Attributes, RequestSpan
+from otel_llm.readers.spans.attributes import (
+    DEFAULT_LIMITS,
+    ENGINE_LATENCIES,
+    MAX_VALUE_CHARS,
+    AttributeLimits,
+    scalars,
+)
+from otel_llm.readers.spans.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.spans.token_events import TokenEventError
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+    from otel_llm.readers.batch import Batch
 
 CHUNK_EVENT: Final = semconv.CHUNK_EVENT
 _OURS: Final = frozenset({semconv.SEGMENTS, semconv.OUTCOME})

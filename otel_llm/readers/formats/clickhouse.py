@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
 COLUMNS: Final = frozenset({"Timestamp", "TraceId", "SpanId", "SpanName", "SpanAttributes", "Duration"})
@@ -50,7 +50,7 @@ _FIRST_NS: Final = 10**16
 _DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file begins with a row of the table as JSON."""
     return head.keys >= COLUMNS
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
     from otel_llm.readers.records import Attributes
 
@@ -51,7 +51,7 @@ _ANCHORED_NS: Final = 10**18
 """The year 2001, in unix ns."""
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file's first line names a request and its token times."""
     line = head.text.split(b"\n", 1)[0][:_MAX_LINE_CHARS].decode("utf-8", "replace")
     return _separator(line) is not None

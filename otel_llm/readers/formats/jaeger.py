@@ -27,8 +27,8 @@ from otel_llm.readers.formats.span_parts import (
     whole_number,
 )
 from otel_llm.readers.io.json_walk import END, items
-from otel_llm.readers.otlp.attributes import ARRAYS, typed
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.spans.attributes import ARRAYS, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
 _MAX_US: Final = MAX_TIME_NS // 1000
@@ -44,7 +44,7 @@ _MOST_SPANS: Final = 10_000
 """Spans of one trace that are held until it says which processes sent them; of more the first go without."""
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file begins with traces as Jaeger's API gives them."""
     keys = head.keys
     for trace in ("data[].", "", "[]."):

@@ -20,14 +20,14 @@ from otel_llm.readers.records import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
 MAGIC: Final = b"PAR1"
 _MAX_SPOOLED_BYTES: Final = 64 * 2**30
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file is Parquet."""
     return head.raw.startswith(MAGIC)
 

@@ -15,8 +15,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
-from otel_llm.readers.otlp.attributes import typed
 from otel_llm.readers.records import DecodeError
+from otel_llm.readers.spans.attributes import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

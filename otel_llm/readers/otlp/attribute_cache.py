@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_llm.readers.otlp.attributes import AttributeLimits, fits, scalars
 from otel_llm.readers.otlp.length_delimited import within_span
+from otel_llm.readers.spans.attributes import AttributeLimits, fits, scalars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Final
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_COUNT, MAX_TOKENS
 from otel_llm.readers.foreign.inference import read_request
-from otel_llm.readers.otlp.attributes import MAX_VALUE_CHARS, AttributeLimits, scalars
-from otel_llm.readers.otlp.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
-from otel_llm.readers.otlp.token_events import TokenEventError, read_tokens
-from otel_llm.readers.records import Batch, Segment
+from otel_llm.readers.records import Segment
+from otel_llm.readers.spans.attributes import MAX_VALUE_CHARS, AttributeLimits, scalars
+from otel_llm.readers.spans.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.spans.token_events import TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+    from otel_llm.readers.batch import Batch
 
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 

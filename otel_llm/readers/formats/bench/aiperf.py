@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.assemble.requests import Assembled
     from otel_llm.readers.formats.bench.replies import Reply
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "aiperf"
@@ -43,7 +43,7 @@ _SUMMARY: Final = frozenset({"aiperf_version", "schema_version", "benchmark_id"}
 _NOT_MEASURED: Final = "warmup"
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is one of AIPerf's: records, raw records, or the summary, which is refused."""
     return "metadata.request_start_ns" in head.keys or head.keys >= _SUMMARY
 

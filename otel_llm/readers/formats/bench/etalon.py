@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "etalon"
@@ -42,7 +42,7 @@ _KEYS: Final = frozenset(
 _COLUMNS: Final = ("ttft", "tbt", "end_to_end_latency", "num_prompt_tokens")
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is Etalon's: of a large one only the first array is seen, which no other tool writes so."""
     return "num_prompt_tokens" in head.keys and head.keys <= _KEYS
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.assemble.requests import Assembled
     from otel_llm.readers.formats.bench.replies import Reply
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "genai-perf"
@@ -30,7 +30,7 @@ _REQUESTS: Final = "experiments[].requests"
 _ENTERED: Final = frozenset({"", "experiments", "experiments[]", _REQUESTS})
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file has genai-perf's requests."""
     return head.keys >= {"experiments[].experiment", _REQUESTS}
 

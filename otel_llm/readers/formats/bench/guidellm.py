@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "guidellm"
@@ -31,7 +31,7 @@ _OUTCOMES: Final = {"completed": "completed", "errored": "error", "cancelled": "
 _ENDINGS: Final = {"successful": "completed", "errored": "error", "incomplete": "cancelled"}
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is GuideLLM's report, as JSON or as YAML, which is refused."""
     return "metadata.guidellm_version" in head.keys or _is_yaml(head.text)
 

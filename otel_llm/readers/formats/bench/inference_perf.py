@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "inference-perf"
@@ -30,7 +30,7 @@ _KEYS: Final = frozenset({"[].start_time", "[].end_time", "[].request"})
 _NO_TIMES: Final = "no times of tokens: the API was not streamed, or inference-perf is older than v0.2"
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file has inference-perf's requests."""
     return head.keys >= _KEYS
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "sglang-bench"
@@ -41,7 +41,7 @@ _NO_TIMES: Final = (
 )
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file has results of SGLang's benchmark, detailed or not."""
     own = {"server_info", "total_output_tokens_retokenized", "sharegpt_output_len"}
     return "dataset_name" in head.keys and "model_id" not in head.keys and not head.keys.isdisjoint(own)

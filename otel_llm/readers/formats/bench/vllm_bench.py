@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "vllm-bench"
@@ -38,7 +38,7 @@ _NO_TIMES: Final = (
 _NO_STARTS: Final = "no start_times: written by a vLLM of before 2026, which does not say when a request was sent"
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is a result of `vllm bench serve`, detailed or not."""
     return head.keys >= _SETTINGS and not head.keys.isdisjoint({"backend", "endpoint_type"})
 

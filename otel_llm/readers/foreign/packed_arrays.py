@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
 from otel_llm.readers.foreign.chunk_events import SLACK_NS
-from otel_llm.readers.otlp.token_events import TokenEventError
+from otel_llm.readers.spans.token_events import TokenEventError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,9 +8,10 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.readers.formats.form import EXPECTED
+from otel_llm.readers.formats.form_table import form_of
 from otel_llm.readers.io.bytestream import STDIN
-from otel_llm.readers.io.sniff_form import form_of
-from otel_llm.readers.otlp.otlp_files import CLOSED_SUFFIX, EXPECTED, JOURNAL_SUFFIX, is_journal
+from otel_llm.readers.io.journal_format import CLOSED_SUFFIX, JOURNAL_SUFFIX, is_journal
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
