@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.io.skipped import Received, Skipped
 
 

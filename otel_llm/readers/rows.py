@@ -14,7 +14,7 @@ from otel_llm.slo.verdict import seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_llm.readers.assemble.requests import Resolved
+    from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
 Cell: TypeAlias = str | int | float | bool | None

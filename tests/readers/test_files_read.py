@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import read_inputs
 
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.files import read_file
 from otel_llm.readers.formats import otlp_files
 from otel_llm.readers.io.bytestream import open_chunks, split_lines, unzstd_bytes

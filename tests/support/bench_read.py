@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.formats.form import Head
 from otel_llm.readers.formats.form_table import known_forms
 from otel_llm.readers.io.skipped import Skipped

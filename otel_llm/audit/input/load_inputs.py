@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.stream_batch import batches
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.assemble.stream_assembler import HELD_BYTES, StreamAssembler
 from otel_llm.readers.files import read_raw
 from otel_llm.readers.formats.form import EXPECTED
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.readers.assemble.stream_parts import Streams
+    from otel_llm.readers.assemble.stream_columns import Streams
     from otel_llm.readers.batch import Batch
 
 GROUP_BYTES: Final = 4 * 2**20

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.stream_batch import STREAMS, from_batch, to_batch
+from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.packed_records import pack, unpack
-from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.files import read_file
 from otel_llm.readers.io.skipped import Skipped

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.evaluate.stream_table import Grouped
-from otel_llm.readers.assemble.requests import Resolved
+from otel_llm.readers.assemble.resolved import Resolved
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:

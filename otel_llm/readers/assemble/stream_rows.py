@@ -69,7 +69,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
-class Tiled(NamedTuple):
+class Merged(NamedTuple):
     """What the rows of C streams add up to.
 
     `rows` (S',): places of the rows without repetitions, by stream and number, those of stream c at
@@ -90,7 +90,7 @@ class Tiled(NamedTuple):
     has_offset: Bools
 
 
-def tile(rows: Rows, stream: Ints, streams: int) -> Tiled:
+def merge(rows: Rows, stream: Ints, streams: int) -> Merged:
     """Put the rows of `streams` streams together, each row that of `stream` (S,); every stream must have one."""
     order = np.lexsort((rows.order, rows.seq, stream))
     of, seq = stream[order], rows.seq[order]
@@ -110,7 +110,7 @@ def tile(rows: Rows, stream: Ints, streams: int) -> Tiled:
     inner = ends.copy()
     inner[last] = np.iinfo(np.int64).min
     offset, has_offset = _offsets(rows.receipt_ns[order], rows.order[order], ends, of, streams)
-    return Tiled(
+    return Merged(
         rows=order,
         bounds=bounds,
         regular=regular,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from otel_llm import semconv
 from otel_llm.readers.foreign.chunk_events import TELLING, TokenTimes, event_source, read_events
 from otel_llm.readers.foreign.dialects import add_first_token, translate
-from otel_llm.readers.foreign.foreign_spans import STATED_TIMES
 from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed
 from otel_llm.readers.records import Attributes, RequestSpan
 from otel_llm.readers.spans.attributes import (
     DEFAULT_LIMITS,
     ENGINE_LATENCIES,
     MAX_VALUE_CHARS,
+    STATED_TIMES,
     AttributeLimits,
     scalars,
 )

@@ -12,12 +12,11 @@ import re
 from array import array
 from codecs import getincrementaldecoder
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.readers.assemble.requests import Assembled, Resolved, in_time_order
+from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids, in_time_order
 from otel_llm.readers.formats.span_parts import seconds_ns, whole_number
 from otel_llm.readers.records import DecodeError, InputError
 from otel_llm.slo.classes import KINDS
@@ -191,11 +190,11 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
         end_ns = None
     if end_ns is None:
         end_ns = max([commit_ns, *times_ns[-1:]])
-    trace_id = blake2b(f"csv\0{name}\0{commit_ns}".encode(), digest_size=16).digest()
+    trace_id, span_id = derived_ids("csv", name, commit_ns)
     return Assembled(
         Resolved(
             trace_id=trace_id,
-            span_id=trace_id[:8],
+            span_id=span_id,
             choice=0,
             declared_class=found.said.get("class"),
             attributes=attributes,
@@ -211,8 +210,6 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
             known_tokens=len(times_ns),
             known_until_ns=end_ns,
             input_tokens=found.input_tokens,
-            exact_resume=False,
-            offset_ns=None,
         ),
         times_ns,
         kinds,

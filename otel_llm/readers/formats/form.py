@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.io.skipped import RawRecord, Received, Skipped
 
 EXPECTED: Final = (

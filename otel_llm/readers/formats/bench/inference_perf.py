@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 

@@ -7,13 +7,13 @@ how many tokens a chunk carried, or when a request that failed did so: what it d
 from __future__ import annotations
 
 from array import array
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.readers.assemble.requests import Assembled, Resolved, in_time_order
+from otel_llm.core.limits import MAX_TIME_NS
+from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids, in_time_order
 from otel_llm.readers.foreign.foreign_spans import Foreign
 from otel_llm.readers.io.bytestream import open_chunks
 from otel_llm.readers.io.json_walk import END, items, load
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import Attributes
 
 NS_PER_S: Final = 1_000_000_000
-MAX_NS: Final = 2**62
-"""The latest time of a record (`readers.records`)."""
 _NUMBERS: Final = frozenset({float, int})
 _SIBLING_BYTES: Final = 4 * 2**20
 
@@ -45,7 +43,7 @@ def nanoseconds(value: Any, name: str, unit_ns: int = NS_PER_S) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise EntryError(f"{name} is no number of seconds" if unit_ns == NS_PER_S else f"{name} is no number")
-    if not -MAX_NS <= value * unit_ns <= MAX_NS:
+    if not -MAX_TIME_NS <= value * unit_ns <= MAX_TIME_NS:
         raise EntryError(f"{name} is out of range")
     return value * unit_ns if isinstance(value, int) else round(value * unit_ns)
 
@@ -69,7 +67,7 @@ def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_
     between = np.frombuffer(measured, np.float64)
     with np.errstate(over="ignore"):
         after = np.cumsum(np.concatenate([[float(first)], between]))
-    if not between.min() >= 0 or not float(after[-1]) * unit_ns <= MAX_NS:
+    if not between.min() >= 0 or not float(after[-1]) * unit_ns <= MAX_TIME_NS:
         raise EntryError(f"{names[1]} has a gap that is none, or is out of range")
     every: list[int] = (np.rint(after * unit_ns).astype(np.int64) + start_ns).tolist()
     return every
@@ -171,27 +169,18 @@ def _nothing_judged(
     operation: str | None,
 ) -> Resolved:
     """Return what any file says of a request, with nothing known yet of its tokens."""
-    trace_id, span_id = _ids(form, own_id, send_ns)
+    trace_id, span_id = derived_ids(form, own_id, send_ns)
     return Resolved(
         trace_id=trace_id,
         span_id=span_id,
         choice=0,
-        declared_class=None,
         attributes=_attributes(model, operation),
         model=model,
-        instance=None,
         measured_at="client",
         outcome=outcome,
-        token_basis=None,
         commit_ns=commit_ns,
         end_ns=end_ns,
-        coverage=None,
-        complete=False,
-        known_tokens=0,
-        known_until_ns=None,
         input_tokens=input_tokens,
-        exact_resume=False,
-        offset_ns=None,
     )
 
 
@@ -297,7 +286,7 @@ def sibling(path: Path, name: str) -> Any:
 
 
 def _check_range(*times_ns: int | None) -> None:
-    if any(time_ns is not None and not -MAX_NS <= time_ns <= MAX_NS for time_ns in times_ns):
+    if any(time_ns is not None and not -MAX_TIME_NS <= time_ns <= MAX_TIME_NS for time_ns in times_ns):
         raise EntryError("a time is out of range")
 
 
@@ -309,12 +298,6 @@ def _doubles(values: Any) -> Any:
         return array("d", values)
     except OverflowError:
         return values
-
-
-def _ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
-    """Return a trace id and a span id that are the same whenever the same request is read."""
-    trace_id = blake2b(f"{form}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
-    return trace_id, trace_id[:8]
 
 
 def _attributes(model: str | None, operation: str | None) -> Attributes:
