@@ -57,7 +57,7 @@ CALLS, POSTS, RAW_GRPC, RAW_HTTP = CASES * 2 // 100, CASES // 100, CASES // 100,
 MS = 1_000_000
 MIB = 2**20
 LOCAL = Address("127.0.0.1", 0)
-CAPTURED = Path(__file__).parent.parent / "readers" / "captured"
+CAPTURED = Path(__file__).parent.parent / "readers" / "foreign" / "captured"
 PROTOBUF = "application/x-protobuf"
 
 

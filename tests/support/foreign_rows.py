@@ -19,7 +19,7 @@ from otel_llm.readers.rows import Row
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 
-CAPTURED = Path(__file__).parents[1] / "readers" / "captured"
+CAPTURED = Path(__file__).parents[1] / "readers" / "foreign" / "captured"
 S = 1_000_000_000
 
 

@@ -24,7 +24,7 @@ from otel_llm.readers.spans import token_events
 from otel_llm.readers.spans.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
 from otel_llm.slo.classes import KINDS
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+VECTORS = Path(__file__).parents[2] / "vectors"
 S = 1_000_000_000
 
 
