@@ -17,6 +17,7 @@ from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.formats.span_parts import (
     ERROR,
+    array,
     attributes,
     dropped_events,
     hex_id,
@@ -67,10 +68,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
             try:
                 yield f"{path}:{line.number}", load(line.text)
             except DecodeError as error:
-                if line.ended:
-                    skipped.bad(path, line.number, error)
-                else:
-                    skipped.torn(path, line.number)
+                skipped.bad_line(path, line, error)
 
     yield from spans_of(path, rows(), skipped)
 
@@ -139,7 +137,7 @@ def _span(row: Any, zones: _Zones) -> Span:
     if text(row.get("StatusCode") or "", "StatusCode").upper().removeprefix("STATUS_CODE_") == "ERROR":
         span.status.code = ERROR  # type: ignore[assignment]
     span.attributes.extend(attributes(_flat(row.get("SpanAttributes"), "SpanAttributes")))
-    times, names, said = (_array(row.get(name), name) for name in EVENTS)
+    times, names, said = (array(row.get(name), name) for name in EVENTS)
     if not len(times) == len(names) == len(said):
         raise DecodeError("Events: arrays of different lengths")
     for at, name, values in zip(times, names, said, strict=True):
@@ -195,11 +193,3 @@ def _flat(data: Any, what: str) -> dict[str, Any]:
             else:
                 found[f"{before}{key}"] = value
     return found
-
-
-def _array(data: Any, what: str) -> list[Any]:
-    if data is None:
-        return []
-    if not isinstance(data, list):
-        raise DecodeError(f"{what}: expected an array")
-    return data

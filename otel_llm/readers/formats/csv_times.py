@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_TOKENS
+from otel_llm.core.limits import MAX_COUNT, MAX_TOKENS
 from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids, in_time_order
 from otel_llm.readers.formats.span_parts import seconds_ns, whole_number
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.spans.attributes import MAX_VALUE_CHARS
 from otel_llm.slo.classes import KINDS
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ COLUMNS: Final = (*sorted(REQUIRED), "commit_s", "end_s", "tokens", "kind", "inp
 _MAX_LINE_CHARS: Final = 2**17
 """As the csv module's own limit for a field: a quote without an end costs so much."""
 _PLAIN: Final = re.compile(r"([0-9]{1,9}|1[0-9]{9})(?:\.([0-9]{1,9}))?")
-_MAX_TEXT: Final = 1024
 _ANCHORED_NS: Final = 10**18
 """The year 2001, in unix ns."""
 
@@ -144,7 +144,7 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
     except UnicodeEncodeError:
         raise DecodeError("not UTF-8") from None
     name = cells["request"]
-    if not 0 < len(name) <= _MAX_TEXT:
+    if not 0 < len(name) <= MAX_VALUE_CHARS:
         raise DecodeError("request: expected a name")
     tokens = whole_number(cells.get("tokens") or "1", "tokens", MAX_TOKENS)
     kind = cells.get("kind") or KINDS[0]
@@ -152,13 +152,13 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
         raise DecodeError(f"kind: expected one of {', '.join(KINDS)}")
     at_ns = seconds_ns(cells["t_seconds"], "t_seconds") if cells["t_seconds"] else None
     times = {one: seconds_ns(cells[one], one) for one in ("commit_s", "end_s") if cells.get(one)}
-    prompt = whole_number(cells["input_tokens"], "input_tokens", 2**31 - 1) if cells.get("input_tokens") else None
+    prompt = whole_number(cells["input_tokens"], "input_tokens", MAX_COUNT) if cells.get("input_tokens") else None
     said = {one: cells[one] for one in (*_ATTRIBUTES, *_WORDS) if cells.get(one)}
     for one, value in said.items():
         if one in _WORDS and value not in _WORDS[one]:
             raise DecodeError(f"{one}: expected one of {', '.join(_WORDS[one])}")
-        if len(value) > _MAX_TEXT:
-            raise DecodeError(f"{one}: expected at most {_MAX_TEXT} characters")
+        if len(value) > MAX_VALUE_CHARS:
+            raise DecodeError(f"{one}: expected at most {MAX_VALUE_CHARS} characters")
     found = requests.get(name) or _Request()
     if len(found.times) + tokens > MAX_TOKENS:
         raise DecodeError(f"more than {MAX_TOKENS} tokens in one request")
@@ -176,17 +176,17 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
     commit_ns = found.commit_ns
     if commit_ns is None:
         commit_ns = 0
-        skipped.anomalies["anomaly.no_start_times"] += 1
+        skipped.anomaly("no_start_times")
     elif commit_ns < _ANCHORED_NS:
-        skipped.anomalies["anomaly.clock_unanchored"] += 1
+        skipped.anomaly("clock_unanchored")
     times_ns, kinds = in_time_order(found.times.tolist(), bytes(found.kinds) if any(found.kinds) else None)
     attributes: Attributes = {_ATTRIBUTES[one]: value for one, value in found.said.items() if one in _ATTRIBUTES}
     outcome = found.said.get("outcome", "completed")
     if "outcome" not in found.said:
-        skipped.anomalies["anomaly.outcome_unknown"] += 1
+        skipped.anomaly("outcome_unknown")
     end_ns = found.end_ns
     if end_ns is not None and end_ns < commit_ns:
-        skipped.anomalies["anomaly.end_before_start"] += 1
+        skipped.anomaly("end_before_start")
         end_ns = None
     if end_ns is None:
         end_ns = max([commit_ns, *times_ns[-1:]])

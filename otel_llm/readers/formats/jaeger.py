@@ -18,6 +18,7 @@ from otel_llm.readers.formats.span_parts import (
     ERROR,
     FIELDS,
     any_value,
+    array,
     dropped_events,
     hex_id,
     pair,
@@ -132,7 +133,7 @@ def _span(data: Any) -> Span:
                 span.status.code = ERROR  # type: ignore[assignment]
             case _ if key not in FIELDS:
                 span.attributes.append(pair(key, value))
-    for number, log in enumerate(_list(data.get("logs"), "logs")):
+    for number, log in enumerate(array(data.get("logs"), "logs")):
         what = f"logs[{number}]"
         if not isinstance(log, dict):
             raise DecodeError(f"{what}: expected an object")
@@ -147,7 +148,7 @@ def _span(data: Any) -> Span:
 
 
 def _parent(data: dict[str, Any]) -> bytes:
-    for reference in _list(data.get("references"), "references"):
+    for reference in array(data.get("references"), "references"):
         if isinstance(reference, dict) and reference.get("refType", "CHILD_OF") == "CHILD_OF":
             return hex_id(reference.get("spanID"), 8, "references")
     old = data.get("parentSpanID")
@@ -168,7 +169,7 @@ def _instance(data: dict[str, Any], processes: Any) -> str | None:
 
 
 def _tags(data: Any, what: str) -> Iterator[tuple[str, AnyValue]]:
-    for number, tag in enumerate(_list(data, what)):
+    for number, tag in enumerate(array(data, what)):
         if not isinstance(tag, dict) or not isinstance(tag.get("key"), str):
             raise DecodeError(f"{what}[{number}]: expected a key")
         plain = tag.get("value")
@@ -198,11 +199,3 @@ def _value(value: Any, kind: str, what: str) -> AnyValue | None:
         # JavaScript writes 1.0 as 1.
         value = float(value) if abs(value) < 2**63 else None
     return any_value(value)
-
-
-def _list(data: Any, what: str) -> list[Any]:
-    if data is None:
-        return []
-    if not isinstance(data, list):
-        raise DecodeError(f"{what}: expected an array")
-    return data

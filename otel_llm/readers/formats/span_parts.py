@@ -51,7 +51,7 @@ def dropped_events(span: Span, skipped: Skipped) -> int:
     """
     if len(span.events) != SDK_EVENTS or span.name == semconv.SEGMENT_SPAN:
         return 0
-    skipped.anomalies["anomaly.events_maybe_dropped"] += 1
+    skipped.anomaly("events_maybe_dropped")
     return 1
 
 
@@ -108,6 +108,19 @@ def text(value: object, what: str) -> str:
     """
     if not isinstance(value, str):
         raise DecodeError(f"{what}: expected text")
+    return value
+
+
+def array(value: object, what: str) -> list[Any]:
+    """Return a value that is an array, an empty one for null.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise DecodeError(f"{what}: expected an array")
     return value
 
 

@@ -15,7 +15,7 @@ from otel_llm.readers.formats.bench.measured import (
     count,
     member,
     nanoseconds,
-    odd,
+    operation_of,
     sibling,
     stated,
     stream,
@@ -67,10 +67,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             if line.number == 1 and line.text.strip() == b"{":
                 _refuse_summary(path, skipped)
                 return
-            if line.ended:
-                skipped.bad(path, line.number, error)
-            else:
-                skipped.torn(path, line.number)
+            skipped.bad_line(path, line, error)
             continue
         metadata = member(record, "metadata")
         if not isinstance(metadata, dict) or "request_start_ns" not in metadata:
@@ -89,7 +86,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             continue
         yield from streams
         if any(one.resolved.foreign is not None for one in streams):
-            odd(skipped, "token_times_not_kept")
+            skipped.anomaly("token_times_not_kept")
 
 
 def _refuse_summary(path: Path, skipped: Skipped) -> None:
@@ -161,7 +158,7 @@ def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembl
     send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
     payload, responses = record.get("payload"), record.get("responses") or []
     model = text(member(payload, "model"))
-    operation = "chat" if isinstance(member(payload, "messages"), list) else None
+    operation = operation_of(payload)
     own_id = _own_id(metadata)
     if not isinstance(responses, list):
         raise EntryError("responses is no list")

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
-    arrivals,
+    chunk_arrivals,
     column,
     count,
     member,
     nanoseconds,
-    odd,
     runs,
     sibling,
     stream,
@@ -73,15 +72,13 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             except EntryError as error:
                 skipped.bad(path, f"request {index}", error)
                 continue
-            odd(skipped, "no_start_times")
-            odd(skipped, "end_unknown" if one.resolved.end_ns is None else "outcome_unknown")
+            skipped.anomaly("no_start_times")
+            skipped.anomaly("end_unknown" if one.resolved.end_ns is None else "outcome_unknown")
             yield one
 
 
 def _stream(index: int, entry: Mapping[str, Any], model: str | None) -> Assembled:
-    gaps = [] if entry["tbt"] is None else entry["tbt"]
-    nothing = nanoseconds(entry["ttft"], "ttft") == 0 and not len(gaps)
-    times_ns = [] if nothing else arrivals(0, entry["ttft"], gaps, ("ttft", "tbt"))
+    times_ns = chunk_arrivals(0, entry["ttft"], entry["tbt"], ("ttft", "tbt"))
     latency = entry["end_to_end_latency"]
     end_ns = None
     if times_ns:
@@ -93,7 +90,7 @@ def _stream(index: int, entry: Mapping[str, Any], model: str | None) -> Assemble
         commit_ns=0,
         end_ns=end_ns,
         times_ns=times_ns,
-        outcome="error" if nothing else "completed",
+        outcome="completed" if times_ns else "error",
         token_basis="estimated",  # noqa: S106
         model=model,
         input_tokens=count(entry["num_prompt_tokens"]),

@@ -7,10 +7,9 @@ was due.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stated, text
+from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member, nanoseconds, stated, text
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
@@ -59,7 +58,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             except EntryError as error:
                 skipped.bad(path, f"request {number} at byte {item.offset}", error)
                 continue
-            odd(skipped, "token_times_not_kept")
+            skipped.anomaly("token_times_not_kept")
             yield one
 
 
@@ -82,18 +81,9 @@ def _stated(number: int, entry: Any, kept_in: str, model: str | None) -> Assembl
         end_ns=None if end is None else nanoseconds(end, "request_end"),
         outcome=_OUTCOMES.get(status if isinstance(status, str) else "", _ENDINGS[kept_in]),
         ttft_s=max(0, min(known) - commit_ns) / 1e9 if known else None,
-        model=_asked_model(member(entry, "request_args")) or model,
+        model=text(member(json_of(member(entry, "request_args")), "body", "model")) or model,
         input_tokens=count(member(entry, "input_metrics", "text_tokens")),
     )
-
-
-def _asked_model(request_args: Any) -> str | None:
-    if not isinstance(request_args, str) or not request_args.startswith("{"):
-        return None
-    try:
-        return text(member(json.loads(request_args), "body", "model"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _is_yaml(head: bytes) -> bool:

@@ -8,12 +8,21 @@ finds in it. v0.4 has a time for each server-sent event, framing included.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stated, stream, text
+from otel_llm.readers.formats.bench.measured import (
+    EntryError,
+    count,
+    json_of,
+    member,
+    nanoseconds,
+    operation_of,
+    stated,
+    stream,
+    text,
+)
 from otel_llm.readers.formats.bench.replies import read_events
 from otel_llm.readers.io.json_walk import items
 
@@ -43,9 +52,9 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
         except EntryError as error:
             skipped.bad(path, f"request {number} at byte {item.offset}", error)
             continue
-        odd(skipped, "clock_unanchored")
+        skipped.anomaly("clock_unanchored")
         for name in oddities:
-            odd(skipped, name)
+            skipped.anomaly(name)
         yield one
 
 
@@ -54,10 +63,10 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         raise EntryError("no object")
     send_ns = nanoseconds(entry.get("start_time"), "start_time")
     end_ns = nanoseconds(entry.get("end_time"), "end_time")
-    request = _asked(entry.get("request"))
+    request = json_of(entry.get("request"))
     info = entry.get("info")
     model = text(member(request, "model"))
-    operation = "chat" if isinstance(member(request, "messages"), list) else None
+    operation = operation_of(request)
     asked = count(member(info, "input_tokens"))
     if asked is None:
         asked = count(member(info, "request_metrics", "text", "input_tokens"))
@@ -158,13 +167,3 @@ def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> lis
 
 def _times(values: list[Any], name: str) -> list[int]:
     return [nanoseconds(value, name) for value in values]
-
-
-def _asked(request: Any) -> Any:
-    """Return the request's body, which is JSON in a string; None where it is none."""
-    if not isinstance(request, str):
-        return None
-    try:
-        return json.loads(request)
-    except (ValueError, RecursionError):
-        return None

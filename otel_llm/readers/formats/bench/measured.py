@@ -6,6 +6,7 @@ how many tokens a chunk carried, or when a request that failed did so: what it d
 
 from __future__ import annotations
 
+import json
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +74,19 @@ def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_
     return every
 
 
+def chunk_arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str]) -> list[int]:
+    """Return when chunks came as `arrivals` does, in seconds; none where the first has 0 and there are no gaps.
+
+    So the tools write a request of which nothing came. Null is no gaps.
+
+    Raises:
+        EntryError: a gap is no number, or below zero.
+    """
+    gaps = [] if gaps is None else gaps
+    nothing = nanoseconds(first, names[0]) == 0 and isinstance(gaps, list | array) and not gaps
+    return [] if nothing else arrivals(start_ns, first, gaps, names)
+
+
 def count(value: Any) -> int | None:
     """Return a number of tokens as a file states it, None where it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
@@ -88,6 +102,21 @@ def member(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def json_of(value: Any) -> Any:
+    """Return what a text is as JSON, None where it is no text or no JSON."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def operation_of(payload: Any) -> str | None:
+    """Return the GenAI operation that a request's body asks for, None where it is no chat's."""
+    return "chat" if isinstance(member(payload, "messages"), list) else None
 
 
 def stream(
@@ -184,11 +213,6 @@ def _nothing_judged(
     )
 
 
-def odd(skipped: Skipped, name: str, number: int = 1) -> None:
-    """Count something odd about streams that were read."""
-    skipped.anomalies[f"anomaly.{name}"] += number
-
-
 def runs(path: Path, chunks: Iterable[bytes], skipped: Skipped, lists: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file of parallel arrays, one for each run of the benchmark.
 
@@ -248,13 +272,13 @@ def run_streams(
                 skipped.bad(path, f"run {number}, request {index}", error)
                 continue
             failed += one.resolved.outcome != "completed"
-            odd(skipped, clock)
+            skipped.anomaly(clock)
             if one.resolved.end_ns is None:
-                odd(skipped, "end_unknown")
+                skipped.anomaly("end_unknown")
             yield one
         stated = None if failures is None else count(run.get(failures))
         if stated is not None and stated != failed:
-            odd(skipped, "failures_do_not_add_up", abs(stated - failed))
+            skipped.anomaly("failures_do_not_add_up", abs(stated - failed))
     if refusal and not readable:
         raise InputError(f"{path}: {refusal}")
 

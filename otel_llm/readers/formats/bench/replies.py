@@ -14,7 +14,7 @@ from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import DONE, TextReader, View
-from otel_llm.readers.formats.bench.measured import EntryError, count, member
+from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,11 +91,10 @@ def read_whole(at_ns: int, body: str) -> Reply:
     Raises:
         EntryError: it is no JSON object, or does not say how many tokens it has.
     """
-    try:
-        said: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise EntryError("the reply is no JSON") from None
-    usage = member(said, "usage")
+    reply = json_of(body)
+    if not isinstance(reply, dict):
+        raise EntryError("the reply is no JSON object")
+    usage = member(reply, "usage")
     tokens = count(member(usage, "completion_tokens"))
     if tokens is None:
         tokens = count(member(usage, "output_tokens"))

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
-    arrivals,
+    chunk_arrivals,
     column,
     count,
     member,
-    nanoseconds,
     run_streams,
     stream,
     text,
@@ -70,16 +69,14 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
     error = entry["errors"]
     if not isinstance(error, str):
         raise EntryError("errors is no text")
-    nothing = nanoseconds(entry["ttfts"], "ttfts") == 0 and not len(gaps)
-    times_ns: list[int] = []
+    times_ns = chunk_arrivals(0, entry["ttfts"], gaps, ("ttfts", "itls"))
     basis = "chunk"
-    if not nothing:
-        every_ns = arrivals(0, entry["ttfts"], gaps, ("ttfts", "itls"))
+    if times_ns:
         tokens = count(entry["output_lens"]) or 0
         if text(run.get("backend")) == "sglang":
-            times_ns, basis = _of_runs(every_ns, gaps, tokens)
-        else:
-            times_ns, basis = every_ns, "exact" if tokens == len(every_ns) else "chunk"
+            times_ns, basis = _of_runs(times_ns, gaps, tokens)
+        elif tokens == len(times_ns):
+            basis = "exact"
     return stream(
         FORM,
         f"{run.get('duration')}/{index}",

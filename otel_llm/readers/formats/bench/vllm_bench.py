@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
-    arrivals,
+    chunk_arrivals,
     column,
     count,
     nanoseconds,
@@ -78,15 +78,12 @@ def _requests(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Assembled:
-    gaps = [] if entry["itls"] is None else entry["itls"]
     send_ns = nanoseconds(entry["start_times"], "start_times")
-    ttft_ns = nanoseconds(entry["ttfts"], "ttfts")
-    nothing = ttft_ns == 0 and not len(gaps)
+    times_ns = chunk_arrivals(send_ns, entry["ttfts"], entry["itls"], ("ttfts", "itls"))
     error = entry["errors"]
     if not isinstance(error, str):
         raise EntryError("errors is no text")
-    failed = error != "" or nothing
-    times_ns = [] if nothing else arrivals(send_ns, entry["ttfts"], gaps, ("ttfts", "itls"))
+    failed = error != "" or not times_ns
     queued_ns = 0 if entry["queue_times"] is None else nanoseconds(entry["queue_times"], "queue_times")
     latency = entry["latencies"]
     # Of a request that failed the latency is 0, whenever it did so.
