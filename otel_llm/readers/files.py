@@ -1,4 +1,4 @@
-"""Read recorded inputs of any form we know: what a file holds is seen from its first bytes, never from its name.
+"""Read recordings of any known form: its first bytes tell the form, never its name.
 
 A broken or cut part costs itself: it is counted in `Skipped` with its place, and the rest is read.
 """
@@ -48,7 +48,7 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
 def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | Assembled]:
     """Yield what `read_file` does, but leave the protobuf records of a journal or of the Collector to be parsed.
 
-    Who parses them counts what is no export request: `skipped.add("bad_record", f"{record.place}: {error}")`.
+    The caller parses them and counts any that is no request: `skipped.add("bad_record", f"{record.place}: {error}")`.
 
     Raises:
         InputError: it cannot be read, or is none of the forms we know.
@@ -59,7 +59,7 @@ def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | As
         if form is not None:
             yield from form.read(path, chunks, skipped)
         elif head.raw.startswith(LENGTH_BYTES) or is_journal(path):
-            # Garbage in a journal is a broken record; elsewhere it is for who parses it to see.
+            # Garbage in a journal is a broken record; elsewhere the caller finds it when it parses the records.
             yield from _at_least_one(path, read_records(path, chunks, skipped), skipped)
         elif head.text.startswith(b"{"):
             yield from read_json(path, chunks, skipped)
@@ -83,7 +83,7 @@ def _at_least_one(
 
 
 def _refuse(path: Path, skipped: Skipped, error: InputError) -> None:
-    """Raise, or count a file that nobody named: a folder or a pattern did."""
+    """Raise the error of a file that was named itself; count it where a folder or a pattern named it."""
     if path not in skipped.chosen:
         raise error
     skipped.add("unreadable_file", str(error))

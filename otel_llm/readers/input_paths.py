@@ -46,7 +46,7 @@ def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = Fal
 
 
 def size(path: Path) -> int:
-    """Return the bytes of a file, 0 where nobody knows: standard input, a pipe."""
+    """Return the bytes of a file, 0 where they are not known: standard input, a pipe."""
     try:
         status = path.stat()
     except OSError:

@@ -1,7 +1,7 @@
 """What every reader yields: one stream's segments and request spans, as plain values with integer times.
 
 Readers turn any received or recorded form into these; nothing behind them knows OTLP. Times are unix
-nanoseconds in [1, 2**62], up to the year 2116, so that lengths can be added to them in 64 bits.
+nanoseconds in [1, MAX_TIME_NS], up to the year 2116, so that lengths can be added to them in 64 bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One row of `--requests`: a stream's identity beside what was computed, with nulls where nothing can be said.
+"""One row of `--requests`: a stream's identity beside its figures, null where they are not known.
 
 The audit and the live evaluator build their rows here, from the same `Resolved` and the same verdict.
 """
@@ -24,7 +24,7 @@ _NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
 
 
 def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) -> Row:
-    """Return the row of a stream of which nothing is missing; `verdict` has the VERDICT_COLUMNS."""
+    """Return the row of a complete stream; `verdict` has the VERDICT_COLUMNS."""
     return _row(resolved, class_name, verdict)
 
 
@@ -36,7 +36,7 @@ def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
 def unjudged_row(
     resolved: Resolved, class_name: str, times_ns: Sequence[int], kinds: bytes | None, reads: tuple[int, ...]
 ) -> Row:
-    """Return the row of a stream that cannot be judged: tokens are missing, or the commit is, or it is not ours.
+    """Return the row of a stream that cannot be judged: tokens or the commit are missing, or it is another's span.
 
     `times_ns` are the tokens received, in order of index, unix ns. The times of the first token (of any kind, read)
     are kept when nothing before them is missing.

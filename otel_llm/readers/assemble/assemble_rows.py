@@ -86,7 +86,7 @@ def _resolve(
 
 
 def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints, merged: Merged) -> Bools:
-    """Tell of which streams (C,) a repetition states other attributes than the segment that came first.
+    """Return where (C,) a repetition of a segment states other attributes than the segment that came first.
 
     It changes nothing, but attributes are not kept by row: such a stream is to be put together one by one.
     `rows`, `stream` as for `merge`, of `with_others`: those that were read one by one stand first.
@@ -109,7 +109,7 @@ def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints,
 def regular_streams(
     requests: list[PendingRequest], rows: Rows, own_kinds: dict[int, bytes], merged: Merged, chosen: Bools
 ) -> Streams:
-    """Return the streams that are `chosen` (C,), of which nothing is missing in between."""
+    """Return the streams that are `chosen` (C,), which have no hole."""
     lengths = np.diff(merged.bounds)
     taken = merged.rows[np.repeat(chosen, lengths)]
     starts = np.cumsum(rows.counts) - rows.counts

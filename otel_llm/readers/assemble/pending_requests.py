@@ -1,4 +1,4 @@
-"""Requests of which something was received and that wait for the rest, each under a slot that its rows name."""
+"""Requests that were received in part and wait for the rest; each has a slot, which its rows name."""
 
 from __future__ import annotations
 

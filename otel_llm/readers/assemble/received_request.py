@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """What was received of one request: its request span and its streams by choice."""
+    """One request as received: its request span and its streams by choice."""
 
     trace_id: bytes
     span_id: bytes
     request: RequestSpan | None = None
     streams: dict[int, ReceivedStream] = field(default_factory=dict)
     since_ns: int | None = None
-    """When the first of it was received, where somebody wants to know."""
+    """When the first of it was received, unix ns; the live evaluator's."""
 
     def stream(self, choice: int) -> ReceivedStream:
         """Return the parts of one choice, made when first asked for."""
@@ -44,15 +44,15 @@ class ReceivedRequest:
         return True
 
     def request_ends(self, choice: int) -> bool:
-        """Return whether the request span ends this stream: it has an outcome, and no other choice was seen."""
+        """Return whether the request span states this stream's end: it has an outcome, and no other choice was seen."""
         return self.request is not None and semconv.OUTCOME in self.request.attributes and self._is_only(choice)
 
     def _is_only(self, choice: int) -> bool:
-        """Return whether no other choice was seen: what the request span says of the end is said of this stream."""
+        """Return whether no other choice was seen: the request span's outcome is then this stream's."""
         return not self.streams or (len(self.streams) == 1 and choice in self.streams)
 
     def resolve(self, choice: int) -> Resolved:
-        """Say what is known of one stream: segments win over the request span, attribute by attribute."""
+        """Return what is known of one stream: segments win over the request span, attribute by attribute."""
         stream = self.streams.get(choice) or ReceivedStream()
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
@@ -82,7 +82,7 @@ class ReceivedRequest:
         if declared is not None:
             expected = max(expected, declared)
         if not stream.count() and declared is None:
-            coverage: float | None = 0.0  # segments were sent, none came, and nobody says that they were empty
+            coverage: float | None = 0.0  # segments were sent, none came, and no count says that they were empty
         else:
             coverage = min(1.0, covered / expected) if expected else 1.0
         whole = coverage == 1.0
@@ -112,7 +112,7 @@ class ReceivedRequest:
         )
 
     def resolve_foreign(self) -> Resolved | None:
-        """Say what follows from a request span of others, None if no time does."""
+        """Return what is known by a request span of others, None if it gives no time."""
         span = self.request
         if span is None:
             return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ReceivedSegment:
-    """A received segment and what remains of it once its tokens were handed on.
+    """A received segment, and its number of tokens.
 
     `tokens` stays when `segment.times_ns` was emptied because the live evaluator has applied it.
     """
@@ -29,9 +29,9 @@ class ReceivedSegment:
 
 @dataclass(slots=True)
 class Prefix:
-    """What is left of segments 0 to `segments` - 1 once the live evaluator has applied them and let them go.
+    """What is kept of segments 0 to `segments` - 1 once the live evaluator has applied them and let them go.
 
-    None of them said how the stream ended; `attributes` are theirs together, of several the earliest.
+    None of them stated how the stream ended; `attributes` are theirs together, the earliest segment's first.
     """
 
     segments: int = 0
@@ -67,12 +67,12 @@ class ReceivedStream:
     first: tuple[int, int] | None = None
     """When that was received, and its number."""
     ending: int | None = None
-    """The highest number of a segment that says how the stream ended."""
+    """The highest number of a segment that states how the stream ended."""
     prefix: Prefix = field(default_factory=Prefix)
 
     @classmethod
     def begun(cls, commit: Segment) -> ReceivedStream:
-        """Return what `add` and `compact` leave of a segment 0 that has no tokens and is the first to come."""
+        """Return what `add` and `compact` make of a segment 0 that has no tokens and comes first."""
         prefix = Prefix(1, 0, commit.start_ns, commit.end_ns, commit.attributes)
         if commit.receipt_ns is None:
             return cls(prefix=prefix)
@@ -102,7 +102,7 @@ class ReceivedStream:
         return self.prefix.segments + len(self.held)
 
     def compact(self) -> None:
-        """Let go of the segments, from the first on, whose tokens were handed on and that do not end the stream."""
+        """Move segments into the prefix, from the first on, as long as their tokens were applied and the stream goes on."""
         prefix = self.prefix
         while (held := self.held.get(prefix.segments)) is not None:
             segment = held.segment
@@ -142,7 +142,7 @@ class ReceivedStream:
         return max(ends, default=None)
 
     def overlay(self, attributes: Attributes) -> None:
-        """Write what the segments say of the stream over `attributes`; of several the earliest."""
+        """Write the segments' attributes over `attributes`; the earliest segment wins."""
         for held in reversed(self.in_order()):
             attributes.update(held.segment.attributes)
         attributes.update(self.prefix.attributes)

@@ -25,7 +25,7 @@ NO_RECEIPT = -1
 class Rows:
     """Segments (S,), each of the stream `slot`, and their N tokens one after the other.
 
-    `order` numbers the export requests in which they came, `receipt_ns` is NO_RECEIPT where nobody wrote it down,
+    `order` numbers the export requests in which they came, `receipt_ns` is NO_RECEIPT where it is not known,
     `kind` the code of all tokens of a segment; `counts` (S,) says how many of `times_ns` (N,) are each one's.
     """
 
@@ -70,7 +70,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 class Merged(NamedTuple):
-    """What the rows of C streams add up to.
+    """The rows of C streams, merged: each row once, in order, and what they add up to.
 
     `rows` (S',): places of the rows without repetitions, by stream and number, those of stream c at
     `bounds[c]:bounds[c + 1]`; (C,): `regular` where numbers run from 0 without a hole and every segment begins with the

@@ -1,6 +1,6 @@
-"""What follows from an inference span of others: all columns where every token's time is there, else those it states.
+"""What an inference span of others gives a row: all columns where every token's time is there, else those it states.
 
-The live evaluator and the audit ask here, so that both see the same in a span.
+The live evaluator and the audit share this module, so that both see the same in a span.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLIENT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What another instrumentation's span says of its request; None where it says nothing.
+    """What another instrumentation's span states of its request; None where it states nothing.
 
     `ttft_s`, `e2e_s` and `queue_s` are what it states, in seconds; `tokens` is how many token times it carries,
     `expected` how many it should (both 0: it carries none).
@@ -46,7 +46,7 @@ class Foreign:
 
 
 def read_foreign(span: RequestSpan) -> Foreign | None:
-    """Return what a span of others says, None if no time follows from it."""
+    """Return what a span of others states, None if it gives no time."""
     attributes = span.attributes
     ttft_s = seconds_of(attributes, semconv.GEN_AI_LATENCY_TTFT)
     found = Foreign(
@@ -74,7 +74,7 @@ def foreign_tokens(span: RequestSpan) -> tuple[list[int], bytes | None] | None:
 def _expected(span: RequestSpan) -> int:
     """Return how many token times there should be: what was dropped counts as not received.
 
-    A count of the reply's tokens is comparable with exact times only; of its chunks nobody says how many there were.
+    A count of the reply's tokens is comparable with exact times only; how many chunks there were is not stated.
     """
     if not span.events_ns:
         return 0
@@ -91,9 +91,9 @@ def _token_basis(span: RequestSpan) -> str | None:
 
 
 def _measured_at(span: RequestSpan) -> str:
-    """Return where the times were taken: of two that a span may be of, an engine is who states its own latencies.
+    """Return where the times were taken: `server` for the span of an engine or a server, else `client`.
 
-    SGLang gives its request spans no kind, which makes them INTERNAL.
+    An engine's span is known by its latencies: SGLang gives its request spans no kind, which makes them INTERNAL.
     """
     stated = text_of(span.attributes, semconv.MEASURED_AT)
     if stated is not None:

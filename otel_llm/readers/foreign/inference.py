@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.readers.foreign.chunk_events import TELLING, TokenTimes, event_source, read_events
+from otel_llm.readers.foreign.chunk_events import INFERENCE_EVENTS, TokenTimes, event_source, read_events
 from otel_llm.readers.foreign.dialects import add_first_token, translate
 from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed
 from otel_llm.readers.records import Attributes, RequestSpan
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 CHUNK_EVENT: Final = semconv.CHUNK_EVENT
 _OURS: Final = frozenset({semconv.SEGMENTS, semconv.OUTCOME})
 _TIMED: Final = frozenset({semconv.GEN_AI_TIME_TO_FIRST_CHUNK, semconv.LANGFUSE_COMPLETION_START, *PACKED})
-"""Attributes with times of a reply; whose, another operation's name can still say."""
-_LOOKED_AT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
+"""Attributes with times of a reply, unless the operation's name says that the span is of another operation."""
+_RELEVANT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
 _SUFFICIENT: Final = frozenset({*_OURS, *ENGINE_LATENCIES})
 _STATUS_ERROR: Final = 2
 
@@ -47,7 +47,7 @@ def read_request(
     Others' spans are the bulk of what a general exporter sends, so their attributes are looked at once, by key.
     """
     source = event_source(span)
-    if source not in TELLING and not is_inference(span):
+    if source not in INFERENCE_EVENTS and not is_inference(span):
         return None
     trace_id = check_id(span.trace_id, NO_TRACE_ID, "bad_trace_id")
     span_id = check_id(span.span_id, NO_SPAN_ID, "bad_span_id")
@@ -82,7 +82,7 @@ def is_inference(span: Span) -> bool:
     operation = ""
     for attribute in span.attributes:
         key = attribute.key
-        if key in _LOOKED_AT:
+        if key in _RELEVANT:
             if key in _TIMED:
                 timed = True
             elif key == semconv.GEN_AI_OPERATION_NAME:
@@ -123,7 +123,7 @@ def _token_times(
             raise RefusedSpan(refusal)
         batch.anomalies[refusal] += 1
     if tokens is not None and _choices(span) > 1:
-        # Which time is whose is not said: one reader of all of them is nobody, but the first token is the first.
+        # The times are not told apart by choice, so that no reader got all of them; but the first token is the first.
         batch.anomalies["choices_not_told_apart"] += 1
         if not tokens.dropped:
             add_first_token(attributes, min(tokens.times_ns), span.start_time_unix_nano)

@@ -1,7 +1,7 @@
 """Token times as CSV: a line a token (or a chunk of `tokens` of them), under a header with `request` and `t_seconds`.
 
 `t_seconds`, `commit_s` and `end_s` stand on one clock. Without `commit_s` a request begins at 0 of a clock of its own;
-with it, times from the year 2001 on are unix seconds, earlier ones a clock that nobody anchored. What a column says of
+with it, times from the year 2001 on are unix seconds, earlier ones a clock without an anchor. What a column says of
 its request may stand on any of its lines; the first that says it counts. Lines of requests may be mixed.
 """
 

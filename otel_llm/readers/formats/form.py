@@ -1,4 +1,4 @@
-"""What a form of recording is: how it is told by a file's first bytes, and how it is read.
+"""What a form of recording is: how a file's first bytes tell it, and how it is read.
 
 A form is a module with two functions: `sniff(head)` says whether a file holds it, `read(path, chunks, skipped)` yields
 what it holds: export requests for spans, `Assembled` streams for what is not spans.

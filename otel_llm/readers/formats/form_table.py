@@ -1,4 +1,4 @@
-"""The forms of recording that the audit reads, and which of them a file holds, told by its first bytes.
+"""The forms of recording that the audit reads, and which of them a file holds by its first bytes.
 
 To add one, write its module as `form` says and add it to `known_forms`.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def known_forms() -> tuple[Form, ...]:
-    """Return all forms, in the order in which they are tried: the first that a file looks like is read."""
+    """Return all forms, in the order in which they are tried: the first whose `sniff` says yes is read."""
     return (
         Form("OTLP records", otlp_files.sniff_records, otlp_files.read_records),
         Form("Parquet", parquet_files.sniff, parquet_files.read),

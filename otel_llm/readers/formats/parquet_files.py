@@ -75,7 +75,7 @@ def unpacked(path: Path, folder: Path) -> Path:
             with path.open("rb") as file:
                 begin = file.read(len(ZSTD_MAGIC)) if path.is_file() else b""
         except OSError:
-            return path  # who reads it says what is wrong
+            return path  # reading it raises what is wrong
         if not begin.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
             return path
         if not next(filter(None, open_chunks(path, Counter())), b"").startswith(MAGIC):

@@ -1,6 +1,6 @@
-"""Make OTLP spans of what databases and query APIs give back: each value checked, each type found again.
+"""Make OTLP spans of the rows of databases and the answers of query APIs: values checked, types restored.
 
-Once a span is OTLP, all that reads spans reads it: ours and others'.
+Every reader of spans, ours and others', then reads them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ SDK_EVENTS: Final = 128
 def dropped_events(span: Span, skipped: Skipped) -> int:
     """Return how many events of a span to count as dropped, in a form that does not say how many were.
 
-    An SDK keeps 128 of a span's events unless it was told otherwise, the newest. A span with just so many may have had
-    more, and its first tokens may be gone: it is no whole stream, which is counted.
+    An SDK keeps the newest 128 events of a span by default. A span with just so many may have had more, and its first
+    tokens may be gone: it is no whole stream, which is counted.
     """
     if len(span.events) != SDK_EVENTS or span.name == semconv.SEGMENT_SPAN:
         return 0

@@ -1,6 +1,6 @@
 """Read a file as chunks of bytes, decompressed where it is gzip or zstd, with the cut end of either counted.
 
-Nothing here holds more than a chunk: what a small file expands to is bounded for whoever reads it, not by trust.
+Nothing here holds more than a chunk, however far a small file expands.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ZSTD_INPUT_BYTES: Final = 2048
 def open_chunks(path: Path, skipped: Counter[str], lost: Callable[[str, int], None] | None = None) -> Iterator[bytes]:
     """Yield the bytes of `path`, decompressed; a cut or broken end is counted as `torn_tail` or `bad_record`.
 
-    `-` is standard input. `lost` is told what is counted, and where in the compressed file.
+    `-` is standard input. `lost` is called with each reason and its offset in the compressed file.
 
     Raises:
         InputError: the file cannot be read.
     """
 
-    def told(reason: str, offset: int) -> None:
+    def count(reason: str, offset: int) -> None:
         skipped[reason] += 1
         if lost is not None:
             lost(reason, offset)
@@ -51,9 +51,9 @@ def open_chunks(path: Path, skipped: Counter[str], lost: Callable[[str, int], No
         first += more
     whole = chain([first], chunks)
     if first.startswith(GZIP_MAGIC):
-        yield from _gunzip(whole, told)
+        yield from _gunzip(whole, count)
     elif first.startswith(ZSTD_MAGIC):
-        yield from _unzstd(whole, told)
+        yield from _unzstd(whole, count)
     else:
         yield from whole
 
@@ -88,7 +88,7 @@ def _gunzip(chunks: Iterable[bytes], lost: Callable[[str, int], None]) -> Iterat
             while rest:
                 if member.eof:
                     if not rest.startswith(GZIP_MAGIC[: len(rest)]):
-                        return  # padding behind the last member is usual (tapes, and not only those)
+                        return  # padding behind the last member is usual, and not on tapes only
                     member = zlib.decompressobj(wbits=31)
                 yield member.decompress(rest, CHUNK_BYTES)
                 rest = member.unused_data if member.eof else member.unconsumed_tail

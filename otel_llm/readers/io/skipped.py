@@ -1,4 +1,4 @@
-"""What reading left out, by reason and with its place; and what every reader yields of a form that is spans."""
+"""What reading left out, by reason and with its place; and what the readers of spans yield."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.io.bytestream import Line
 
 Received: TypeAlias = tuple[ExportTraceServiceRequest, int | None]
-"""An export request and when the collector received it (unix ns; None where nobody wrote that down)."""
+"""An export request and when the collector received it (unix ns; None where that is not known)."""
 
 
 class RawRecord(NamedTuple):

@@ -1,4 +1,4 @@
-"""What every span that we use must have right: its ids and its times; else it is refused with a reason word."""
+"""Check the ids and times of a span: one in which they are wrong is refused with a reason word."""
 
 from __future__ import annotations
 
@@ -17,20 +17,34 @@ class RefusedSpan(Exception):  # noqa: N818 - a reason, carried over two calls
     """Carry the reason word of a span that cannot be used."""
 
 
-def check_id(value: bytes, nobody: bytes, reason: str) -> bytes:
-    """Return an id that is one: of the length of `nobody`, and not it."""
-    if len(value) != len(nobody) or value == nobody:
+def check_id(value: bytes, unset: bytes, reason: str) -> bytes:
+    """Return an id of the length of `unset` that is not `unset`.
+
+    Raises:
+        RefusedSpan: it is none; with this reason.
+    """
+    if len(value) != len(unset) or value == unset:
         raise RefusedSpan(reason)
     return value
 
 
+def time_fault(earliest_ns: int, latest_ns: int) -> str | None:
+    """Return the reason word for times between these (unix ns) that are missing or out of range, None if all are right."""
+    if earliest_ns == 0:
+        return "missing_time"
+    return "time_out_of_range" if latest_ns > MAX_TIME_NS else None
+
+
 def check_times(span: Span) -> tuple[int, int]:
-    """Return start and end (unix ns) of a span that has both, in order."""
+    """Return start and end (unix ns) of a span that has both, in order.
+
+    Raises:
+        RefusedSpan: one is missing or out of range, or the end is before the start.
+    """
     start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano
-    if start_ns == 0 or end_ns == 0:
-        raise RefusedSpan("missing_time")
-    if start_ns > MAX_TIME_NS or end_ns > MAX_TIME_NS:
-        raise RefusedSpan("time_out_of_range")
+    reason = time_fault(min(start_ns, end_ns), max(start_ns, end_ns))
+    if reason is not None:
+        raise RefusedSpan(reason)
     if end_ns < start_ns:
         raise RefusedSpan("end_before_start")
     return start_ns, end_ns

@@ -17,11 +17,11 @@ from otel_llm.readers.formats.bench.measured import (
     nanoseconds,
     operation_of,
     sibling,
-    stated,
-    stream,
+    stated_stream,
     text,
+    timed_stream,
 )
-from otel_llm.readers.formats.bench.replies import read_events, read_whole
+from otel_llm.readers.formats.bench.replies import read_events, read_whole, streams_of_reply
 from otel_llm.readers.io.bytestream import split_lines
 from otel_llm.readers.io.json_walk import load
 from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES
@@ -114,7 +114,7 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
     ttft = member(metrics, "time_to_first_token")
     if ttft is None:
         # An error's record has none, whatever came before; a reply that was not streamed has none either.
-        return stated(
+        return stated_stream(
             FORM,
             own_id,
             send_ns=send_ns,
@@ -138,7 +138,7 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
         # The chunks before the first of output were thoughts; of later ones the record does not say.
         shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
         kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
-    return stream(
+    return timed_stream(
         FORM,
         own_id,
         send_ns=send_ns,
@@ -157,44 +157,27 @@ def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembl
     """Return the streams of a line of `profile_export_raw.jsonl`, one for each choice."""
     send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
     payload, responses = record.get("payload"), record.get("responses") or []
-    model = text(member(payload, "model"))
-    operation = operation_of(payload)
     own_id = _own_id(metadata)
     if not isinstance(responses, list):
         raise EntryError("responses is no list")
     if outcome == "cancelled" and not responses:
         # What came before the cancellation was let go by AIPerf.
-        one = stated(
+        one = stated_stream(
             FORM,
             own_id,
             send_ns=send_ns,
             commit_ns=commit_ns,
             end_ns=end_ns,
             outcome=outcome,
-            model=model,
-            operation=operation,
+            model=text(member(payload, "model")),
+            operation=operation_of(payload),
         )
         return [one]
     origin_ns = send_ns - nanoseconds(record["start_perf_ns"], "start_perf_ns", 1)
     reply = _reply(responses, origin_ns)
-    return [
-        stream(
-            FORM,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            times_ns=told.times_ns,
-            kinds=bytes(told.kinds),
-            outcome=outcome,
-            token_basis=told.token_basis,
-            model=model,
-            input_tokens=reply.input_tokens,
-            choice=told.choice,
-            operation=operation,
-        )
-        for told in reply.streams
-    ]
+    return streams_of_reply(
+        reply, FORM, own_id, payload, send_ns=send_ns, commit_ns=commit_ns, end_ns=end_ns, outcome=outcome
+    )
 
 
 def _reply(responses: list[Any], origin_ns: int) -> Reply:

@@ -18,8 +18,8 @@ from otel_llm.readers.formats.bench.measured import (
     nanoseconds,
     runs,
     sibling,
-    stream,
     text,
+    timed_stream,
 )
 from otel_llm.readers.records import InputError
 
@@ -49,8 +49,8 @@ def sniff(head: Head) -> bool:
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
     """Yield the requests, each at 0 of its own axis, in the order in which they ended.
 
-    Which of them failed is not stored: one of which no token came is taken for an error, all others for completed,
-    and counted as `outcome_unknown`.
+    Outcomes are not stored: a request without a token is taken for an error, any other for completed and counted as
+    `outcome_unknown`.
 
     Raises:
         InputError: the file has no times of tokens.
@@ -83,7 +83,7 @@ def _stream(index: int, entry: Mapping[str, Any], model: str | None) -> Assemble
     end_ns = None
     if times_ns:
         end_ns = max(times_ns[-1], 0 if latency is None else nanoseconds(latency, "end_to_end_latency"))
-    return stream(
+    return timed_stream(
         FORM,
         f"{index}/{latency}",
         send_ns=None,

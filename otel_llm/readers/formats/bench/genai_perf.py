@@ -16,11 +16,8 @@ from otel_llm.readers.formats.bench.measured import (
     json_of,
     member,
     nanoseconds,
-    operation_of,
-    stream,
-    text,
 )
-from otel_llm.readers.formats.bench.replies import read_events, read_whole
+from otel_llm.readers.formats.bench.replies import read_events, read_whole, streams_of_reply
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
@@ -78,27 +75,16 @@ def _streams(number: int, entry: Any) -> list[Assembled]:
         for stamp, output in zip(stamps, outputs, strict=True)
     ]
     payload = json_of(member(entry, "request_inputs", "payload"))
-    model = text(member(payload, "model"))
-    reply = _reply(reads)
-    asked = reply.input_tokens
-    return [
-        stream(
-            FORM,
-            number if count(entry.get("sequence_id")) is None else f"{number}/{entry['sequence_id']}",
-            send_ns=send_ns,
-            commit_ns=send_ns,
-            end_ns=max(at_ns for at_ns, _ in reads),
-            times_ns=told.times_ns,
-            kinds=bytes(told.kinds),
-            outcome="completed",
-            token_basis=told.token_basis,
-            model=model,
-            input_tokens=asked,
-            choice=told.choice,
-            operation=operation_of(payload),
-        )
-        for told in reply.streams
-    ]
+    return streams_of_reply(
+        _reply(reads),
+        FORM,
+        number if count(entry.get("sequence_id")) is None else f"{number}/{entry['sequence_id']}",
+        payload,
+        send_ns=send_ns,
+        commit_ns=send_ns,
+        end_ns=max(at_ns for at_ns, _ in reads),
+        outcome="completed",
+    )
 
 
 def _reply(reads: list[tuple[int, str]]) -> Reply:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member, nanoseconds, stated, text
+from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member, nanoseconds, stated_stream, text
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
@@ -73,7 +73,7 @@ def _stated(number: int, entry: Any, kept_in: str, model: str | None) -> Assembl
     known = [nanoseconds(first, "first_token_iteration") for first in firsts if first is not None]
     end = member(timings, "request_end")
     status = member(entry, "info", "status")
-    return stated(
+    return stated_stream(
         FORM,
         text(member(entry, "request_id")) or number,
         send_ns=send_ns,

@@ -19,9 +19,9 @@ from otel_llm.readers.formats.bench.measured import (
     member,
     nanoseconds,
     operation_of,
-    stated,
-    stream,
+    stated_stream,
     text,
+    timed_stream,
 )
 from otel_llm.readers.formats.bench.replies import read_events
 from otel_llm.readers.io.json_walk import items
@@ -72,7 +72,7 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         asked = count(member(info, "request_metrics", "text", "input_tokens"))
     if entry.get("error") is not None:
         # The chunks that came before are in the body, their times are let go.
-        failed = stated(
+        failed = stated_stream(
             FORM,
             number,
             send_ns=send_ns,
@@ -85,7 +85,7 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         )
         return failed, ["token_times_not_kept"]
     times_ns, basis, oddities = _tokens(entry, request, end_ns)
-    one = stream(
+    one = timed_stream(
         FORM,
         number,
         send_ns=send_ns,
@@ -152,7 +152,7 @@ def _of_events(stamps_ns: list[int], body: Any) -> tuple[list[int], str, list[st
 
 
 def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> list[int] | None:
-    """Return the tokens of chunks in each of which the server says how many there were so far; None otherwise."""
+    """Return the token times of chunks that each hold the server's running count; None of any others."""
     if not isinstance(chunks, list) or len(chunks) != len(chunk_times_ns):
         return None
     events = [chunk.encode("utf-8", "replace") if isinstance(chunk, str) else b"" for chunk in chunks]
@@ -160,9 +160,9 @@ def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> lis
         streams = read_events(zip(chunk_times_ns, events, strict=True)).streams
     except EntryError:
         return None
-    told = streams[0]
-    # Others are not told apart by the chunks, or the server did not count in each.
-    return told.times_ns if (len(streams), told.token_basis, len(told.times_ns)) == (1, "exact", counted) else None
+    first = streams[0]
+    # Else there are several choices, or the server did not count in each chunk.
+    return first.times_ns if (len(streams), first.token_basis, len(first.times_ns)) == (1, "exact", counted) else None
 
 
 def _times(values: list[Any], name: str) -> list[int]:

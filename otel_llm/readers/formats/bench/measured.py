@@ -1,7 +1,7 @@
-"""What the readers of benchmark tools' result files share: numbers as the tools write them, and a request's stream.
+"""Shared by the readers of benchmark tools' result files: numbers as the tools write them, and a request's stream.
 
-A result file holds one view of each request, the client's. Its clock is often not the wall clock, and it may not say
-how many tokens a chunk carried, or when a request that failed did so: what it does not say stays unknown.
+A result file has each request as its client saw it. Its clock is often not the wall clock, and the number of tokens in
+a chunk or the time of a failure may be missing: what a file does not state stays unknown.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def nanoseconds(value: Any, name: str, unit_ns: int = NS_PER_S) -> int:
 
 
 def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_ns: int = NS_PER_S) -> list[int]:
-    """Return when chunks came: the first so long after `start_ns`, each other a gap after the one before.
+    """Return the arrival of each chunk, ns: the first so long after `start_ns`, each other a gap after the one before.
 
     The gaps are added up as they were measured, and rounded to ns once.
 
@@ -75,9 +75,9 @@ def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_
 
 
 def chunk_arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str]) -> list[int]:
-    """Return when chunks came as `arrivals` does, in seconds; none where the first has 0 and there are no gaps.
+    """Return the arrival of each chunk as `arrivals` does, of seconds; none where the first is 0 and there are no gaps.
 
-    So the tools write a request of which nothing came. Null is no gaps.
+    The tools write a request without a reply so. Null stands for no gaps.
 
     Raises:
         EntryError: a gap is no number, or below zero.
@@ -119,7 +119,7 @@ def operation_of(payload: Any) -> str | None:
     return "chat" if isinstance(member(payload, "messages"), list) else None
 
 
-def stream(
+def timed_stream(
     form: str,
     own_id: object,
     *,
@@ -138,8 +138,8 @@ def stream(
 ) -> Assembled:
     """Return the stream of one request; times are unix ns, or ns on the file's own axis.
 
-    `end_ns` is None where the file does not say when the request ended. Such a stream keeps what was seen of it, and
-    nothing of it is judged but that a reply which failed missed its deadlines.
+    `end_ns` is None where the file does not say when the request ended. Such a stream keeps its
+    token times; it is not judged, but that a reply which failed missed its deadlines.
 
     Raises:
         EntryError: a time is out of the range of records.
@@ -148,7 +148,7 @@ def stream(
     _check_range(commit_ns, end_ns, *times_ns[:1], *times_ns[-1:])
     if kinds is not None and not any(kinds):
         kinds = None
-    resolved = _nothing_judged(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
+    resolved = _described(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
     resolved.choice = choice
     resolved.token_basis = token_basis
     resolved.coverage = None if end_ns is None else 1.0
@@ -159,7 +159,7 @@ def stream(
     return Assembled(resolved, times_ns, kinds)
 
 
-def stated(
+def stated_stream(
     form: str,
     own_id: object,
     *,
@@ -178,7 +178,7 @@ def stated(
         EntryError: a time is out of the range of records.
     """
     _check_range(commit_ns, end_ns)
-    resolved = _nothing_judged(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
+    resolved = _described(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
     e2e_s = None if end_ns is None else max(0, end_ns - commit_ns) / NS_PER_S
     resolved.foreign = Foreign(
         ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
@@ -186,7 +186,7 @@ def stated(
     return Assembled(resolved, [], None)
 
 
-def _nothing_judged(
+def _described(
     form: str,
     own_id: object,
     send_ns: int | None,
@@ -197,7 +197,7 @@ def _nothing_judged(
     input_tokens: int | None,
     operation: str | None,
 ) -> Resolved:
-    """Return what any file says of a request, with nothing known yet of its tokens."""
+    """Return what any file states of a request, with nothing known yet of its tokens."""
     trace_id, span_id = derived_ids(form, own_id, send_ns)
     return Resolved(
         trace_id=trace_id,
@@ -276,9 +276,9 @@ def run_streams(
             if one.resolved.end_ns is None:
                 skipped.anomaly("end_unknown")
             yield one
-        stated = None if failures is None else count(run.get(failures))
-        if stated is not None and stated != failed:
-            skipped.anomaly("failures_do_not_add_up", abs(stated - failed))
+        expected = None if failures is None else count(run.get(failures))
+        if expected is not None and expected != failed:
+            skipped.anomaly("failures_do_not_add_up", abs(expected - failed))
     if refusal and not readable:
         raise InputError(f"{path}: {refusal}")
 
@@ -287,7 +287,7 @@ def column(run: Mapping[str, Any], name: str, rows: int) -> list[Any]:
     """Return an array of a run that has an entry for each of `rows` requests; of nulls where it is not there.
 
     Raises:
-        EntryError: it is no array, or has another number of entries, so that nobody can tell which is whose.
+        EntryError: it is no array, or has another number of entries, so that entries cannot be matched.
     """
     values = run.get(name)
     if values is None:

@@ -19,8 +19,8 @@ from otel_llm.readers.formats.bench.measured import (
     count,
     member,
     run_streams,
-    stream,
     text,
+    timed_stream,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
             times_ns, basis = _of_runs(times_ns, gaps, tokens)
         elif tokens == len(times_ns):
             basis = "exact"
-    return stream(
+    return timed_stream(
         FORM,
         f"{run.get('duration')}/{index}",
         send_ns=None,

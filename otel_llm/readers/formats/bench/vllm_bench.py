@@ -16,8 +16,8 @@ from otel_llm.readers.formats.bench.measured import (
     count,
     nanoseconds,
     run_streams,
-    stream,
     text,
+    timed_stream,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
     if end_ns is not None and latency is not None:
         end_ns = max(end_ns, send_ns + nanoseconds(latency, "latencies"))
     server_queue = entry["server_queue_times"]
-    return stream(
+    return timed_stream(
         FORM,
         index,
         send_ns=send_ns,
