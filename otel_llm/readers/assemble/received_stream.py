@@ -102,7 +102,7 @@ class ReceivedStream:
         return self.prefix.segments + len(self.held)
 
     def compact(self) -> None:
-        """Move segments into the prefix, from the first on, as long as their tokens were applied and the stream goes on."""
+        """Move segments into the prefix, from the first on, whose tokens were applied and that do not end it."""
         prefix = self.prefix
         while (held := self.held.get(prefix.segments)) is not None:
             segment = held.segment

@@ -7,21 +7,21 @@ content, a raw record every server-sent event: they are counted by the rules of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
+    MeasuredRequest,
     arrivals,
     count,
     member,
     nanoseconds,
     operation_of,
     sibling,
-    stated_stream,
     text,
-    timed_stream,
 )
-from otel_llm.readers.formats.bench.replies import read_events, read_whole, streams_of_reply
+from otel_llm.readers.formats.bench.replies import read_events, read_whole
 from otel_llm.readers.io.bytestream import split_lines
 from otel_llm.readers.io.json_walk import load
 from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES
@@ -106,24 +106,16 @@ def _raw_beside(path: Path) -> Path:
 
 def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str | None) -> Assembled:
     """Return the stream of a line of `profile_export.jsonl`."""
-    send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
-    own_id, metrics = _own_id(metadata), record.get("metrics")
+    metrics = record.get("metrics")
     asked = count(member(metrics, "usage_prompt_tokens", "value"))
     if asked is None:
         asked = count(member(metrics, "input_sequence_length", "value"))
+    send_ns, request = _request(record, metadata)
+    request = replace(request, model=model, input_tokens=asked)
     ttft = member(metrics, "time_to_first_token")
     if ttft is None:
         # An error's record has none, whatever came before; a reply that was not streamed has none either.
-        return stated_stream(
-            FORM,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            outcome=outcome,
-            model=model,
-            input_tokens=asked,
-        )
+        return request.untimed()
     first_ns = nanoseconds(member(ttft, "value"), "time_to_first_token", _unit_ns(ttft))
     gaps = member(metrics, "inter_chunk_latency")
     times_ns = [send_ns + first_ns]
@@ -138,46 +130,21 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
         # The chunks before the first of output were thoughts; of later ones the record does not say.
         shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
         kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
-    return timed_stream(
-        FORM,
-        own_id,
-        send_ns=send_ns,
-        commit_ns=commit_ns,
-        end_ns=end_ns,
-        times_ns=times_ns,
-        kinds=kinds,
-        outcome=outcome,
-        token_basis="exact" if counted == len(times_ns) else "chunk",
-        model=model,
-        input_tokens=asked,
-    )
+    return request.timed(times_ns, "exact" if counted == len(times_ns) else "chunk", kinds=kinds)
 
 
 def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembled]:
     """Return the streams of a line of `profile_export_raw.jsonl`, one for each choice."""
-    send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
     payload, responses = record.get("payload"), record.get("responses") or []
-    own_id = _own_id(metadata)
+    send_ns, request = _request(record, metadata)
+    request = replace(request, model=text(member(payload, "model")), operation=operation_of(payload))
     if not isinstance(responses, list):
         raise EntryError("responses is no list")
-    if outcome == "cancelled" and not responses:
+    if request.outcome == "cancelled" and not responses:
         # What came before the cancellation was let go by AIPerf.
-        one = stated_stream(
-            FORM,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            outcome=outcome,
-            model=text(member(payload, "model")),
-            operation=operation_of(payload),
-        )
-        return [one]
+        return [request.untimed()]
     origin_ns = send_ns - nanoseconds(record["start_perf_ns"], "start_perf_ns", 1)
-    reply = _reply(responses, origin_ns)
-    return streams_of_reply(
-        reply, FORM, own_id, payload, send_ns=send_ns, commit_ns=commit_ns, end_ns=end_ns, outcome=outcome
-    )
+    return _reply(responses, origin_ns).assembled(request)
 
 
 def _reply(responses: list[Any], origin_ns: int) -> Reply:
@@ -198,18 +165,22 @@ def _reply(responses: list[Any], origin_ns: int) -> Reply:
     return read_events(events)
 
 
-def _times(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[int, int, int | None, str]:
-    """Return when a request was sent, committed and ended (unix ns), and how."""
+def _request(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[int, MeasuredRequest]:
+    """Return when a request was sent (unix ns), and what records and raw records state of it alike."""
     send_ns = nanoseconds(metadata["request_start_ns"], "request_start_ns", 1)
     commit = metadata.get("credit_issued_ns")
-    commit_ns = send_ns if commit is None else nanoseconds(commit, "credit_issued_ns", 1)
     cancelled = metadata.get("was_cancelled") is True
     end = metadata.get("cancellation_time_ns") if cancelled else None
     if end is None:
         end = metadata.get("request_end_ns")
-    end_ns = None if end is None else nanoseconds(end, "request_end_ns", 1)
-    outcome = "cancelled" if cancelled else "completed" if record.get("error") is None else "error"
-    return send_ns, commit_ns, end_ns, outcome
+    return send_ns, MeasuredRequest(
+        FORM,
+        _own_id(metadata),
+        send_ns=send_ns,
+        commit_ns=send_ns if commit is None else nanoseconds(commit, "credit_issued_ns", 1),
+        end_ns=None if end is None else nanoseconds(end, "request_end_ns", 1),
+        outcome="cancelled" if cancelled else "completed" if record.get("error") is None else "error",
+    )
 
 
 def _own_id(metadata: Mapping[str, Any]) -> str:

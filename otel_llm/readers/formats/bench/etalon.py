@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
+    MeasuredRequest,
     chunk_arrivals,
-    column,
     count,
+    entries_of,
     member,
     nanoseconds,
     runs,
     sibling,
     text,
-    timed_stream,
 )
 from otel_llm.readers.records import InputError
 
@@ -61,14 +61,13 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
         ttfts = run.get("ttft")
         if not isinstance(ttfts, list):
             raise InputError(f"{path}: no ttft: give request_level_metrics.json of Etalon's output folder")
-        rows = len(ttfts)
         try:
-            columns = {name: column(run, name, rows) for name in _COLUMNS}
+            entries = entries_of(run, _COLUMNS, len(ttfts))
         except EntryError as error:
             raise InputError(f"{path}: {error}") from None
-        for index in range(rows):
+        for index, entry in enumerate(entries):
             try:
-                one = _stream(index, {name: values[index] for name, values in columns.items()}, model)
+                one = _stream(index, entry, model)
             except EntryError as error:
                 skipped.bad(path, f"request {index}", error)
                 continue
@@ -83,15 +82,14 @@ def _stream(index: int, entry: Mapping[str, Any], model: str | None) -> Assemble
     end_ns = None
     if times_ns:
         end_ns = max(times_ns[-1], 0 if latency is None else nanoseconds(latency, "end_to_end_latency"))
-    return timed_stream(
+    request = MeasuredRequest(
         FORM,
         f"{index}/{latency}",
         send_ns=None,
         commit_ns=0,
         end_ns=end_ns,
-        times_ns=times_ns,
         outcome="completed" if times_ns else "error",
-        token_basis="estimated",  # noqa: S106
         model=model,
         input_tokens=count(entry["num_prompt_tokens"]),
     )
+    return request.timed(times_ns, "estimated")

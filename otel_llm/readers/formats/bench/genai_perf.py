@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
+    MeasuredRequest,
     count,
     json_of,
     member,
     nanoseconds,
+    operation_of,
+    text,
 )
-from otel_llm.readers.formats.bench.replies import read_events, read_whole, streams_of_reply
+from otel_llm.readers.formats.bench.replies import read_events, read_whole
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
@@ -75,16 +78,17 @@ def _streams(number: int, entry: Any) -> list[Assembled]:
         for stamp, output in zip(stamps, outputs, strict=True)
     ]
     payload = json_of(member(entry, "request_inputs", "payload"))
-    return streams_of_reply(
-        _reply(reads),
+    request = MeasuredRequest(
         FORM,
         number if count(entry.get("sequence_id")) is None else f"{number}/{entry['sequence_id']}",
-        payload,
         send_ns=send_ns,
         commit_ns=send_ns,
         end_ns=max(at_ns for at_ns, _ in reads),
         outcome="completed",
+        model=text(member(payload, "model")),
+        operation=operation_of(payload),
     )
+    return _reply(reads).assembled(request)
 
 
 def _reply(reads: list[tuple[int, str]]) -> Reply:

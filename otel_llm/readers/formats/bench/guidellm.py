@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member, nanoseconds, stated_stream, text
+from otel_llm.readers.formats.bench.measured import (
+    NS_PER_S,
+    EntryError,
+    MeasuredRequest,
+    count,
+    json_of,
+    member,
+    nanoseconds,
+    text,
+)
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
@@ -73,17 +82,17 @@ def _stated(number: int, entry: Any, kept_in: str, model: str | None) -> Assembl
     known = [nanoseconds(first, "first_token_iteration") for first in firsts if first is not None]
     end = member(timings, "request_end")
     status = member(entry, "info", "status")
-    return stated_stream(
+    request = MeasuredRequest(
         FORM,
         text(member(entry, "request_id")) or number,
         send_ns=send_ns,
         commit_ns=commit_ns,
         end_ns=None if end is None else nanoseconds(end, "request_end"),
         outcome=_OUTCOMES.get(status if isinstance(status, str) else "", _ENDINGS[kept_in]),
-        ttft_s=max(0, min(known) - commit_ns) / 1e9 if known else None,
         model=text(member(json_of(member(entry, "request_args")), "body", "model")) or model,
         input_tokens=count(member(entry, "input_metrics", "text_tokens")),
     )
+    return request.untimed(max(0, min(known) - commit_ns) / NS_PER_S if known else None)
 
 
 def _is_yaml(head: bytes) -> bool:

@@ -14,14 +14,13 @@ from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
+    MeasuredRequest,
     count,
     json_of,
     member,
     nanoseconds,
     operation_of,
-    stated_stream,
     text,
-    timed_stream,
 )
 from otel_llm.readers.formats.bench.replies import read_events
 from otel_llm.readers.io.json_walk import items
@@ -63,42 +62,28 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         raise EntryError("no object")
     send_ns = nanoseconds(entry.get("start_time"), "start_time")
     end_ns = nanoseconds(entry.get("end_time"), "end_time")
-    request = json_of(entry.get("request"))
+    body = json_of(entry.get("request"))
     info = entry.get("info")
-    model = text(member(request, "model"))
-    operation = operation_of(request)
     asked = count(member(info, "input_tokens"))
     if asked is None:
         asked = count(member(info, "request_metrics", "text", "input_tokens"))
-    if entry.get("error") is not None:
-        # The chunks that came before are in the body, their times are let go.
-        failed = stated_stream(
-            FORM,
-            number,
-            send_ns=send_ns,
-            commit_ns=send_ns,
-            end_ns=end_ns,
-            outcome="error",
-            model=model,
-            input_tokens=asked,
-            operation=operation,
-        )
-        return failed, ["token_times_not_kept"]
-    times_ns, basis, oddities = _tokens(entry, request, end_ns)
-    one = timed_stream(
+    failed = entry.get("error") is not None
+    times_ns, basis, oddities = ([], "", []) if failed else _tokens(entry, body, end_ns)
+    request = MeasuredRequest(
         FORM,
         number,
         send_ns=send_ns,
         commit_ns=send_ns,
         end_ns=max(end_ns, *times_ns) if times_ns else end_ns,
-        times_ns=times_ns,
-        outcome="completed",
-        token_basis=basis,
-        model=model,
+        outcome="error" if failed else "completed",
+        model=text(member(body, "model")),
         input_tokens=asked,
-        operation=operation,
+        operation=operation_of(body),
     )
-    return one, oddities
+    if failed:
+        # The chunks that came before are in the body, their times are let go.
+        return request.untimed(), ["token_times_not_kept"]
+    return request.timed(times_ns, basis), oddities
 
 
 def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[int], str, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,8 +25,6 @@ from otel_llm.readers.records import DecodeError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
-
-    from otel_llm.readers.records import Attributes
 
 NS_PER_S: Final = 1_000_000_000
 _NUMBERS: Final = frozenset({float, int})
@@ -119,98 +118,83 @@ def operation_of(payload: Any) -> str | None:
     return "chat" if isinstance(member(payload, "messages"), list) else None
 
 
-def timed_stream(
-    form: str,
-    own_id: object,
-    *,
-    send_ns: int | None,
-    commit_ns: int,
-    end_ns: int | None,
-    times_ns: list[int],
-    outcome: str,
-    token_basis: str | None,
-    model: str | None = None,
-    input_tokens: int | None = None,
-    kinds: bytes | None = None,
-    choice: int = 0,
-    queue_s: float | None = None,
-    operation: str | None = None,
-) -> Assembled:
-    """Return the stream of one request; times are unix ns, or ns on the file's own axis.
+@dataclass(frozen=True, slots=True)
+class MeasuredRequest:
+    """What a result file states of a request beside its tokens; times are unix ns, or ns on the file's own axis.
 
-    `end_ns` is None where the file does not say when the request ended. Such a stream keeps its
-    token times; it is not judged, but that a reply which failed missed its deadlines.
-
-    Raises:
-        EntryError: a time is out of the range of records.
+    `own_id` tells it from the form's others; `send_ns` is None where the file has no time of sending, `end_ns` where it
+    does not state when the request ended.
     """
-    times_ns, kinds = in_time_order(times_ns, kinds)
-    _check_range(commit_ns, end_ns, *times_ns[:1], *times_ns[-1:])
-    if kinds is not None and not any(kinds):
-        kinds = None
-    resolved = _described(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
-    resolved.choice = choice
-    resolved.token_basis = token_basis
-    resolved.coverage = None if end_ns is None else 1.0
-    resolved.complete = end_ns is not None
-    resolved.known_tokens = len(times_ns)
-    resolved.known_until_ns = end_ns if end_ns is not None else times_ns[-1] if times_ns else commit_ns
-    resolved.queue_s = queue_s
-    return Assembled(resolved, times_ns, kinds)
 
+    form: str
+    own_id: object
+    send_ns: int | None
+    commit_ns: int
+    end_ns: int | None
+    outcome: str
+    model: str | None = None
+    input_tokens: int | None = None
+    operation: str | None = None
 
-def stated_stream(
-    form: str,
-    own_id: object,
-    *,
-    send_ns: int,
-    commit_ns: int,
-    end_ns: int | None,
-    outcome: str,
-    ttft_s: float | None = None,
-    model: str | None = None,
-    input_tokens: int | None = None,
-    operation: str | None = None,
-) -> Assembled:
-    """Return the stream of a request whose token times the file does not hold: only what is stated of it is known.
+    def timed(
+        self,
+        times_ns: list[int],
+        token_basis: str,
+        *,
+        kinds: bytes | None = None,
+        choice: int = 0,
+        queue_s: float | None = None,
+    ) -> Assembled:
+        """Return its stream with these token times.
 
-    Raises:
-        EntryError: a time is out of the range of records.
-    """
-    _check_range(commit_ns, end_ns)
-    resolved = _described(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
-    e2e_s = None if end_ns is None else max(0, end_ns - commit_ns) / NS_PER_S
-    resolved.foreign = Foreign(
-        ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
-    )
-    return Assembled(resolved, [], None)
+        Without `end_ns` the stream is not judged, but that a reply which failed missed its deadlines.
 
+        Raises:
+            EntryError: a time is out of the range of records.
+        """
+        times_ns, kinds = in_time_order(times_ns, kinds)
+        resolved = self._resolved(*times_ns[:1], *times_ns[-1:])
+        resolved.choice = choice
+        resolved.token_basis = token_basis
+        resolved.coverage = None if self.end_ns is None else 1.0
+        resolved.complete = self.end_ns is not None
+        resolved.known_tokens = len(times_ns)
+        last_ns = times_ns[-1] if times_ns else self.commit_ns
+        resolved.known_until_ns = last_ns if self.end_ns is None else self.end_ns
+        resolved.queue_s = queue_s
+        return Assembled(resolved, times_ns, kinds if kinds is not None and any(kinds) else None)
 
-def _described(
-    form: str,
-    own_id: object,
-    send_ns: int | None,
-    commit_ns: int,
-    end_ns: int | None,
-    outcome: str,
-    model: str | None,
-    input_tokens: int | None,
-    operation: str | None,
-) -> Resolved:
-    """Return what any file states of a request, with nothing known yet of its tokens."""
-    trace_id, span_id = derived_ids(form, own_id, send_ns)
-    return Resolved(
-        trace_id=trace_id,
-        span_id=span_id,
-        choice=0,
-        attributes=_attributes(model, operation),
-        model=model,
-        measured_at="client",
-        outcome=outcome,
-        commit_ns=commit_ns,
-        end_ns=end_ns,
-        input_tokens=input_tokens,
-    )
+    def untimed(self, ttft_s: float | None = None) -> Assembled:
+        """Return its stream where the file does not hold the token times.
+
+        Raises:
+            EntryError: a time is out of the range of records.
+        """
+        resolved = self._resolved()
+        e2e_s = None if self.end_ns is None else max(0, self.end_ns - self.commit_ns) / NS_PER_S
+        resolved.foreign = Foreign(
+            ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
+        )
+        return Assembled(resolved, [], None)
+
+    def _resolved(self, *token_times_ns: int) -> Resolved:
+        for time_ns in (self.commit_ns, self.end_ns, *token_times_ns):
+            if time_ns is not None and not -MAX_TIME_NS <= time_ns <= MAX_TIME_NS:
+                raise EntryError("a time is out of range")
+        trace_id, span_id = derived_ids(self.form, self.own_id, self.send_ns)
+        attributes = {semconv.GEN_AI_REQUEST_MODEL: self.model, semconv.GEN_AI_OPERATION_NAME: self.operation}
+        return Resolved(
+            trace_id=trace_id,
+            span_id=span_id,
+            choice=0,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+            model=self.model,
+            measured_at="client",
+            outcome=self.outcome,
+            commit_ns=self.commit_ns,
+            end_ns=self.end_ns,
+            input_tokens=self.input_tokens,
+        )
 
 
 def runs(path: Path, chunks: Iterable[bytes], skipped: Skipped, lists: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -283,19 +267,22 @@ def run_streams(
         raise InputError(f"{path}: {refusal}")
 
 
-def column(run: Mapping[str, Any], name: str, rows: int) -> list[Any]:
-    """Return an array of a run that has an entry for each of `rows` requests; of nulls where it is not there.
+def entries_of(run: Mapping[str, Any], names: Collection[str], rows: int) -> list[dict[str, Any]]:
+    """Return the parallel arrays of a run as one object for each of `rows` requests; an array not there is of nulls.
 
     Raises:
-        EntryError: it is no array, or has another number of entries, so that entries cannot be matched.
+        EntryError: one is no array, or has another number of entries, so that entries cannot be matched.
     """
-    values = run.get(name)
-    if values is None:
-        return [None] * rows
-    if not isinstance(values, list) or len(values) != rows:
-        held = len(values) if isinstance(values, list) else "no"
-        raise EntryError(f"{name} has {held} entries for {rows} requests")
-    return values
+    columns: list[list[Any]] = []
+    for name in names:
+        values = run.get(name)
+        if values is None:
+            values = [None] * rows
+        elif not isinstance(values, list) or len(values) != rows:
+            held = len(values) if isinstance(values, list) else "no"
+            raise EntryError(f"{name} has {held} entries for {rows} requests")
+        columns.append(values)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def sibling(path: Path, name: str) -> Any:
@@ -309,11 +296,6 @@ def sibling(path: Path, name: str) -> Any:
         return None
 
 
-def _check_range(*times_ns: int | None) -> None:
-    if any(time_ns is not None and not -MAX_TIME_NS <= time_ns <= MAX_TIME_NS for time_ns in times_ns):
-        raise EntryError("a time is out of range")
-
-
 def _doubles(values: Any) -> Any:
     """Return a list of numbers as an array of doubles; anything else as it is."""
     if not isinstance(values, list) or not _NUMBERS.issuperset(map(type, values)):
@@ -322,8 +304,3 @@ def _doubles(values: Any) -> Any:
         return array("d", values)
     except OverflowError:
         return values
-
-
-def _attributes(model: str | None, operation: str | None) -> Attributes:
-    named = {semconv.GEN_AI_REQUEST_MODEL: model, semconv.GEN_AI_OPERATION_NAME: operation}
-    return {name: value for name, value in named.items() if value is not None}

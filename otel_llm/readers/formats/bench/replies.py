@@ -6,7 +6,7 @@ The rules are those by which the instrumentation counts the same chunks while th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
@@ -14,13 +14,14 @@ from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import DONE, TextReader, View
-from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member, operation_of, text, timed_stream
+from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_llm.instrumentation.core.choices import Reader
     from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.bench.measured import MeasuredRequest
 
 _decoder: Final = json.JSONDecoder(object_hook=View)
 
@@ -41,6 +42,18 @@ class Reply:
 
     streams: list[ReplyStream]
     input_tokens: int | None = None
+
+    def assembled(self, request: MeasuredRequest) -> list[Assembled]:
+        """Return the streams of a request by its reply.
+
+        Raises:
+            EntryError: a time is out of the range of records.
+        """
+        stated = replace(request, input_tokens=self.input_tokens)
+        return [
+            stated.timed(stream.times_ns, stream.token_basis, kinds=bytes(stream.kinds), choice=stream.choice)
+            for stream in self.streams
+        ]
 
 
 def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
@@ -104,42 +117,6 @@ def read_whole(at_ns: int, body: str) -> Reply:
         raise EntryError("the reply came in one piece and does not say how many tokens it has")
     prompt = count(member(usage, "prompt_tokens"))
     return Reply([ReplyStream(0, [at_ns] * tokens, bytearray(tokens), "exact")], prompt)
-
-
-def streams_of_reply(
-    reply: Reply,
-    form: str,
-    own_id: object,
-    payload: Any,
-    *,
-    send_ns: int,
-    commit_ns: int,
-    end_ns: int | None,
-    outcome: str,
-) -> list[Assembled]:
-    """Return the streams of a request by its reply; `payload`: its body, which names the model.
-
-    Raises:
-        EntryError: a time is out of the range of records.
-    """
-    return [
-        timed_stream(
-            form,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            times_ns=stream.times_ns,
-            kinds=bytes(stream.kinds),
-            outcome=outcome,
-            token_basis=stream.token_basis,
-            model=text(member(payload, "model")),
-            input_tokens=reply.input_tokens,
-            choice=stream.choice,
-            operation=operation_of(payload),
-        )
-        for stream in reply.streams
-    ]
 
 
 def _reader_of(chunk: Any) -> Reader | None:

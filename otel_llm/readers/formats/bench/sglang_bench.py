@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
+    MeasuredRequest,
     chunk_arrivals,
-    column,
     count,
+    entries_of,
     member,
     run_streams,
     text,
-    timed_stream,
 )
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def _entries(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     missing = [name for name in ("ttfts", "output_lens", "errors") if not isinstance(run.get(name), list)]
     if missing or not isinstance(ttfts, list):
         raise EntryError(_NO_TIMES.format(missing=", ".join(missing)))
-    columns = {name: column(run, name, len(ttfts)) for name in _COLUMNS}
-    return [{name: values[row] for name, values in columns.items()} for row in range(len(ttfts))]
+    return entries_of(run, _COLUMNS, len(ttfts))
 
 
 def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Assembled:
@@ -77,19 +76,18 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
             times_ns, basis = _of_runs(times_ns, gaps, tokens)
         elif tokens == len(times_ns):
             basis = "exact"
-    return timed_stream(
+    request = MeasuredRequest(
         FORM,
         f"{run.get('duration')}/{index}",
         send_ns=None,
         commit_ns=0,
         # The client's latency ends with the last chunk, as a stream does that completed; else it is not stored.
         end_ns=times_ns[-1] if times_ns and not error else None,
-        times_ns=times_ns,
         outcome="error" if error else "completed",
-        token_basis="chunk" if error else basis,
         model=text(member(run.get("server_info"), "model_path")),
         input_tokens=count(entry["input_lens"]),
     )
+    return request.timed(times_ns, "chunk" if error else basis)
 
 
 def _of_runs(every_ns: Sequence[int], gaps: Sequence[float], tokens: int) -> tuple[list[int], str]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
+    NS_PER_S,
     EntryError,
+    MeasuredRequest,
     chunk_arrivals,
-    column,
     count,
+    entries_of,
     nanoseconds,
     run_streams,
     text,
-    timed_stream,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 FORM: Final = "vllm-bench"
 _SETTINGS: Final = frozenset({"model_id", "tokenizer_id", "num_prompts"})
 _LISTS: Final = frozenset({"itls"})
+_COLUMNS: Final = (
+    *("start_times", "ttfts", "itls", "input_lens", "output_lens", "latencies", "queue_times", "errors"),
+    "server_queue_times",
+)
 _NO_TIMES: Final = (
     "no {missing}: without --save-detailed vLLM keeps no request's times; run `vllm bench serve` again with "
     "--save-result --save-detailed"
@@ -69,12 +74,7 @@ def _requests(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     starts = run.get("start_times")
     if not isinstance(starts, list):
         raise EntryError(_NO_STARTS)
-    rows = len(starts)
-    names = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "queue_times", "errors", "server_queue_times")
-    columns = {name: column(run, name, rows) for name in names}
-    return [
-        {"start_times": starts[row], **{name: values[row] for name, values in columns.items()}} for row in range(rows)
-    ]
+    return entries_of(run, _COLUMNS, len(starts))
 
 
 def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Assembled:
@@ -91,19 +91,21 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
     if end_ns is not None and latency is not None:
         end_ns = max(end_ns, send_ns + nanoseconds(latency, "latencies"))
     server_queue = entry["server_queue_times"]
-    return timed_stream(
+    request = MeasuredRequest(
         FORM,
         index,
         send_ns=send_ns,
         commit_ns=send_ns - queued_ns,
         end_ns=end_ns,
-        times_ns=times_ns,
         outcome="error" if failed else "completed",
-        token_basis="exact" if not failed and count(entry["output_lens"]) == len(times_ns) else "chunk",
         model=text(run.get("model_id")),
         input_tokens=count(entry["input_lens"]),
-        queue_s=None if server_queue is None else nanoseconds(server_queue, "server_queue_times") / 1e9,
         operation=_operation(run),
+    )
+    return request.timed(
+        times_ns,
+        "exact" if not failed and count(entry["output_lens"]) == len(times_ns) else "chunk",
+        queue_s=None if server_queue is None else nanoseconds(server_queue, "server_queue_times") / NS_PER_S,
     )
 
 
