@@ -25,7 +25,22 @@ _NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
 
 def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) -> Row:
     """Return the row of a complete stream; `verdict` has the VERDICT_COLUMNS."""
-    return _row(resolved, class_name, verdict)
+    row: Row = {
+        "trace_id": resolved.trace_id.hex(),
+        "span_id": resolved.span_id.hex(),
+        "choice": resolved.choice,
+        "slo_class": class_name,
+        "model": resolved.model,
+        "instance": resolved.instance,
+        "measured_at": resolved.measured_at,
+        "outcome": resolved.outcome,
+        "start_unix_nano": resolved.commit_ns,
+        "token_basis": resolved.token_basis,
+        "coverage": resolved.coverage,
+        "queue_s": resolved.queue_s,
+        **verdict,
+    }
+    return {name: row[name] for name in REQUEST_COLUMNS}
 
 
 def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
@@ -46,7 +61,7 @@ def unjudged_row(
         values["ttft_s"] = resolved.foreign.ttft_s
         values["e2e_s"] = resolved.foreign.e2e_s
         if not times_ns:
-            return _row(resolved, class_name, values)
+            return judged_row(resolved, class_name, values)
     values["tokens"] = len(times_ns)
     values["tokens_read"] = len(times_ns) if kinds is None else sum(kind in reads for kind in kinds)
     if kinds is None and CONTENT not in reads:
@@ -63,28 +78,9 @@ def unjudged_row(
         read = [time for i, time in enumerate(known) if (CONTENT if kinds is None else kinds[i]) in reads]
         if read:
             values["ttfo_s"] = seconds(max(0, min(read) - commit_ns))
-    return _row(resolved, class_name, values)
+    return judged_row(resolved, class_name, values)
 
 
 def incomplete(row: Mapping[str, Any]) -> bool:
     """Tell whether tokens of a request, or its commit, are missing, so that it cannot be judged."""
     return row["start_unix_nano"] is None or (row["coverage"] is not None and row["coverage"] < 1)
-
-
-def _row(resolved: Resolved, class_name: str, values: dict[str, Cell]) -> Row:
-    row: Row = {
-        "trace_id": resolved.trace_id.hex(),
-        "span_id": resolved.span_id.hex(),
-        "choice": resolved.choice,
-        "slo_class": class_name,
-        "model": resolved.model,
-        "instance": resolved.instance,
-        "measured_at": resolved.measured_at,
-        "outcome": resolved.outcome,
-        "start_unix_nano": resolved.commit_ns,
-        "token_basis": resolved.token_basis,
-        "coverage": resolved.coverage,
-        "queue_s": resolved.queue_s,
-        **values,
-    }
-    return {name: row[name] for name in REQUEST_COLUMNS}

@@ -66,12 +66,12 @@ def _resolve(
     `segments`, `tokens`: how many there are; `end_ns`: the latest end of one, `inner_end_ns`: of one but the last.
     """
     last: Segment | None = None
-    said: dict[int, Segment] = {}
+    described: dict[int, Segment] = {}
     for _, segment in one.segments:
         if semconv.OUTCOME in segment.attributes:
             last = last or segment
         elif segment.attributes or not segment.seq:
-            said.setdefault(segment.seq, segment)
+            described.setdefault(segment.seq, segment)
     stream = ReceivedStream(offset_ns=offset_ns)
     if last is not None:
         stream.held[last.seq] = ReceivedSegment(last, len(last.times_ns))
@@ -79,9 +79,9 @@ def _resolve(
         segments, tokens, end_ns = segments - 1, tokens - len(last.times_ns), inner_end_ns
     if segments:
         attributes: Attributes = {}
-        for seq in sorted(said, reverse=True):
-            attributes.update(said[seq].attributes)
-        stream.prefix = Prefix(segments, tokens, said[0].start_ns, end_ns, attributes)
+        for seq in sorted(described, reverse=True):
+            attributes.update(described[seq].attributes)
+        stream.prefix = Prefix(segments, tokens, described[0].start_ns, end_ns, attributes)
     return ReceivedRequest(*one.ids, one.request, {0: stream}).resolve(0)
 
 

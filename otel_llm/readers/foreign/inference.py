@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.batch import Batch
 
-CHUNK_EVENT: Final = semconv.CHUNK_EVENT
 _OURS: Final = frozenset({semconv.SEGMENTS, semconv.OUTCOME})
 _TIMED: Final = frozenset({semconv.GEN_AI_TIME_TO_FIRST_CHUNK, semconv.LANGFUSE_COMPLETION_START, *PACKED})
 """Attributes with times of a reply, unless the operation's name says that the span is of another operation."""
@@ -101,10 +100,10 @@ def _token_times(
 ) -> TokenTimes | None:
     """Return the token times of a span of others: those of an array, else of events; None if it has none.
 
-    Times that cannot be right cost themselves only, where the span says another time too.
+    Times that cannot be right cost themselves only, where the span states another time too.
 
     Raises:
-        RefusedSpan: they were all that it says.
+        RefusedSpan: it states no other time.
     """
     tokens = refusal = None
     try:

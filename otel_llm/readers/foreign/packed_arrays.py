@@ -30,7 +30,7 @@ _CHARS: Final = 32
 def read_packed(
     attributes: Iterable[KeyValue], start_ns: int, end_ns: int, budget: int = MAX_TOKENS
 ) -> list[int] | None:
-    """Return the unix ns of each token of a span that says so in an array, in order; None if none does.
+    """Return the token times of a span that holds them in an array, unix ns, in order; None if it holds none.
 
     Raises:
         TokenEventError: the array is none of numbers (`bad_token_array`), or they are no offsets in seconds:

@@ -1,8 +1,8 @@
 """Token times as CSV: a line a token (or a chunk of `tokens` of them), under a header with `request` and `t_seconds`.
 
 `t_seconds`, `commit_s` and `end_s` stand on one clock. Without `commit_s` a request begins at 0 of a clock of its own;
-with it, times from the year 2001 on are unix seconds, earlier ones a clock without an anchor. What a column says of
-its request may stand on any of its lines; the first that says it counts. Lines of requests may be mixed.
+with it, times from the year 2001 on are unix seconds, earlier ones a clock without an anchor. What a column states of
+its request may stand on any of its lines; the first counts. Lines of requests may be mixed.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def sniff(head: Head) -> bool:
 
 @dataclass(slots=True)
 class _Request:
-    """What the lines of one request said so far."""
+    """What the lines read so far state of one request."""
 
     times: array[int] = field(default_factory=lambda: array("q"))
     kinds: bytearray = field(default_factory=bytearray)
     commit_ns: int | None = None
     end_ns: int | None = None
     input_tokens: int | None = None
-    said: dict[str, str] = field(default_factory=dict)
+    stated: dict[str, str] = field(default_factory=dict)
 
 
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
@@ -109,7 +109,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
 
 
 class _TokenLine:
-    """Take the lines that are nearly all there are: another token of a known request, and nothing else said."""
+    """Take the lines that are nearly all there are: another token of a known request, and nothing else."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._width = len(names)
@@ -153,8 +153,8 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
     at_ns = seconds_ns(cells["t_seconds"], "t_seconds") if cells["t_seconds"] else None
     times = {one: seconds_ns(cells[one], one) for one in ("commit_s", "end_s") if cells.get(one)}
     prompt = whole_number(cells["input_tokens"], "input_tokens", MAX_COUNT) if cells.get("input_tokens") else None
-    said = {one: cells[one] for one in (*_ATTRIBUTES, *_WORDS) if cells.get(one)}
-    for one, value in said.items():
+    stated = {one: cells[one] for one in (*_ATTRIBUTES, *_WORDS) if cells.get(one)}
+    for one, value in stated.items():
         if one in _WORDS and value not in _WORDS[one]:
             raise DecodeError(f"{one}: expected one of {', '.join(_WORDS[one])}")
         if len(value) > MAX_VALUE_CHARS:
@@ -169,7 +169,7 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
     found.commit_ns = times.get("commit_s") if found.commit_ns is None else found.commit_ns
     found.end_ns = times.get("end_s") if found.end_ns is None else found.end_ns
     found.input_tokens = prompt if found.input_tokens is None else found.input_tokens
-    found.said = {**said, **found.said}
+    found.stated = {**stated, **found.stated}
 
 
 def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
@@ -180,9 +180,9 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
     elif commit_ns < _ANCHORED_NS:
         skipped.anomaly("clock_unanchored")
     times_ns, kinds = in_time_order(found.times.tolist(), bytes(found.kinds) if any(found.kinds) else None)
-    attributes: Attributes = {_ATTRIBUTES[one]: value for one, value in found.said.items() if one in _ATTRIBUTES}
-    outcome = found.said.get("outcome", "completed")
-    if "outcome" not in found.said:
+    attributes: Attributes = {_ATTRIBUTES[one]: value for one, value in found.stated.items() if one in _ATTRIBUTES}
+    outcome = found.stated.get("outcome", "completed")
+    if "outcome" not in found.stated:
         skipped.anomaly("outcome_unknown")
     end_ns = found.end_ns
     if end_ns is not None and end_ns < commit_ns:
@@ -196,13 +196,13 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
             trace_id=trace_id,
             span_id=span_id,
             choice=0,
-            declared_class=found.said.get("class"),
+            declared_class=found.stated.get("class"),
             attributes=attributes,
-            model=found.said.get("model"),
-            instance=found.said.get("instance"),
-            measured_at=found.said.get("measured_at", "client"),
+            model=found.stated.get("model"),
+            instance=found.stated.get("instance"),
+            measured_at=found.stated.get("measured_at", "client"),
             outcome=outcome,
-            token_basis=found.said.get("token_basis", "exact"),
+            token_basis=found.stated.get("token_basis", "exact"),
             commit_ns=commit_ns,
             end_ns=end_ns,
             coverage=None if outcome == "lost" else 1.0,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.readers.io.json_walk import key_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from otel_llm.readers.assemble.resolved import Assembled
@@ -48,27 +48,14 @@ class Head:
         return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
 
 
-class Sniff(Protocol):
-    """Say whether a file that begins so holds the form."""
+class Form(NamedTuple):
+    """A form of recording: its name in messages, and its two functions.
 
-    def __call__(self, head: Head, /) -> bool: ...  # noqa: D102
-
-
-class Read(Protocol):
-    """Yield what a file of the form holds.
-
-    `path` names it in messages (`-` is standard input); `chunks` are its bytes, decompressed, from the first on.
-    A broken part is counted in `skipped` and costs itself; `InputError` says that nothing of the file can be read.
+    `sniff` says of a file's head whether it holds the form. `read` yields what a file of a path holds: the path names
+    it in messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken
+    part is counted in `Skipped` and costs itself; an InputError says that nothing of the file can be read.
     """
 
-    def __call__(  # noqa: D102
-        self, path: Path, chunks: Iterable[bytes], skipped: Skipped, /
-    ) -> Iterator[RawRecord | Received | Assembled]: ...
-
-
-class Form(NamedTuple):
-    """A form of recording: its name in messages, and its two functions."""
-
     name: str
-    sniff: Sniff
-    read: Read
+    sniff: Callable[[Head], bool]
+    read: Callable[[Path, Iterable[bytes], Skipped], Iterator[RawRecord | Received | Assembled]]

@@ -10,8 +10,6 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.formats.span_parts import (
@@ -21,6 +19,7 @@ from otel_llm.readers.formats.span_parts import (
     array,
     dropped_events,
     hex_id,
+    make_span,
     pair,
     request,
     span_kind,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
@@ -111,17 +111,15 @@ def _span(data: Any) -> Span:
         raise DecodeError("expected a span")
     start_us = whole_number(data.get("startTime"), "startTime", _MAX_US)
     end_us = start_us + whole_number(data.get("duration"), "duration", _MAX_US)
-    try:
-        span = Span(
-            trace_id=hex_id(data.get("traceID"), 16, "traceID"),
-            span_id=hex_id(data.get("spanID"), 8, "spanID"),
-            parent_span_id=_parent(data),
-            name=text(data.get("operationName"), "operationName"),
-            start_time_unix_nano=start_us * 1000,
-            end_time_unix_nano=min(end_us, _MAX_US) * 1000,
-        )
-    except ValueError as error:  # a name that is no Unicode
-        raise DecodeError(f"operationName: {error}") from None
+    span = make_span(
+        text(data.get("operationName"), "operationName"),
+        "operationName",
+        trace_id=hex_id(data.get("traceID"), 16, "traceID"),
+        span_id=hex_id(data.get("spanID"), 8, "spanID"),
+        parent_span_id=_parent(data),
+        start_time_unix_nano=start_us * 1000,
+        end_time_unix_nano=min(end_us, _MAX_US) * 1000,
+    )
     for key, value in _tags(data.get("tags"), "tags"):
         match key, value.WhichOneof("value"):
             case "span.kind", "string_value":

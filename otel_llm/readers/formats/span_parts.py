@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
@@ -20,8 +21,6 @@ from otel_llm.readers.spans.attributes import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.readers.io.skipped import Skipped
 
@@ -166,6 +165,18 @@ def attributes(values: Mapping[str, Any]) -> Iterable[KeyValue]:
         made = any_value(typed(key, value) if isinstance(value, str) else value)
         if made is not None:
             yield pair(key, made)
+
+
+def make_span(name: str, what: str, **fields: Any) -> Span:
+    """Return a span of this name, found under `what`, with these fields.
+
+    Raises:
+        DecodeError: the name is no Unicode.
+    """
+    try:
+        return Span(name=name, **fields)
+    except ValueError as error:
+        raise DecodeError(f"{what}: {error}") from None
 
 
 def pair(key: str, value: AnyValue) -> KeyValue:

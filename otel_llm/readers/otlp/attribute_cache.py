@@ -1,4 +1,4 @@
-"""What attributes say, remembered by their bytes: most say what others have said."""
+"""A cache of parsed attributes by their bytes: most spans repeat the attributes of others."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class AttributeCache:
 
 @lru_cache(maxsize=8)
 def attribute_cache(limits: AttributeLimits) -> AttributeCache:
-    """Return the cache of what attributes say within these limits."""
+    """Return the cache of attributes within these limits."""
     return AttributeCache(limits)
 
 

@@ -31,7 +31,7 @@ _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 def add_span(
     span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None, limits: AttributeLimits
 ) -> int:
-    """Add what a span says to `batch`; return how many tokens of `budget` are left."""
+    """Add the record of a span to `batch`; return how many tokens of `budget` are left."""
     allowed = min(budget, MAX_TOKENS)
     try:
         if span.name == semconv.SEGMENT_SPAN:
@@ -94,7 +94,7 @@ def _segment(
 
 
 def instance_of(attributes: Iterable[KeyValue]) -> str | None:
-    """Return which process sent what belongs to a resource, by its attributes; None where that is not said."""
+    """Return `service.instance.id` of a resource, by its attributes; None where it is missing or too long."""
     for attribute in attributes:
         if attribute.key == semconv.SERVICE_INSTANCE_ID:
             value = attribute.value.string_value

@@ -90,15 +90,15 @@ def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[i
     """Return when the tokens of a reply came, how they were counted, and what is odd about that."""
     info = entry.get("info")
     for name in ("response_metrics", "response_info"):  # from v0.6 on; v0.5
-        said = member(info, name)
-        if isinstance(said, dict):
-            chunks, tokens = said.get("chunk_times"), said.get("output_token_times")
-            counted = count(member(said, "server_usage", "completion_tokens"))
+        metrics = member(info, name)
+        if isinstance(metrics, dict):
+            chunks, tokens = metrics.get("chunk_times"), metrics.get("output_token_times")
+            counted = count(member(metrics, "server_usage", "completion_tokens"))
             if isinstance(chunks, list) and chunks:
                 chunk_times_ns = _times(chunks, "chunk_times")
                 if counted == len(chunks):
                     return chunk_times_ns, "exact", []
-                if (running_ns := _counted(chunk_times_ns, said.get("response_chunks"), counted)) is not None:
+                if (running_ns := _counted(chunk_times_ns, metrics.get("response_chunks"), counted)) is not None:
                     return running_ns, "exact", []
                 if isinstance(tokens, list) and tokens and tokens != chunks:
                     return _times(tokens, "output_token_times"), "estimated", []
@@ -106,18 +106,18 @@ def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[i
             if isinstance(tokens, list) and tokens:
                 times_ns = _times(tokens, "output_token_times")
                 return times_ns, "exact" if counted == len(tokens) else "estimated", []
-            return _whole(request, said, counted, end_ns)
+            return _whole(request, metrics, counted, end_ns)
     stamps = member(info, "output_token_times")  # up to v0.4
     if isinstance(stamps, list) and stamps:
         return _of_events(_times(stamps, "output_token_times"), entry.get("response"))
     return _whole(request, info, None, end_ns)
 
 
-def _whole(request: Any, said: Any, counted: int | None, end_ns: int) -> tuple[list[int], str, list[str]]:
+def _whole(request: Any, metrics: Any, counted: int | None, end_ns: int) -> tuple[list[int], str, list[str]]:
     """Return the tokens of a reply that was asked for in one piece: all of them came with it."""
     if member(request, "stream") is True or not isinstance(request, dict):
         raise EntryError(_NO_TIMES)
-    tokens = count(member(said, "output_tokens")) if counted is None else counted
+    tokens = count(member(metrics, "output_tokens")) if counted is None else counted
     if tokens is None or tokens > MAX_TOKENS:
         raise EntryError("a reply in one piece that does not say how many tokens it has")
     return [end_ns] * tokens, "estimated" if counted is None else "exact", []

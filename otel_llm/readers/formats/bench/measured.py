@@ -36,7 +36,7 @@ class EntryError(ValueError):
 
 
 def nanoseconds(value: Any, name: str, unit_ns: int = NS_PER_S) -> int:
-    """Return a time of `unit_ns` (seconds where nothing else is said) as ns.
+    """Return a time of `unit_ns` (seconds unless stated otherwise) as ns.
 
     Raises:
         EntryError: it is no number, or none that a time can be.
@@ -92,7 +92,7 @@ def count(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """Return a text that says something, else None."""
+    """Return a text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 

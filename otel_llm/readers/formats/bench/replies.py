@@ -90,14 +90,14 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
         if unknown:
             raise EntryError("the chunks are those of an API that we do not know")
         return Reply([ReplyStream()])
-    said = {**reader.segment_attributes(), **reader.span_attributes()}
-    total = count(said.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
+    attributes = {**reader.segment_attributes(), **reader.span_attributes()}
+    total = count(attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
     for stream in streams.values():
         basis = reader.basis(stream.choice)
         one_each = basis == "chunk" and len(streams) == 1 and len(stream.times_ns) == total
         stream.token_basis = "exact" if one_each else basis
     found = sorted(streams.values(), key=lambda stream: stream.choice)
-    return Reply(found or [ReplyStream()], count(said.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)))
+    return Reply(found or [ReplyStream()], count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)))
 
 
 def read_whole(at_ns: int, body: str) -> Reply:

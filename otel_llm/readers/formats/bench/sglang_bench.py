@@ -1,7 +1,7 @@
 """Result files of `python -m sglang.bench_serving --output-details`: JSON lines, one run of the benchmark each.
 
 Form: SGLang 0.5.23, `bench_serving.py`. No start time is stored: each request stands at 0 of an axis of its own, and
-nothing can be said of load or of windows. The native backend divides the gap before a chunk by its tokens and repeats
+neither load nor windows are known. The native backend divides the gap before a chunk by its tokens and repeats
 it as many times: a run of equal gaps is one chunk, which came at the end of the run. Of the OpenAI backends gaps are
 those between chunks, and how many tokens each held is not stored.
 """
