@@ -67,10 +67,7 @@ def _files(path: Path, skipped: Skipped) -> list[Path]:
             raise InputError(f"{path}: nothing in this folder can be read{f' ({seen})' if seen else ''}")
         return files
     if path.exists():
-        if path.name.endswith(CLOSED_SUFFIX) and path.with_suffix("").exists():
-            skipped.add("unfinished_zst", f"{path}: unfinished, {path.with_suffix('').name} is read instead")
-            return []
-        return [path]
+        return [] if _unfinished(path, skipped) else [path]
     if has_magic(str(path)):
         matches = _matches(path)
         if not matches:
@@ -124,14 +121,19 @@ def _folder(folder: Path, skipped: Skipped) -> Iterator[Path]:
         if journal:
             # What else is in a journal's folder is the collector's own.
             folders.clear()
-            unfinished = {one for one in journal if one.endswith(CLOSED_SUFFIX) and one.removesuffix(".zst") in journal}
-            for one in sorted(unfinished):
-                skipped.add("unfinished_zst", f"{here / one}: unfinished, {one.removesuffix('.zst')} is read instead")
-            yield from (here / one for one in sorted(journal - unfinished))
+            yield from (here / one for one in sorted(journal) if not _unfinished(here / one, skipped))
         else:
             for one in sorted(names):
                 if not one.startswith("."):
                     yield from _known(here / one, skipped)
+
+
+def _unfinished(path: Path, skipped: Skipped) -> bool:
+    """Tell whether a journal's file is a compressed one beside its plain form, which is read instead; count it."""
+    unfinished = path.name.endswith(CLOSED_SUFFIX) and path.with_suffix("").exists()
+    if unfinished:
+        skipped.add("unfinished_zst", f"{path}: unfinished, {path.with_suffix('').name} is read instead")
+    return unfinished
 
 
 def _known(path: Path, skipped: Skipped) -> list[Path]:

@@ -30,7 +30,7 @@ class ReceivedRequest:
     """When the first of it was received, unix ns; the live evaluator's."""
 
     def stream(self, choice: int) -> ReceivedStream:
-        """Return the parts of one choice, made when first asked for."""
+        """Return the stream of one choice, a new one where nothing of it came yet."""
         found = self.streams.get(choice)
         if found is None:
             found = self.streams[choice] = ReceivedStream()
@@ -57,14 +57,17 @@ class ReceivedRequest:
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
         last = stream.last()
-        ends = self.request_ends(choice) or (last is not None and self._is_only(choice))
-        ending_span: Attributes = span_attributes if ends else {}
-        ending: Attributes = last.segment.attributes if last is not None else {}
+        # What is stated of the end: by the last segment, else by the request span where it can mean this stream alone.
+        ending: Attributes = {}
+        if self.request_ends(choice) or (last is not None and self._is_only(choice)):
+            ending.update(span_attributes)
+        if last is not None:
+            ending.update(last.segment.attributes)
 
         attributes: Attributes = dict(span_attributes)
         stream.overlay(attributes)
 
-        outcome = text_of(ending, semconv.OUTCOME) or text_of(ending_span, semconv.OUTCOME) or "lost"
+        outcome = text_of(ending, semconv.OUTCOME) or "lost"
         commit_ns = stream.commit_ns()
         if commit_ns is None and span is not None:
             commit_ns = span.start_ns
@@ -77,8 +80,6 @@ class ReceivedRequest:
 
         covered, expected, known_tokens, known_until_ns = stream.extent()
         declared = count_of(ending, semconv.TOKENS)
-        if declared is None:
-            declared = count_of(ending_span, semconv.TOKENS)
         if declared is not None:
             expected = max(expected, declared)
         if not stream.count() and declared is None:
@@ -98,7 +99,7 @@ class ReceivedRequest:
             instance=text_of(attributes, semconv.INSTANCE),
             measured_at=text_of(attributes, semconv.MEASURED_AT) or _by_kind(span),
             outcome=outcome,
-            token_basis=text_of(ending, semconv.TOKEN_BASIS) or text_of(ending_span, semconv.TOKEN_BASIS),
+            token_basis=text_of(ending, semconv.TOKEN_BASIS),
             commit_ns=commit_ns,
             end_ns=end_ns,
             coverage=coverage,
