@@ -58,11 +58,9 @@ class ReceivedRequest:
         span_attributes: Attributes = span.attributes if span is not None else {}
         last = stream.last()
         # What is stated of the end: by the last segment, else by the request span where it can mean this stream alone.
-        ending: Attributes = {}
+        ending: Attributes = {} if last is None else last.segment.attributes
         if self.request_ends(choice) or (last is not None and self._is_only(choice)):
-            ending.update(span_attributes)
-        if last is not None:
-            ending.update(last.segment.attributes)
+            ending = {**span_attributes, **ending}
 
         attributes: Attributes = dict(span_attributes)
         stream.overlay(attributes)

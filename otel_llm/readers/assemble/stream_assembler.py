@@ -240,8 +240,9 @@ class StreamAssembler:
                 self._done[one.key] = segments
                 self._pending.drop(one)
         if plain is not None and not chosen.all():
-            stay = [one.slot for one, gone in zip(requests, chosen.tolist(), strict=True) if not gone]
-            stays = np.isin(plain.slot, stay)
+            pending = np.zeros(len(self._pending.by_slot), np.bool_)
+            pending[[one.slot for one, gone in zip(requests, chosen.tolist(), strict=True) if not gone]] = True
+            stays = pending[plain.slot]
             if stays.any():
                 self._pending.add_rows(plain.only(stays))
 
