@@ -28,7 +28,7 @@ OLD_NAMES = [name for name, source in SOURCES.items() if KEPT in source]
 
 
 def imports_of(name: str) -> set[str]:
-    """Return the modules of ours that a module imports anywhere, for types too; of a package its own `__init__` only."""
+    """Return the modules of ours that a module imports anywhere, for types too."""
     found = set()
     for node in ast.walk(ast.parse(SOURCES[name])):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -40,7 +40,7 @@ def imports_of(name: str) -> set[str]:
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules that import each other, directly or around (Tarjan's strongly connected components)."""
+    """Return the sets of modules that import each other around others: Tarjan's strongly connected components."""
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []

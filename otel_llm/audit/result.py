@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.input.retained import Kept
     from otel_llm.audit.tables import Kind
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.io.skipped import Skipped
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClasses

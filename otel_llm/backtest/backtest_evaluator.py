@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp.attributes import AttributeLimits
 from otel_llm.readers.records import DecodeError
+from otel_llm.readers.spans.attributes import AttributeLimits
 from otel_llm.rules.engine.rule_engine import RuleEngine
 
 if TYPE_CHECKING:

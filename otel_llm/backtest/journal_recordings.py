@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.restart import STOPPED_NS
 from otel_llm.journal.checkpoint import read_resume
+from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.io.bytestream import open_chunks
-from otel_llm.readers.io.input_paths import input_files
 from otel_llm.readers.io.journal_format import Record, split_stream
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_llm.journal.writer import Position
-    from otel_llm.readers.records import Batch
+    from otel_llm.readers.batch import Batch
 
     Item: TypeAlias = "Export | Callable[[], None] | None"
     """Something to do; None: stop."""

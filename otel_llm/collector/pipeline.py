@@ -30,9 +30,9 @@ from otel_llm.collector.restart import note_stop
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp.attributes import AttributeLimits
 from otel_llm.readers.otlp.cutting import cut_export
 from otel_llm.readers.otlp.length_delimited import refuse_many_parts
+from otel_llm.readers.spans.attributes import AttributeLimits
 from otel_llm.shared.errors import UnavailableError
 from otel_llm.shared.memory import KEEPER
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from otel_llm.collector.inbox import Item
     from otel_llm.collector.receive.grpc_worker.parent import GrpcFront
     from otel_llm.journal.journal import Journal
-    from otel_llm.readers.records import Batch
+    from otel_llm.readers.batch import Batch
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.shared.clock import Clock

@@ -24,15 +24,9 @@ from otel_llm.evaluate.rule_scheduler import RuleScheduler
 from otel_llm.evaluate.stream_table import StreamTable
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.evaluate.usage import Meter
-from otel_llm.readers.assemble.requests import (
-    Parts,
-    RequestKey,
-    Resolved,
-    StreamKey,
-    StreamParts,
-    missing_segments,
-    shift_ns,
-)
+from otel_llm.readers.assemble.received_request import ReceivedRequest
+from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
+from otel_llm.readers.assemble.resolved import Resolved, shift_ns
 from otel_llm.readers.foreign.foreign_spans import foreign_tokens
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
 from otel_llm.readers.segment_columns import TRACE_BYTES, keys_of
@@ -43,12 +37,15 @@ from otel_llm.slo.windows import Ledger
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from otel_llm.readers.records import RequestKey, StreamKey
+
     Ints = npt.NDArray[np.int64]
     from collections.abc import Callable, Iterator
 
     from otel_llm.evaluate.sink import Sink
     from otel_llm.evaluate.windowing import Windowing
-    from otel_llm.readers.records import Batch, RequestSpan, Segment
+    from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import RequestSpan, Segment
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses
@@ -101,7 +98,7 @@ class Evaluator:
     by_columns: bool = True
     """Whether rules are looked at by columns where that is certain to find the same; else one by one."""
     _identities: IdentityCache = field(init=False)
-    _parts: dict[RequestKey, Parts] = field(default_factory=dict)
+    _parts: dict[RequestKey, ReceivedRequest] = field(default_factory=dict)
     _flying: Counter[RequestKey] = field(default_factory=Counter)
     _orphans: dict[RequestKey, int] = field(default_factory=dict)
     """Request spans without a stream, and when they end in the collector's time."""
@@ -345,7 +342,9 @@ class Evaluator:
         plain = not (segment.choice or segment.first_token or segment.times_ns or semconv.OUTCOME in segment.attributes)
         if not plain or not self.by_columns or key in self._parts or key in self._tombstones:
             return None
-        parts = self._parts[key] = Parts(*key, streams={0: StreamParts.begun(segment)}, since_ns=self._now_ns)
+        parts = self._parts[key] = ReceivedRequest(
+            *key, streams={0: ReceivedStream.begun(segment)}, since_ns=self._now_ns
+        )
         opening = self._identities.of(parts)
         offset_ns = segment.end_ns - now_ns
         stream = LiveStream(self.table, parts, 0, opening.slo, shift_ns(offset_ns, self.timeouts.lateness_ns))
@@ -392,7 +391,7 @@ class Evaluator:
         stream.waiting.append(segment.seq)
         return stream
 
-    def _new(self, parts: Parts, segment: Segment, now_ns: int) -> LiveStream:
+    def _new(self, parts: ReceivedRequest, segment: Segment, now_ns: int) -> LiveStream:
         resolved = parts.resolve(segment.choice)
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
@@ -424,12 +423,14 @@ class Evaluator:
                 self._judge_orphan(next(iter(self._orphans)))
         return [stream for choice in parts.streams if (stream := (*key, choice)) in self.live]
 
-    def _parts_of(self, key: RequestKey) -> Parts:
+    def _parts_of(self, key: RequestKey) -> ReceivedRequest:
         parts = self._parts.get(key)
         if parts is None:
-            parts = self._parts[key] = Parts(*key, since_ns=self._now_ns)
+            parts = self._parts[key] = ReceivedRequest(*key, since_ns=self._now_ns)
             for choice in self._tombstones.choices(key):
-                parts.streams[choice] = StreamParts()  # judged already, but seen: the request span is not for one alone
+                parts.streams[choice] = (
+                    ReceivedStream()
+                )  # judged already, but seen: the request span is not for one alone
         return parts
 
     # From segments to a stream, to its end.
@@ -567,7 +568,7 @@ class Evaluator:
         self.counts["judged"] += 1
         if resolved.outcome == "lost":
             self.counts["lost"] += 1
-        stream.parts.streams[stream.choice] = StreamParts()  # seen, judged: no more than that is remembered
+        stream.parts.streams[stream.choice] = ReceivedStream()  # seen, judged: no more than that is remembered
         self.sink.charged(self.meter.close(stream, verdict))
         self.sink.stream_judged(stream, row, verdict)
 
@@ -686,7 +687,7 @@ class Evaluator:
         self._waiting_times -= 0 if request is None else len(request.events_ns)
         return True
 
-    def _judge_without_segments(self, parts: Parts, resolved: Resolved, tokens: Tokens | None) -> None:
+    def _judge_without_segments(self, parts: ReceivedRequest, resolved: Resolved, tokens: Tokens | None) -> None:
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         self.counts["unknown_slo_class"] += unknown
         stream = LiveStream(self.table, parts, 0, slo, resolved.shift_ns(self.timeouts.lateness_ns))

@@ -9,7 +9,7 @@ from otel_llm.evaluate.live_stream import group_of
 
 if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group
-    from otel_llm.readers.assemble.requests import Parts
+    from otel_llm.readers.assemble.received_request import ReceivedRequest
     from otel_llm.readers.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
 
@@ -34,7 +34,7 @@ class IdentityCache:
         self._classes = classes
         self._known: dict[int, tuple[Attributes, CommitIdentity]] = {}
 
-    def of(self, parts: Parts) -> CommitIdentity:
+    def of(self, parts: ReceivedRequest) -> CommitIdentity:
         """Return what is known of a request of which there is nothing but the commit of choice 0."""
         attributes = parts.streams[0].prefix.attributes
         known = self._known.get(id(attributes))  # the reader gives those that are written alike as one object
@@ -44,7 +44,7 @@ class IdentityCache:
             known = self._known[id(attributes)] = attributes, self._read(parts)  # kept, so that no other gets its id
         return known[1]
 
-    def _read(self, parts: Parts) -> CommitIdentity:
+    def _read(self, parts: ReceivedRequest) -> CommitIdentity:
         resolved = parts.resolve(0)
         slo, unknown = self._classes.choose(resolved.declared_class, resolved.attributes)
         return CommitIdentity(slo, unknown, group_of(resolved, slo), resolved.exact_resume, resolved.input_tokens)

@@ -11,7 +11,10 @@ from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from otel_llm.evaluate.stream_table import Group, StreamTable
-    from otel_llm.readers.assemble.requests import Parts, Resolved, StreamKey, StreamParts
+    from otel_llm.readers.assemble.received_request import ReceivedRequest
+    from otel_llm.readers.assemble.received_stream import ReceivedStream
+    from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.readers.records import StreamKey
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
 
@@ -25,7 +28,7 @@ class LiveStream(Grouped):
     """
 
     table: StreamTable
-    parts: Parts
+    parts: ReceivedRequest
     choice: int
     slo: SloClass
     shift_ns: int
@@ -95,7 +98,7 @@ class LiveStream(Grouped):
         return self._arithmetic
 
     @property
-    def received(self) -> StreamParts:
+    def received(self) -> ReceivedStream:
         """Return the segments received."""
         parts = self.parts.stream(self.choice)
         table, slot, prefix = self.table, self.slot, parts.prefix
@@ -210,7 +213,7 @@ class LiveStream(Grouped):
             watermark_ns = max(watermark_ns, segment.end_ns)
             taken += 1
         del self.waiting[:taken]
-        received.fold()
+        received.compact()
         table.tokens[slot], table.watermark_ns[slot] = applied, watermark_ns
         table.segments[slot] = received.prefix.segments
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.evaluate.stream_table import StreamTable
-    from otel_llm.readers.assemble.requests import StreamKey
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.engine.prefilter import Looks
     from otel_llm.rules.engine.rule_engine import RuleEngine

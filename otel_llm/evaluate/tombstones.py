@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.readers.assemble.requests import RequestKey
+    from otel_llm.readers.records import RequestKey
 
 
 class Tombstones:

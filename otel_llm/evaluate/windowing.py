@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.live_stream import LiveStream
     from otel_llm.evaluate.sink import StreamInFlight
     from otel_llm.evaluate.stream_table import Group, StreamTable
-    from otel_llm.readers.assemble.requests import Resolved
+    from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
 GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")

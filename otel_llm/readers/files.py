@@ -1,4 +1,4 @@
-"""Read recorded inputs of any form we know: what a file holds is seen from its first bytes, never from its name.
+"""Read recordings of any known form: its first bytes tell the form, never its name.
 
 A broken or cut part costs itself: it is counted in `Skipped` with its place, and the rest is read.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from otel_llm.readers.formats.form import EXPECTED
+from otel_llm.readers.formats.form_table import find_form, open_head
+from otel_llm.readers.formats.otlp_files import LENGTH_BYTES, read_json, read_records
+from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import RawRecord
-from otel_llm.readers.io.sniff_form import open_head, told
 from otel_llm.readers.otlp.export_request import parse
-from otel_llm.readers.otlp.otlp_files import EXPECTED, LENGTH_BYTES, is_journal, read_json, read_records
 from otel_llm.readers.records import DecodeError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.io.skipped import Received, Skipped
 
 
@@ -46,18 +48,18 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
 def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | Assembled]:
     """Yield what `read_file` does, but leave the protobuf records of a journal or of the Collector to be parsed.
 
-    Who parses them counts what is no export request: `skipped.add("bad_record", f"{record.place}: {error}")`.
+    The caller parses them and counts any that is no request: `skipped.add("bad_record", f"{record.place}: {error}")`.
 
     Raises:
         InputError: it cannot be read, or is none of the forms we know.
     """
     try:
         head, chunks = open_head(path, skipped)
-        form = told(head)
+        form = find_form(head)
         if form is not None:
             yield from form.read(path, chunks, skipped)
         elif head.raw.startswith(LENGTH_BYTES) or is_journal(path):
-            # Garbage in a journal is a broken record; elsewhere it is for who parses it to see.
+            # Garbage in a journal is a broken record; elsewhere the caller finds it when it parses the records.
             yield from _at_least_one(path, read_records(path, chunks, skipped), skipped)
         elif head.text.startswith(b"{"):
             yield from read_json(path, chunks, skipped)
@@ -81,7 +83,7 @@ def _at_least_one(
 
 
 def _refuse(path: Path, skipped: Skipped, error: InputError) -> None:
-    """Raise, or count a file that nobody named: a folder or a pattern did."""
+    """Raise the error of a file that was named itself; count it where a folder or a pattern named it."""
     if path not in skipped.chosen:
         raise error
     skipped.add("unreadable_file", str(error))

@@ -1,4 +1,4 @@
-"""One row of `--requests`: a stream's identity beside what was computed, with nulls where nothing can be said.
+"""One row of `--requests`: a stream's identity beside its figures, null where they are not known.
 
 The audit and the live evaluator build their rows here, from the same `Resolved` and the same verdict.
 """
@@ -14,7 +14,7 @@ from otel_llm.slo.verdict import seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_llm.readers.assemble.requests import Resolved
+    from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
 Cell: TypeAlias = str | int | float | bool | None
@@ -24,8 +24,23 @@ _NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
 
 
 def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) -> Row:
-    """Return the row of a stream of which nothing is missing; `verdict` has the VERDICT_COLUMNS."""
-    return _row(resolved, class_name, verdict)
+    """Return the row of a complete stream; `verdict` has the VERDICT_COLUMNS."""
+    row: Row = {
+        "trace_id": resolved.trace_id.hex(),
+        "span_id": resolved.span_id.hex(),
+        "choice": resolved.choice,
+        "slo_class": class_name,
+        "model": resolved.model,
+        "instance": resolved.instance,
+        "measured_at": resolved.measured_at,
+        "outcome": resolved.outcome,
+        "start_unix_nano": resolved.commit_ns,
+        "token_basis": resolved.token_basis,
+        "coverage": resolved.coverage,
+        "queue_s": resolved.queue_s,
+        **verdict,
+    }
+    return {name: row[name] for name in REQUEST_COLUMNS}
 
 
 def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
@@ -36,7 +51,7 @@ def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
 def unjudged_row(
     resolved: Resolved, class_name: str, times_ns: Sequence[int], kinds: bytes | None, reads: tuple[int, ...]
 ) -> Row:
-    """Return the row of a stream that cannot be judged: tokens are missing, or the commit is, or it is not ours.
+    """Return the row of a stream that cannot be judged: tokens or the commit are missing, or it is another's span.
 
     `times_ns` are the tokens received, in order of index, unix ns. The times of the first token (of any kind, read)
     are kept when nothing before them is missing.
@@ -46,7 +61,7 @@ def unjudged_row(
         values["ttft_s"] = resolved.foreign.ttft_s
         values["e2e_s"] = resolved.foreign.e2e_s
         if not times_ns:
-            return _row(resolved, class_name, values)
+            return judged_row(resolved, class_name, values)
     values["tokens"] = len(times_ns)
     values["tokens_read"] = len(times_ns) if kinds is None else sum(kind in reads for kind in kinds)
     if kinds is None and CONTENT not in reads:
@@ -63,28 +78,9 @@ def unjudged_row(
         read = [time for i, time in enumerate(known) if (CONTENT if kinds is None else kinds[i]) in reads]
         if read:
             values["ttfo_s"] = seconds(max(0, min(read) - commit_ns))
-    return _row(resolved, class_name, values)
+    return judged_row(resolved, class_name, values)
 
 
 def incomplete(row: Mapping[str, Any]) -> bool:
     """Tell whether tokens of a request, or its commit, are missing, so that it cannot be judged."""
     return row["start_unix_nano"] is None or (row["coverage"] is not None and row["coverage"] < 1)
-
-
-def _row(resolved: Resolved, class_name: str, values: dict[str, Cell]) -> Row:
-    row: Row = {
-        "trace_id": resolved.trace_id.hex(),
-        "span_id": resolved.span_id.hex(),
-        "choice": resolved.choice,
-        "slo_class": class_name,
-        "model": resolved.model,
-        "instance": resolved.instance,
-        "measured_at": resolved.measured_at,
-        "outcome": resolved.outcome,
-        "start_unix_nano": resolved.commit_ns,
-        "token_basis": resolved.token_basis,
-        "coverage": resolved.coverage,
-        "queue_s": resolved.queue_s,
-        **values,
-    }
-    return {name: row[name] for name in REQUEST_COLUMNS}

@@ -29,7 +29,7 @@ class SegmentColumns:
     `ids`: (S, 3), the halves of the trace id and the id of the request span, each eight bytes as an integer; `seq`,
     `first_token`, `start_ns`, `end_ns`, `kind`: (S,); `times_ns`: (N,) all tokens, those of segment i at
     `offsets[i]:offsets[i + 1]`, as received; `kind` is the code of all tokens of a segment. The choice is 0, and
-    nothing else is said of the stream.
+    there are no attributes.
     """
 
     ids: Ints

@@ -43,9 +43,9 @@ class Inputs:
 
     def listed(self) -> Iterator[Path]:
         """Yield each file that is read. What cannot be listed is left out: whoever reads it says why."""
-        from otel_llm.readers.io.input_paths import input_files
+        from otel_llm.readers.input_paths import input_files
+        from otel_llm.readers.io.journal_format import is_journal
         from otel_llm.readers.io.skipped import Skipped
-        from otel_llm.readers.otlp.otlp_files import is_journal
         from otel_llm.readers.records import InputError
         from otel_llm.rules.decisions.files import decision_files
         from otel_llm.rules.files.load import rule_files
@@ -98,7 +98,7 @@ def refuse_clashes(outputs: Sequence[Path], inputs: Inputs) -> None:
 
 def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
     """Refuse an output that would be taken for a file of a journal as soon as it is there."""
-    from otel_llm.readers.otlp.otlp_files import is_journal
+    from otel_llm.readers.io.journal_format import is_journal
 
     folder = os.path.realpath(path.parent)
     if is_journal(path) and any(folder == os.path.realpath(journal) for journal in journals):

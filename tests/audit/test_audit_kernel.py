@@ -15,7 +15,8 @@ from otel_llm.audit.input.retained import _copy
 from otel_llm.audit.input.stream_batch import batches, from_batch, to_batch, words_of
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.audit.tables import REQUESTS
-from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.files import read_file
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.otlp.export_request import decode

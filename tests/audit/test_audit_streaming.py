@@ -26,7 +26,7 @@ from otel_llm.audit.kernel import workers
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import PARTIALS, Windows, merge_partials, window_partials
 from otel_llm.audit.tables import CLASSES, REQUESTS
-from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.rules.files.slo_file import load_slo

@@ -16,8 +16,8 @@ from support.span_forms import SPAN_FORMS, jaeger
 
 import otel_llm.audit
 from otel_llm.cli.main import main
-from otel_llm.readers.io import input_paths
-from otel_llm.readers.io.sniff_form import form_of
+from otel_llm.readers import input_paths
+from otel_llm.readers.formats.form_table import form_of
 
 MESSAGES = vector_messages()[:4]
 

@@ -16,7 +16,7 @@ from support.core_rules import rule_set
 from support.core_spans import examples
 from support.otlp import export
 
-from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
 

@@ -10,7 +10,7 @@ from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
 from otel_llm.evaluate.live_stream import LiveStream
-from otel_llm.readers.assemble.requests import StreamParts
+from otel_llm.readers.assemble.received_stream import ReceivedStream
 from otel_llm.readers.records import Segment
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
@@ -28,10 +28,10 @@ def test_the_parts_of_a_commit_are_what_taking_it_in_leaves(
     def segment() -> Segment:
         return Segment(bytes(16), bytes(8), 0, 0, 0, start_ns, end_ns, [], None, dict(said), receipt_ns)
 
-    step_by_step = StreamParts()
+    step_by_step = ReceivedStream()
     assert step_by_step.add(segment())
-    step_by_step.fold()
-    at_once = StreamParts.begun(segment())
+    step_by_step.compact()
+    at_once = ReceivedStream.begun(segment())
     assert at_once == step_by_step
     for parts in (at_once, step_by_step):
         assert not parts.add(segment())

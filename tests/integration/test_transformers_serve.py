@@ -22,7 +22,8 @@ from support.ports import free_ports
 from support.spans import records_of
 
 import otel_llm
-from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from otel_llm import semconv
-from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode, parse
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"

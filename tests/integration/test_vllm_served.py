@@ -19,7 +19,8 @@ from support.spans import records_of
 from support.vllm_server import VllmServer
 
 import otel_llm
-from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import Assembled
 
 REQUESTS = int(os.environ.get("OTEL_LLM_VLLM_REQUESTS", "60"))
 AT_ONCE = 8

@@ -19,8 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import read_inputs
 
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.files import read_file
+from otel_llm.readers.formats import otlp_files
 from otel_llm.readers.io import bytestream
 from otel_llm.readers.io.bytestream import (
     CHUNK_BYTES,
@@ -32,7 +33,6 @@ from otel_llm.readers.io.bytestream import (
 )
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.io.skipped import Received, Skipped
-from otel_llm.readers.otlp import otlp_files
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.records import DecodeError, InputError
 

@@ -15,7 +15,7 @@ from otel_llm.actions.alerts.alert_state import STATE_FILE
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS
 from otel_llm.journal.checkpoint import RESUME_FILE
 from otel_llm.journal.lock import LOCK_FILE
-from otel_llm.readers.io.input_paths import input_files, size
+from otel_llm.readers.input_paths import input_files, size
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
 

@@ -32,8 +32,8 @@ from otel_llm.collector.receive.senders import ALIKE_S, FORGIVEN_SHARE, MOST_USE
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.io.journal_format import split
-from otel_llm.readers.records import Batch
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo

@@ -13,7 +13,7 @@ from support.doors_http import RAW
 from support.otlp import T0_NS
 
 from otel_llm.journal.reader import last_receipt_ns, records_since
-from otel_llm.readers.io.input_paths import input_files
+from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.io.open_input import open_input
 from otel_llm.readers.io.skipped import Skipped

@@ -22,8 +22,8 @@ from otel_llm.collector.receive.gunzip import FREE_BYTES, MAX_RATIO, gunzip
 from otel_llm.core import span_columns as column
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.parts import FREE_NS, NS_PER_BYTE
-from otel_llm.readers.foreign import inference
-from otel_llm.readers.foreign.chunk_events import TELLING
+from otel_llm.readers.foreign.chunk_events import INFERENCE_EVENTS
+from otel_llm.readers.foreign.inference import INFERENCE_ATTRIBUTES
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import read
 from otel_llm.readers.otlp.length_delimited import refuse_many_parts
@@ -116,14 +116,14 @@ def test_the_grpc_receiver_decompresses_what_is_no_bomb() -> None:
         receiver.stop(0)
 
 
-NAMES = {*inference._LOOKED_AT, *inference._SUFFICIENT}
+NAMES = INFERENCE_ATTRIBUTES
 
 
 @pytest.mark.skipif(not COMPILED, reason="the scan is not used in plain mode")
-@pytest.mark.parametrize("name", sorted(NAMES | TELLING))
+@pytest.mark.parametrize("name", sorted(NAMES | INFERENCE_EVENTS))
 def test_no_span_of_a_model_is_passed_over(name: str) -> None:
     span = request_span(name="x", attributes={name: "chat"} if name in NAMES else {})
-    if name in TELLING:
+    if name in INFERENCE_EVENTS:
         span.events.append(event_of((name, T0_NS)))
     found = scan(export(span).SerializeToString())
     assert found is not None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 
 APART_S = 1e-8
 """Times are rounded to ns here, and are sums of floats there."""

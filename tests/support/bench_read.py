@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from otel_llm.readers.assemble.requests import Assembled
-from otel_llm.readers.formats.form_table import Head, known_forms
+from otel_llm.readers.assemble.resolved import Assembled
+from otel_llm.readers.formats.form import Head
+from otel_llm.readers.formats.form_table import known_forms
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.rows import judged_row, unjudged_row
 from otel_llm.rules.files.slo_file import load_slo
@@ -19,7 +20,7 @@ CLASSES = load_slo(None)
 def read(data: bytes, path: Path | str = "result.json", pieces: int = 1) -> tuple[list[Assembled], Skipped]:
     """Return what the reader that recognises `data` makes of it, given to it in so many pieces."""
     head = Head(data[:262144])
-    form = next(form for form in known_forms() if form.looks(head))
+    form = next(form for form in known_forms() if form.sniff(head))
     skipped = Skipped()
     size = -(-len(data) // pieces) or 1
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
@@ -29,7 +30,7 @@ def read(data: bytes, path: Path | str = "result.json", pieces: int = 1) -> tupl
 
 def recognised(data: bytes) -> str | None:
     """Return the name of the form that data is taken for."""
-    return next((form.name for form in known_forms() if form.looks(Head(data[:262144]))), None)
+    return next((form.name for form in known_forms() if form.sniff(Head(data[:262144]))), None)
 
 
 def judged(streams: Sequence[Assembled]) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ from otel_llm.evaluate.evaluator import Evaluator, Timeouts
 from otel_llm.evaluate.sink import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.export_request import decode, read
-from otel_llm.readers.records import Batch
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine

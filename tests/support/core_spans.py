@@ -12,11 +12,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import Event, segment_span
 
 from otel_llm.core import span_columns as column
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
 from otel_llm.readers.otlp.scanned import scan
-from otel_llm.readers.records import Batch, DecodeError
+from otel_llm.readers.records import DecodeError
 from otel_llm.readers.segment_columns import SegmentColumns
+from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, AttributeLimits
 
 TIMES_USUAL = float(os.environ.get("OTEL_LLM_CORE_EXAMPLES", "1"))
 """How many times as many examples and mutations as usual the tests of the evaluator's core try."""

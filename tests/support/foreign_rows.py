@@ -12,14 +12,14 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.audit_oracle import Judged, one_by_one
 
-from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 
-CAPTURED = Path(__file__).parents[1] / "readers" / "captured"
+CAPTURED = Path(__file__).parents[1] / "readers" / "foreign" / "captured"
 S = 1_000_000_000
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.recordings import read_inputs
 
-from otel_llm.readers.assemble.requests import Assembled, Assembler, row_order
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import Assembled, row_order
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.otlp.export_request import decode
 

@@ -21,7 +21,8 @@ from support.otlp_receiver import HttpReceiver
 from support.ports import free_ports
 
 from otel_llm.demo.demo_children import vllm_command, vllm_environment
-from otel_llm.readers.assemble.requests import Assembled, Assembler
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"

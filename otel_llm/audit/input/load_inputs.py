@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.stream_batch import batches
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.assemble.stream_assembler import HELD_BYTES, StreamAssembler
 from otel_llm.readers.files import read_raw
+from otel_llm.readers.formats.form import EXPECTED
 from otel_llm.readers.formats.parquet_files import unpacked
-from otel_llm.readers.io.input_paths import input_files, size
+from otel_llm.readers.input_paths import input_files, size
+from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import HARMLESS, RawRecord, Skipped
 from otel_llm.readers.otlp.export_request import decode, read
-from otel_llm.readers.otlp.otlp_files import EXPECTED, is_journal
-from otel_llm.readers.records import Batch, DecodeError, InputError
+from otel_llm.readers.records import DecodeError, InputError
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.readers.assemble.stream_parts import Streams
+    from otel_llm.readers.assemble.stream_columns import Streams
+    from otel_llm.readers.batch import Batch
 
 GROUP_BYTES: Final = 4 * 2**20
 """Records are taken apart together, about so many bytes at once."""

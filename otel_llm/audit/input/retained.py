@@ -13,7 +13,7 @@ from otel_llm.audit.input.stream_batch import from_batch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
 
 ALL_TOKENS: Final = 2_000_000
 """Of an input of no more tokens every delivery is kept."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.readers.assemble.requests import Assembled, Resolved
-from otel_llm.readers.assemble.stream_parts import Streams, together
+from otel_llm.readers.assemble.resolved import Assembled, Resolved
+from otel_llm.readers.assemble.stream_columns import Streams, concatenate
 from otel_llm.readers.foreign.foreign_spans import Foreign
 
 if TYPE_CHECKING:
@@ -139,10 +139,10 @@ def batches(
             single.append(item)
             tokens, rows = tokens + len(item.times_ns), rows + 1
         if tokens >= most_tokens or rows >= most_streams:
-            yield to_batch(together([*waiting, Streams.of(single)]))
+            yield to_batch(concatenate([*waiting, Streams.of(single)]))
             waiting, single, tokens, rows = [], [], 0, 0
     if rows:
-        yield to_batch(together([*waiting, Streams.of(single)]))
+        yield to_batch(concatenate([*waiting, Streams.of(single)]))
 
 
 def from_batch(batch: pa.RecordBatch) -> list[Assembled]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.report.charts.timeline import Stall
     from otel_llm.audit.report.report_model import Material
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClass
 

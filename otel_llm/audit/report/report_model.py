@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.compare.tiers import Tiers
     from otel_llm.audit.result import Audit
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClasses
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.result import Audit
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
 
 ABOUT: Final = b"otel_llm.audit"
 """The key of the metadata of a Parquet table of requests: a JSON object, see `about`."""

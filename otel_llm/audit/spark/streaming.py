@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.state import GroupState
 
-    from otel_llm.readers.assemble.requests import RequestKey
-    from otel_llm.readers.records import Batch
+    from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import RequestKey
     from otel_llm.slo.classes import SloClasses
 
 REQUESTS: Final = "requests"

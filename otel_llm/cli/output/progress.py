@@ -37,7 +37,7 @@ def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Ca
 
 
 def _size_of(paths: Sequence[Path]) -> int:
-    from otel_llm.readers.io.input_paths import input_files, size
+    from otel_llm.readers.input_paths import input_files, size
     from otel_llm.readers.io.skipped import Skipped
     from otel_llm.readers.records import InputError
 

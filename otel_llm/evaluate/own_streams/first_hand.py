@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.group_facts import Groups
     from otel_llm.evaluate.sink import Sink
-    from otel_llm.readers.assemble.requests import StreamKey
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.engine.rule_state import Cell
     from otel_llm.rules.files.ruleset import RuleSet

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.evaluate.stream_table import Grouped
-from otel_llm.readers.assemble.requests import Resolved
+from otel_llm.readers.assemble.resolved import Resolved
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from otel_llm.evaluate.stream_table import Group, StreamTable
-    from otel_llm.readers.assemble.requests import StreamKey
-    from otel_llm.readers.records import Scalar
+    from otel_llm.readers.records import Scalar, StreamKey
     from otel_llm.rules.engine.rule_state import Cell
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger

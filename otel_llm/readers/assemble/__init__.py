@@ -1,1 +1,1 @@
-"""From records to streams and requests: what is whole, and what is not within bounds."""
+"""From records to requests and streams: complete ones at once, the others at the end, within bounds of memory."""

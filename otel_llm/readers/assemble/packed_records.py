@@ -12,10 +12,11 @@ from array import array
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.readers.records import Batch, RequestSpan, Segment
+from otel_llm.readers.batch import Batch
+from otel_llm.readers.records import RequestSpan, Segment
 
 if TYPE_CHECKING:
-    from otel_llm.readers.assemble.requests import RequestKey
+    from otel_llm.readers.records import RequestKey
 
 _LENGTH: Final = Struct("<I")
 _TIME_BYTES: Final = 8

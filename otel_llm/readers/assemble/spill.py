@@ -14,7 +14,7 @@ from otel_llm.readers.records import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_llm.readers.assemble.stream_parts import Open
+    from otel_llm.readers.assemble.pending_requests import PendingRequest
     from otel_llm.readers.assemble.stream_rows import Rows
 
 PARTS: Final = 64
@@ -27,13 +27,13 @@ class Spill:
     def __init__(self) -> None:
         self._files: list[IO[bytes]] = []
 
-    def put(self, opens: Sequence[Open], rows: Rows | None) -> None:
+    def put(self, opens: Sequence[PendingRequest], rows: Rows | None) -> None:
         """Append requests and their rows, whose `slot` is that of one of the requests.
 
         Raises InputError where the folder of temporary files has no room.
         """
         part = {one.slot: zlib.crc32(one.key) % PARTS for one in opens}
-        by_part: list[list[Open]] = [[] for _ in range(PARTS)]
+        by_part: list[list[PendingRequest]] = [[] for _ in range(PARTS)]
         for one in opens:
             by_part[part[one.slot]].append(one)
         of_slot = np.zeros(max(part) + 1, np.int64)
@@ -52,7 +52,7 @@ class Spill:
                 "let TMPDIR name a folder with room"
             ) from error
 
-    def partitions(self) -> Iterator[Iterator[tuple[list[Open], Rows | None]]]:
+    def partitions(self) -> Iterator[Iterator[tuple[list[PendingRequest], Rows | None]]]:
         """Yield each file's entries in the order in which they were put; a file is closed when it was read."""
         for file in self._files:
             file.seek(0)
@@ -65,7 +65,7 @@ class Spill:
             file.close()
         self._files = []
 
-    def _entries(self, file: IO[bytes]) -> Iterator[tuple[list[Open], Rows | None]]:
+    def _entries(self, file: IO[bytes]) -> Iterator[tuple[list[PendingRequest], Rows | None]]:
         while True:
             try:
                 yield pickle.load(file)  # noqa: S301  our own, and nobody else can open it

@@ -25,7 +25,7 @@ NO_RECEIPT = -1
 class Rows:
     """Segments (S,), each of the stream `slot`, and their N tokens one after the other.
 
-    `order` numbers the export requests in which they came, `receipt_ns` is NO_RECEIPT where nobody wrote it down,
+    `order` numbers the export requests in which they came, `receipt_ns` is NO_RECEIPT where it is not known,
     `kind` the code of all tokens of a segment; `counts` (S,) says how many of `times_ns` (N,) are each one's.
     """
 
@@ -69,8 +69,8 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
-class Tiled(NamedTuple):
-    """What the rows of C streams add up to.
+class Merged(NamedTuple):
+    """The rows of C streams, merged: each row once, in order, and what they add up to.
 
     `rows` (S',): places of the rows without repetitions, by stream and number, those of stream c at
     `bounds[c]:bounds[c + 1]`; (C,): `regular` where numbers run from 0 without a hole and every segment begins with the
@@ -90,7 +90,7 @@ class Tiled(NamedTuple):
     has_offset: Bools
 
 
-def tile(rows: Rows, stream: Ints, streams: int) -> Tiled:
+def merge(rows: Rows, stream: Ints, streams: int) -> Merged:
     """Put the rows of `streams` streams together, each row that of `stream` (S,); every stream must have one."""
     order = np.lexsort((rows.order, rows.seq, stream))
     of, seq = stream[order], rows.seq[order]
@@ -110,7 +110,7 @@ def tile(rows: Rows, stream: Ints, streams: int) -> Tiled:
     inner = ends.copy()
     inner[last] = np.iinfo(np.int64).min
     offset, has_offset = _offsets(rows.receipt_ns[order], rows.order[order], ends, of, streams)
-    return Tiled(
+    return Merged(
         rows=order,
         bounds=bounds,
         regular=regular,

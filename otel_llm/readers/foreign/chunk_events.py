@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
-from otel_llm.readers.otlp.token_events import TokenEventError, read_tokens
+from otel_llm.core.limits import MAX_TOKENS
+from otel_llm.readers.spans.span_checks import time_fault
+from otel_llm.readers.spans.token_events import TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -26,8 +27,8 @@ SOURCES: Final = (
     semconv.OLD_CHUNK_EVENT,
 )
 """The events that say when tokens came, best first; only one kind of them counts on a span."""
-TELLING: Final = frozenset(SOURCES) - {semconv.TOKEN_EVENT}
-"""Events so named make any span that of an inference; `token` alone could be anybody's word."""
+INFERENCE_EVENTS: Final = frozenset(SOURCES) - {semconv.TOKEN_EVENT}
+"""Events so named make any span that of an inference; `token` alone is too common a word."""
 _BASES: Final = {
     semconv.TOKEN_GENERATED_EVENT: "exact",
     semconv.CHUNK_EVENT: "chunk",
@@ -36,7 +37,7 @@ _BASES: Final = {
 
 
 class TokenTimes(NamedTuple):
-    """When the tokens of a request span came, unix ns as received; `kinds` as in `RequestSpan`."""
+    """The token times of a request span, unix ns as received; `kinds` as in `RequestSpan`."""
 
     times_ns: list[int]
     kinds: bytes | None
@@ -53,7 +54,7 @@ def event_source(span: Span) -> str | None:
 
 
 def read_events(span: Span, source: str, anomalies: Counter[str], budget: int = MAX_TOKENS) -> TokenTimes:
-    """Return the token times that the events named `source` say.
+    """Return the token times that the events named `source` carry.
 
     Raises:
         TokenEventError: a time is missing, beyond 63 bits or more than SLACK_NS outside of the span
@@ -65,10 +66,9 @@ def read_events(span: Span, source: str, anomalies: Counter[str], budget: int = 
         times_ns, kinds = [event.time_unix_nano for event in span.events if event.name == source], None
         if len(times_ns) > budget:
             raise TokenEventError("too_many_tokens")
-        if min(times_ns) == 0:
-            raise TokenEventError("missing_time")
-        if max(times_ns) > MAX_TIME_NS:
-            raise TokenEventError("time_out_of_range")
+        fault = time_fault(min(times_ns), max(times_ns))
+        if fault is not None:
+            raise TokenEventError(fault)
     if min(times_ns) < span.start_time_unix_nano - SLACK_NS or max(times_ns) > span.end_time_unix_nano + SLACK_NS:
         raise TokenEventError("token_outside_span")
     return TokenTimes(times_ns, kinds, _BASES.get(source), span.dropped_events_count)

@@ -1,7 +1,7 @@
-"""Other vocabularies in the words of the GenAI conventions: OpenInference, Langfuse, the conventions' own old names.
+"""Translate other vocabularies into the GenAI conventions: OpenInference, Langfuse, the conventions' own old names.
 
-Behind this file a model, a token count and the time to the first token have one name each. What a span says in the
-conventions' words is never overwritten; what its dialect says is checked like any attribute.
+Afterwards a model, a token count and the time to the first token have one name each. What a span states by the
+conventions' names is never overwritten; what it states in a dialect is checked like any attribute.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.readers.foreign.chunk_events import SLACK_NS
-from otel_llm.readers.otlp.attributes import fits
+from otel_llm.readers.spans.attributes import fits
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -34,7 +34,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def translate(span: Span, attributes: Attributes, anomalies: Counter[str]) -> None:
-    """Add to the `attributes` of a span of others what its dialect says, under the conventions' names."""
+    """Add to the `attributes` of a span of others what it states in a dialect, under the conventions' names."""
     for theirs, ours in _SAME.items():
         if theirs in attributes and ours not in attributes:
             if fits(ours, attributes[theirs]):
@@ -64,7 +64,7 @@ def _first_token_ns(span: Span, attributes: Attributes, anomalies: Counter[str])
     if began is None:
         return None
     try:
-        # ISO 8601 in the quotes of JSON; without an offset it would be anybody's time.
+        # ISO 8601 in the quotes of JSON; without an offset it could be in any zone.
         return (datetime.fromisoformat(str(began).strip('"')) - _EPOCH) // timedelta(microseconds=1) * 1000
     except (ValueError, TypeError, OverflowError):
         anomalies["attribute_unusable"] += 1

@@ -1,6 +1,6 @@
-"""What follows from an inference span of others: all columns where every token's time is there, else those it states.
+"""What an inference span of others gives a row: all columns where every token's time is there, else those it states.
 
-The live evaluator and the audit ask here, so that both see the same in a span.
+The live evaluator and the audit share this module, so that both see the same in a span.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.readers.otlp.attributes import ENGINE_LATENCIES
+from otel_llm.readers.spans.attributes import ENGINE_LATENCIES, STATED_TIMES, count_of, seconds_of, text_of
 
 if TYPE_CHECKING:
     from otel_llm.readers.records import RequestSpan
 
-STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
-"""Attributes that state a time of the request, in seconds."""
 _SERVER: Final = 2  # SpanKind
 _CLIENT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What another instrumentation's span says of its request; None where it says nothing.
+    """What another instrumentation's span states of its request; None where it states nothing.
 
     `ttft_s`, `e2e_s` and `queue_s` are what it states, in seconds; `tokens` is how many token times it carries,
     `expected` how many it should (both 0: it carries none).
@@ -48,13 +46,13 @@ class Foreign:
 
 
 def read_foreign(span: RequestSpan) -> Foreign | None:
-    """Return what a span of others says, None if no time follows from it."""
+    """Return what a span of others states, None if it gives no time."""
     attributes = span.attributes
-    ttft_s = _number(span, semconv.GEN_AI_LATENCY_TTFT)
+    ttft_s = seconds_of(attributes, semconv.GEN_AI_LATENCY_TTFT)
     found = Foreign(
-        ttft_s=_number(span, semconv.GEN_AI_TIME_TO_FIRST_CHUNK) if ttft_s is None else ttft_s,
-        e2e_s=_number(span, semconv.GEN_AI_LATENCY_E2E),
-        queue_s=_number(span, semconv.GEN_AI_LATENCY_QUEUE),
+        ttft_s=seconds_of(attributes, semconv.GEN_AI_TIME_TO_FIRST_CHUNK) if ttft_s is None else ttft_s,
+        e2e_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_E2E),
+        queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
         tokens=len(span.events_ns),
         expected=_expected(span),
         token_basis=_token_basis(span),
@@ -76,35 +74,29 @@ def foreign_tokens(span: RequestSpan) -> tuple[list[int], bytes | None] | None:
 def _expected(span: RequestSpan) -> int:
     """Return how many token times there should be: what was dropped counts as not received.
 
-    A count of the reply's tokens is comparable with exact times only; of its chunks nobody says how many there were.
+    A count of the reply's tokens is comparable with exact times only; how many chunks there were is not stated.
     """
     if not span.events_ns:
         return 0
-    expected = max(len(span.events_ns) + span.dropped_events, int(_number(span, semconv.TOKENS) or 0))
+    expected = max(len(span.events_ns) + span.dropped_events, count_of(span.attributes, semconv.TOKENS) or 0)
     if _token_basis(span) == "exact":
-        expected = max(expected, int(_number(span, semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0))
+        expected = max(expected, count_of(span.attributes, semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0)
     return expected
 
 
 def _token_basis(span: RequestSpan) -> str | None:
     if not span.events_ns:
         return None
-    basis = span.attributes.get(semconv.TOKEN_BASIS)
-    return basis if isinstance(basis, str) else span.event_basis
+    return text_of(span.attributes, semconv.TOKEN_BASIS) or span.event_basis
 
 
 def _measured_at(span: RequestSpan) -> str:
-    """Return where the times were taken: of two that a span may be of, an engine is who states its own latencies.
+    """Return where the times were taken: `server` for the span of an engine or a server, else `client`.
 
-    SGLang gives its request spans no kind, which makes them INTERNAL.
+    An engine's span is known by its latencies: SGLang gives its request spans no kind, which makes them INTERNAL.
     """
-    said = span.attributes.get(semconv.MEASURED_AT)
-    if isinstance(said, str):
-        return said
+    stated = text_of(span.attributes, semconv.MEASURED_AT)
+    if stated is not None:
+        return stated
     engine = span.kind != _CLIENT and not span.attributes.keys().isdisjoint(ENGINE_LATENCIES)
     return "server" if engine or span.kind == _SERVER else "client"
-
-
-def _number(span: RequestSpan, key: str) -> float | None:
-    value = span.attributes.get(key)
-    return float(value) if isinstance(value, int | float) else None  # the reader kept it: it is one, and not below 0

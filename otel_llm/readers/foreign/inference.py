@@ -5,24 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.readers.foreign.chunk_events import TELLING, TokenTimes, event_source, read_events
+from otel_llm.readers.foreign.chunk_events import INFERENCE_EVENTS, TokenTimes, event_source, read_events
 from otel_llm.readers.foreign.dialects import add_first_token, translate
-from otel_llm.readers.foreign.foreign_spans import STATED_TIMES
-from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, ENGINE_LATENCIES, MAX_VALUE_CHARS, AttributeLimits, scalars
-from otel_llm.readers.otlp.packed_arrays import PACKED, read_packed
-from otel_llm.readers.otlp.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
-from otel_llm.readers.otlp.token_events import TokenEventError
-from otel_llm.readers.records import Attributes, Batch, RequestSpan
+from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed
+from otel_llm.readers.records import Attributes, RequestSpan
+from otel_llm.readers.spans.attributes import (
+    DEFAULT_LIMITS,
+    ENGINE_LATENCIES,
+    MAX_VALUE_CHARS,
+    STATED_TIMES,
+    AttributeLimits,
+    scalars,
+)
+from otel_llm.readers.spans.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.spans.token_events import TokenEventError
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-CHUNK_EVENT: Final = semconv.CHUNK_EVENT
+    from otel_llm.readers.batch import Batch
+
 _OURS: Final = frozenset({semconv.SEGMENTS, semconv.OUTCOME})
 _TIMED: Final = frozenset({semconv.GEN_AI_TIME_TO_FIRST_CHUNK, semconv.LANGFUSE_COMPLETION_START, *PACKED})
-"""Attributes with times of a reply; whose, another operation's name can still say."""
-_LOOKED_AT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
+"""Attributes with times of a reply, unless the operation's name says that the span is of another operation."""
+_RELEVANT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
 _SUFFICIENT: Final = frozenset({*_OURS, *ENGINE_LATENCIES})
+INFERENCE_ATTRIBUTES: Final = _RELEVANT | _SUFFICIENT
+"""A span with none of them is one of inference by its events at most; the scan passes over the others."""
 _STATUS_ERROR: Final = 2
 
 
@@ -39,7 +48,7 @@ def read_request(
     Others' spans are the bulk of what a general exporter sends, so their attributes are looked at once, by key.
     """
     source = event_source(span)
-    if source not in TELLING and not is_inference(span):
+    if source not in INFERENCE_EVENTS and not is_inference(span):
         return None
     trace_id = check_id(span.trace_id, NO_TRACE_ID, "bad_trace_id")
     span_id = check_id(span.span_id, NO_SPAN_ID, "bad_span_id")
@@ -74,7 +83,7 @@ def is_inference(span: Span) -> bool:
     operation = ""
     for attribute in span.attributes:
         key = attribute.key
-        if key in _LOOKED_AT:
+        if key in _RELEVANT:
             if key in _TIMED:
                 timed = True
             elif key == semconv.GEN_AI_OPERATION_NAME:
@@ -93,10 +102,10 @@ def _token_times(
 ) -> TokenTimes | None:
     """Return the token times of a span of others: those of an array, else of events; None if it has none.
 
-    Times that cannot be right cost themselves only, where the span says another time too.
+    Times that cannot be right cost themselves only, where the span states another time too.
 
     Raises:
-        RefusedSpan: they were all that it says.
+        RefusedSpan: it states no other time.
     """
     tokens = refusal = None
     try:
@@ -115,7 +124,7 @@ def _token_times(
             raise RefusedSpan(refusal)
         batch.anomalies[refusal] += 1
     if tokens is not None and _choices(span) > 1:
-        # Which time is whose is not said: one reader of all of them is nobody, but the first token is the first.
+        # The times are not told apart by choice, so that no reader got all of them; but the first token is the first.
         batch.anomalies["choices_not_told_apart"] += 1
         if not tokens.dropped:
             add_first_token(attributes, min(tokens.times_ns), span.start_time_unix_nano)

@@ -1,1 +1,1 @@
-"""Recordings of databases, query APIs and tables; the table of all forms."""
+"""The forms of recordings: each a module that tells and reads it, and the table of all."""

@@ -2,7 +2,7 @@
 
 `Timestamp` is the span's start, `Duration` in ns; attributes are maps of text, so known ones get back the type of their
 name; `Events.*` are arrays side by side. Tables of the exporter's JSON schema are read too (nested objects, with
-types). Times are taken as ns, as seconds with a point, as ISO with a zone, or without one: then as UTC, which is said.
+types). Times are taken as ns, as seconds with a point, as ISO with a zone, or without one (UTC, reported).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.formats.span_parts import (
     ERROR,
+    array,
     attributes,
     dropped_events,
     hex_id,
+    make_span,
     request,
     seconds_ns,
     span_kind,
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from otel_llm.readers.formats.form_table import Head
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
 COLUMNS: Final = frozenset({"Timestamp", "TraceId", "SpanId", "SpanName", "SpanAttributes", "Duration"})
@@ -50,7 +52,7 @@ _FIRST_NS: Final = 10**16
 _DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file begins with a row of the table as JSON."""
     return head.keys >= COLUMNS
 
@@ -67,10 +69,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
             try:
                 yield f"{path}:{line.number}", load(line.text)
             except DecodeError as error:
-                if line.ended:
-                    skipped.bad(path, line.number, error)
-                else:
-                    skipped.torn(path, line.number)
+                skipped.bad_line(path, line, error)
 
     yield from spans_of(path, rows(), skipped)
 
@@ -106,8 +105,9 @@ def spans_of(path: Path, rows: Iterable[tuple[str, Any]], skipped: Skipped) -> I
             waiting, held = {}, 0
     yield from ((request(spans, instance), None) for instance, spans in waiting.items())
     if zones.assumed:
-        said = f"{path}: times without a zone are read as UTC (docs/audit-forms.md)"
-        skipped.add("zone_assumed", said, zones.assumed)
+        skipped.add(
+            "zone_assumed", f"{path}: times without a zone are read as UTC (docs/audit-forms.md)", zones.assumed
+        )
     if refusal and not good:
         raise InputError(f"{refusal}: expected rows of otel_traces (docs/audit-forms.md)")
 
@@ -124,25 +124,23 @@ def _span(row: Any, zones: _Zones) -> Span:
     start_ns = _time(row.get("Timestamp"), "Timestamp", zones)
     end_ns = start_ns + whole_number(row.get("Duration"), "Duration")
     parent = row.get("ParentSpanId")
-    try:
-        span = Span(
-            trace_id=hex_id(row.get("TraceId"), 16, "TraceId"),
-            span_id=hex_id(row.get("SpanId"), 8, "SpanId"),
-            parent_span_id=hex_id(parent, 8, "ParentSpanId") if parent else b"",
-            name=text(row.get("SpanName"), "SpanName"),
-            start_time_unix_nano=start_ns,
-            end_time_unix_nano=min(end_ns, MAX_TIME_NS),
-        )
-    except ValueError as error:  # a name that is no Unicode
-        raise DecodeError(f"SpanName: {error}") from None
+    span = make_span(
+        text(row.get("SpanName"), "SpanName"),
+        "SpanName",
+        trace_id=hex_id(row.get("TraceId"), 16, "TraceId"),
+        span_id=hex_id(row.get("SpanId"), 8, "SpanId"),
+        parent_span_id=hex_id(parent, 8, "ParentSpanId") if parent else b"",
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=min(end_ns, MAX_TIME_NS),
+    )
     span.kind = span_kind(text(row.get("SpanKind") or "", "SpanKind"))  # type: ignore[assignment]
     if text(row.get("StatusCode") or "", "StatusCode").upper().removeprefix("STATUS_CODE_") == "ERROR":
         span.status.code = ERROR  # type: ignore[assignment]
     span.attributes.extend(attributes(_flat(row.get("SpanAttributes"), "SpanAttributes")))
-    times, names, said = (_array(row.get(name), name) for name in EVENTS)
-    if not len(times) == len(names) == len(said):
+    times, names, maps = (array(row.get(name), name) for name in EVENTS)
+    if not len(times) == len(names) == len(maps):
         raise DecodeError("Events: arrays of different lengths")
-    for at, name, values in zip(times, names, said, strict=True):
+    for at, name, values in zip(times, names, maps, strict=True):
         try:
             event = span.events.add(
                 time_unix_nano=_time(at, EVENTS[0], zones),
@@ -195,11 +193,3 @@ def _flat(data: Any, what: str) -> dict[str, Any]:
             else:
                 found[f"{before}{key}"] = value
     return found
-
-
-def _array(data: Any, what: str) -> list[Any]:
-    if data is None:
-        return []
-    if not isinstance(data, list):
-        raise DecodeError(f"{what}: expected an array")
-    return data

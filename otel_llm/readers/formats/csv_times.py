@@ -1,8 +1,8 @@
 """Token times as CSV: a line a token (or a chunk of `tokens` of them), under a header with `request` and `t_seconds`.
 
 `t_seconds`, `commit_s` and `end_s` stand on one clock. Without `commit_s` a request begins at 0 of a clock of its own;
-with it, times from the year 2001 on are unix seconds, earlier ones a clock that nobody anchored. What a column says of
-its request may stand on any of its lines; the first that says it counts. Lines of requests may be mixed.
+with it, times from the year 2001 on are unix seconds, earlier ones a clock without an anchor. What a column states of
+its request may stand on any of its lines; the first counts. Lines of requests may be mixed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import re
 from array import array
 from codecs import getincrementaldecoder
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.readers.assemble.requests import Assembled, Resolved, in_time_order
+from otel_llm.core.limits import MAX_COUNT, MAX_TOKENS
+from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids, in_time_order
 from otel_llm.readers.formats.span_parts import seconds_ns, whole_number
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.spans.attributes import MAX_VALUE_CHARS
 from otel_llm.slo.classes import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
     from otel_llm.readers.records import Attributes
 
@@ -46,12 +46,11 @@ COLUMNS: Final = (*sorted(REQUIRED), "commit_s", "end_s", "tokens", "kind", "inp
 _MAX_LINE_CHARS: Final = 2**17
 """As the csv module's own limit for a field: a quote without an end costs so much."""
 _PLAIN: Final = re.compile(r"([0-9]{1,9}|1[0-9]{9})(?:\.([0-9]{1,9}))?")
-_MAX_TEXT: Final = 1024
 _ANCHORED_NS: Final = 10**18
 """The year 2001, in unix ns."""
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file's first line names a request and its token times."""
     line = head.text.split(b"\n", 1)[0][:_MAX_LINE_CHARS].decode("utf-8", "replace")
     return _separator(line) is not None
@@ -59,14 +58,14 @@ def looks(head: Head) -> bool:
 
 @dataclass(slots=True)
 class _Request:
-    """What the lines of one request said so far."""
+    """What the lines read so far state of one request."""
 
     times: array[int] = field(default_factory=lambda: array("q"))
     kinds: bytearray = field(default_factory=bytearray)
     commit_ns: int | None = None
     end_ns: int | None = None
     input_tokens: int | None = None
-    said: dict[str, str] = field(default_factory=dict)
+    stated: dict[str, str] = field(default_factory=dict)
 
 
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
@@ -110,7 +109,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
 
 
 class _TokenLine:
-    """Take the lines that are nearly all there are: another token of a known request, and nothing else said."""
+    """Take the lines that are nearly all there are: another token of a known request, and nothing else."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._width = len(names)
@@ -145,7 +144,7 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
     except UnicodeEncodeError:
         raise DecodeError("not UTF-8") from None
     name = cells["request"]
-    if not 0 < len(name) <= _MAX_TEXT:
+    if not 0 < len(name) <= MAX_VALUE_CHARS:
         raise DecodeError("request: expected a name")
     tokens = whole_number(cells.get("tokens") or "1", "tokens", MAX_TOKENS)
     kind = cells.get("kind") or KINDS[0]
@@ -153,13 +152,13 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
         raise DecodeError(f"kind: expected one of {', '.join(KINDS)}")
     at_ns = seconds_ns(cells["t_seconds"], "t_seconds") if cells["t_seconds"] else None
     times = {one: seconds_ns(cells[one], one) for one in ("commit_s", "end_s") if cells.get(one)}
-    prompt = whole_number(cells["input_tokens"], "input_tokens", 2**31 - 1) if cells.get("input_tokens") else None
-    said = {one: cells[one] for one in (*_ATTRIBUTES, *_WORDS) if cells.get(one)}
-    for one, value in said.items():
+    prompt = whole_number(cells["input_tokens"], "input_tokens", MAX_COUNT) if cells.get("input_tokens") else None
+    stated = {one: cells[one] for one in (*_ATTRIBUTES, *_WORDS) if cells.get(one)}
+    for one, value in stated.items():
         if one in _WORDS and value not in _WORDS[one]:
             raise DecodeError(f"{one}: expected one of {', '.join(_WORDS[one])}")
-        if len(value) > _MAX_TEXT:
-            raise DecodeError(f"{one}: expected at most {_MAX_TEXT} characters")
+        if len(value) > MAX_VALUE_CHARS:
+            raise DecodeError(f"{one}: expected at most {MAX_VALUE_CHARS} characters")
     found = requests.get(name) or _Request()
     if len(found.times) + tokens > MAX_TOKENS:
         raise DecodeError(f"more than {MAX_TOKENS} tokens in one request")
@@ -170,40 +169,40 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
     found.commit_ns = times.get("commit_s") if found.commit_ns is None else found.commit_ns
     found.end_ns = times.get("end_s") if found.end_ns is None else found.end_ns
     found.input_tokens = prompt if found.input_tokens is None else found.input_tokens
-    found.said = {**said, **found.said}
+    found.stated = {**stated, **found.stated}
 
 
 def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
     commit_ns = found.commit_ns
     if commit_ns is None:
         commit_ns = 0
-        skipped.anomalies["anomaly.no_start_times"] += 1
+        skipped.anomaly("no_start_times")
     elif commit_ns < _ANCHORED_NS:
-        skipped.anomalies["anomaly.clock_unanchored"] += 1
+        skipped.anomaly("clock_unanchored")
     times_ns, kinds = in_time_order(found.times.tolist(), bytes(found.kinds) if any(found.kinds) else None)
-    attributes: Attributes = {_ATTRIBUTES[one]: value for one, value in found.said.items() if one in _ATTRIBUTES}
-    outcome = found.said.get("outcome", "completed")
-    if "outcome" not in found.said:
-        skipped.anomalies["anomaly.outcome_unknown"] += 1
+    attributes: Attributes = {_ATTRIBUTES[one]: value for one, value in found.stated.items() if one in _ATTRIBUTES}
+    outcome = found.stated.get("outcome", "completed")
+    if "outcome" not in found.stated:
+        skipped.anomaly("outcome_unknown")
     end_ns = found.end_ns
     if end_ns is not None and end_ns < commit_ns:
-        skipped.anomalies["anomaly.end_before_start"] += 1
+        skipped.anomaly("end_before_start")
         end_ns = None
     if end_ns is None:
         end_ns = max([commit_ns, *times_ns[-1:]])
-    trace_id = blake2b(f"csv\0{name}\0{commit_ns}".encode(), digest_size=16).digest()
+    trace_id, span_id = derived_ids("csv", name, commit_ns)
     return Assembled(
         Resolved(
             trace_id=trace_id,
-            span_id=trace_id[:8],
+            span_id=span_id,
             choice=0,
-            declared_class=found.said.get("class"),
+            declared_class=found.stated.get("class"),
             attributes=attributes,
-            model=found.said.get("model"),
-            instance=found.said.get("instance"),
-            measured_at=found.said.get("measured_at", "client"),
+            model=found.stated.get("model"),
+            instance=found.stated.get("instance"),
+            measured_at=found.stated.get("measured_at", "client"),
             outcome=outcome,
-            token_basis=found.said.get("token_basis", "exact"),
+            token_basis=found.stated.get("token_basis", "exact"),
             commit_ns=commit_ns,
             end_ns=end_ns,
             coverage=None if outcome == "lost" else 1.0,
@@ -211,8 +210,6 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
             known_tokens=len(times_ns),
             known_until_ns=end_ns,
             input_tokens=found.input_tokens,
-            exact_resume=False,
-            offset_ns=None,
         ),
         times_ns,
         kinds,

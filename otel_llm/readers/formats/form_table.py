@@ -1,17 +1,15 @@
-"""The forms of recording that the audit reads, each told by its first bytes.
+"""The forms of recording that the audit reads, and which of them a file holds by its first bytes.
 
-A form is a module with two functions: `looks(head)` says whether a file holds it, `read(path, chunks, skipped)` yields
-what it holds: export requests for spans, `Assembled` streams for what is not spans. To add one, add it to
-`known_forms`.
+To add one, write its module as `form` says and add it to `known_forms`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING
 
-from otel_llm.readers.formats import clickhouse, csv_times, jaeger, parquet_files
+from otel_llm.readers.formats import clickhouse, csv_times, jaeger, otlp_files, parquet_files
 from otel_llm.readers.formats.bench import (
     aiperf,
     etalon,
@@ -21,82 +19,67 @@ from otel_llm.readers.formats.bench import (
     sglang_bench,
     vllm_bench,
 )
-from otel_llm.readers.io.json_walk import key_paths
-from otel_llm.readers.otlp import otlp_files
+from otel_llm.readers.formats.form import LOOK_BYTES, Form, Head
+from otel_llm.readers.io.bytestream import MOST_EXPANSION, open_chunks
+from otel_llm.readers.io.journal_format import is_journal
+from otel_llm.readers.io.skipped import Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.io.skipped import RawRecord, Received, Skipped
-
-LOOK_BYTES: Final = 256 * 2**10
-"""How much of a file is looked at to tell its form: benchmark tools write their settings before the times."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """The first bytes of a file, decompressed: LOOK_BYTES of it, or all there is."""
-
-    raw: bytes
-
-    @cached_property
-    def text(self) -> bytes:
-        """Return the bytes without a byte order mark and leading blanks."""
-        return self.raw.removeprefix(b"\xef\xbb\xbf").lstrip()
-
-    @cached_property
-    def keys(self) -> frozenset[str]:
-        """Return where keys stand in the first JSON value, six brackets deep: `data`, `data[].traceID`.
-
-        None if it is no JSON. A file's first line is its first value; an array's elements are `[]`: `[].start_time`.
-        The look is bounded: a key behind LOOK_BYTES is not seen.
-        """
-        return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
-
-
-class Looks(Protocol):
-    """Say whether a file that begins so holds the form."""
-
-    def __call__(self, head: Head, /) -> bool: ...  # noqa: D102
-
-
-class Read(Protocol):
-    """Yield what a file of the form holds.
-
-    `path` names it in messages (`-` is standard input); `chunks` are its bytes, decompressed, from the first on.
-    A broken part is counted in `skipped` and costs itself; `InputError` says that nothing of the file can be read.
-    """
-
-    def __call__(  # noqa: D102
-        self, path: Path, chunks: Iterable[bytes], skipped: Skipped, /
-    ) -> Iterator[RawRecord | Received | Assembled]: ...
-
-
-class Form(NamedTuple):
-    """A form of recording: its name in messages, and its two functions."""
-
-    name: str
-    looks: Looks
-    read: Read
 
 
 def known_forms() -> tuple[Form, ...]:
-    """Return all forms, in the order in which they are tried: the first that a file looks like is read."""
+    """Return all forms, in the order in which they are tried: the first whose `sniff` says yes is read."""
     return (
-        Form("OTLP records", otlp_files.looks_records, otlp_files.read_records),
-        Form("Parquet", parquet_files.looks, parquet_files.read),
-        Form("Jaeger JSON", jaeger.looks, jaeger.read),
-        Form("ClickHouse rows", clickhouse.looks, clickhouse.read),
-        Form("OTLP JSON", otlp_files.looks_json, otlp_files.read_json),
-        Form("OTLP message", otlp_files.looks_message, otlp_files.read_message),
-        Form("result of vLLM's benchmark", vllm_bench.looks, vllm_bench.read),
-        Form("result of SGLang's benchmark", sglang_bench.looks, sglang_bench.read),
-        Form("requests of AIPerf", aiperf.looks, aiperf.read),
-        Form("requests of inference-perf", inference_perf.looks, inference_perf.read),
-        Form("requests of genai-perf", genai_perf.looks, genai_perf.read),
-        Form("requests of Etalon", etalon.looks, etalon.read),
-        Form("report of GuideLLM", guidellm.looks, guidellm.read),
-        Form("CSV of token times", csv_times.looks, csv_times.read),
+        Form("OTLP records", otlp_files.sniff_records, otlp_files.read_records),
+        Form("Parquet", parquet_files.sniff, parquet_files.read),
+        Form("Jaeger JSON", jaeger.sniff, jaeger.read),
+        Form("ClickHouse rows", clickhouse.sniff, clickhouse.read),
+        Form("OTLP JSON", otlp_files.sniff_json, otlp_files.read_json),
+        Form("OTLP message", otlp_files.sniff_message, otlp_files.read_message),
+        Form("result of vLLM's benchmark", vllm_bench.sniff, vllm_bench.read),
+        Form("result of SGLang's benchmark", sglang_bench.sniff, sglang_bench.read),
+        Form("requests of AIPerf", aiperf.sniff, aiperf.read),
+        Form("requests of inference-perf", inference_perf.sniff, inference_perf.read),
+        Form("requests of genai-perf", genai_perf.sniff, genai_perf.read),
+        Form("requests of Etalon", etalon.sniff, etalon.read),
+        Form("report of GuideLLM", guidellm.sniff, guidellm.read),
+        Form("CSV of token times", csv_times.sniff, csv_times.read),
     )
+
+
+def form_of(path: Path) -> Form | None:
+    """Return the form that a file holds; None if it is none that we know.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return find_form(open_head(path, Skipped())[0])
+
+
+def find_form(head: Head) -> Form | None:
+    """Return the form of a file that begins so; None if it is none that we know."""
+    return next((form for form in known_forms() if form.sniff(head)), None)
+
+
+def open_head(path: Path, skipped: Skipped) -> tuple[Head, Iterator[bytes]]:
+    """Return the first bytes of a file and all of its bytes, decompressed; where that fails is counted.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+
+    def lost(reason: str, offset: int) -> None:
+        skipped.add(reason, f"{path}: {reason} of the compressed file at byte {offset}")
+
+    most_expansion = None if is_journal(path) else MOST_EXPANSION
+    chunks = open_chunks(path, Counter(), lost, most_expansion=most_expansion)
+    pieces: list[bytes] = []
+    wanted = LOOK_BYTES
+    for chunk in chunks:
+        pieces.append(chunk)
+        wanted -= len(chunk)
+        if wanted <= 0:
+            break
+    return Head(b"".join(pieces)[:LOOK_BYTES]), chain(pieces, chunks)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.formats.span_parts import (
     ERROR,
     FIELDS,
     any_value,
+    array,
     dropped_events,
     hex_id,
+    make_span,
     pair,
     request,
     span_kind,
@@ -27,16 +27,17 @@ from otel_llm.readers.formats.span_parts import (
     whole_number,
 )
 from otel_llm.readers.io.json_walk import END, items
-from otel_llm.readers.otlp.attributes import ARRAYS, typed
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.spans.attributes import ARRAYS, typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
 _MAX_US: Final = MAX_TIME_NS // 1000
@@ -44,7 +45,7 @@ _MOST_SPANS: Final = 10_000
 """Spans of one trace that are held until it says which processes sent them; of more the first go without."""
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file begins with traces as Jaeger's API gives them."""
     keys = head.keys
     for trace in ("data[].", "", "[]."):
@@ -110,17 +111,15 @@ def _span(data: Any) -> Span:
         raise DecodeError("expected a span")
     start_us = whole_number(data.get("startTime"), "startTime", _MAX_US)
     end_us = start_us + whole_number(data.get("duration"), "duration", _MAX_US)
-    try:
-        span = Span(
-            trace_id=hex_id(data.get("traceID"), 16, "traceID"),
-            span_id=hex_id(data.get("spanID"), 8, "spanID"),
-            parent_span_id=_parent(data),
-            name=text(data.get("operationName"), "operationName"),
-            start_time_unix_nano=start_us * 1000,
-            end_time_unix_nano=min(end_us, _MAX_US) * 1000,
-        )
-    except ValueError as error:  # a name that is no Unicode
-        raise DecodeError(f"operationName: {error}") from None
+    span = make_span(
+        text(data.get("operationName"), "operationName"),
+        "operationName",
+        trace_id=hex_id(data.get("traceID"), 16, "traceID"),
+        span_id=hex_id(data.get("spanID"), 8, "spanID"),
+        parent_span_id=_parent(data),
+        start_time_unix_nano=start_us * 1000,
+        end_time_unix_nano=min(end_us, _MAX_US) * 1000,
+    )
     for key, value in _tags(data.get("tags"), "tags"):
         match key, value.WhichOneof("value"):
             case "span.kind", "string_value":
@@ -132,7 +131,7 @@ def _span(data: Any) -> Span:
                 span.status.code = ERROR  # type: ignore[assignment]
             case _ if key not in FIELDS:
                 span.attributes.append(pair(key, value))
-    for number, log in enumerate(_list(data.get("logs"), "logs")):
+    for number, log in enumerate(array(data.get("logs"), "logs")):
         what = f"logs[{number}]"
         if not isinstance(log, dict):
             raise DecodeError(f"{what}: expected an object")
@@ -147,7 +146,7 @@ def _span(data: Any) -> Span:
 
 
 def _parent(data: dict[str, Any]) -> bytes:
-    for reference in _list(data.get("references"), "references"):
+    for reference in array(data.get("references"), "references"):
         if isinstance(reference, dict) and reference.get("refType", "CHILD_OF") == "CHILD_OF":
             return hex_id(reference.get("spanID"), 8, "references")
     old = data.get("parentSpanID")
@@ -168,7 +167,7 @@ def _instance(data: dict[str, Any], processes: Any) -> str | None:
 
 
 def _tags(data: Any, what: str) -> Iterator[tuple[str, AnyValue]]:
-    for number, tag in enumerate(_list(data, what)):
+    for number, tag in enumerate(array(data, what)):
         if not isinstance(tag, dict) or not isinstance(tag.get("key"), str):
             raise DecodeError(f"{what}[{number}]: expected a key")
         plain = tag.get("value")
@@ -198,11 +197,3 @@ def _value(value: Any, kind: str, what: str) -> AnyValue | None:
         # JavaScript writes 1.0 as 1.
         value = float(value) if abs(value) < 2**63 else None
     return any_value(value)
-
-
-def _list(data: Any, what: str) -> list[Any]:
-    if data is None:
-        return []
-    if not isinstance(data, list):
-        raise DecodeError(f"{what}: expected an array")
-    return data

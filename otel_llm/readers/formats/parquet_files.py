@@ -20,7 +20,7 @@ from otel_llm.readers.records import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
 MAGIC: Final = b"PAR1"
@@ -31,7 +31,7 @@ _VALUE_BYTES: Final = 8
 _MAX_SPOOLED_BYTES: Final = 64 * 2**30
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Tell whether a file is Parquet."""
     return head.raw.startswith(MAGIC)
 
@@ -100,7 +100,7 @@ def unpacked(path: Path, folder: Path) -> Path:
             with path.open("rb") as file:
                 begin = file.read(len(ZSTD_MAGIC))
         except OSError:
-            return path  # who reads it says what is wrong
+            return path  # reading it raises what is wrong
         if not begin.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
             return path
         if not next(filter(None, open_chunks(path, Counter(), most_expansion=None)), b"").startswith(MAGIC):

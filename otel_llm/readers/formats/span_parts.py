@@ -1,6 +1,6 @@
-"""Make OTLP spans of what databases and query APIs give back: each value checked, each type found again.
+"""Make OTLP spans of the rows of databases and the answers of query APIs: values checked, types restored.
 
-Once a span is OTLP, all that reads spans reads it: ours and others'.
+Every reader of spans, ours and others', then reads them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
-from otel_llm.readers.otlp.attributes import typed
 from otel_llm.readers.records import DecodeError
+from otel_llm.readers.spans.attributes import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.readers.io.skipped import Skipped
 
@@ -46,12 +45,12 @@ SDK_EVENTS: Final = 128
 def dropped_events(span: Span, skipped: Skipped) -> int:
     """Return how many events of a span to count as dropped, in a form that does not say how many were.
 
-    An SDK keeps 128 of a span's events unless it was told otherwise, the newest. A span with just so many may have had
-    more, and its first tokens may be gone: it is no whole stream, which is counted.
+    An SDK keeps the newest 128 events of a span by default. A span with just so many may have had more, and its first
+    tokens may be gone: it is no whole stream, which is counted.
     """
     if len(span.events) != SDK_EVENTS or span.name == semconv.SEGMENT_SPAN:
         return 0
-    skipped.anomalies["anomaly.events_maybe_dropped"] += 1
+    skipped.anomaly("events_maybe_dropped")
     return 1
 
 
@@ -111,6 +110,19 @@ def text(value: object, what: str) -> str:
     return value
 
 
+def array(value: object, what: str) -> list[Any]:
+    """Return a value that is an array, an empty one for null.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise DecodeError(f"{what}: expected an array")
+    return value
+
+
 def span_kind(name: str) -> int:
     """Return OTLP's number of a kind of span, however it is spelled (`Client`, `SPAN_KIND_CLIENT`); 0 is unknown."""
     return _KINDS.get(name.upper().removeprefix("SPAN_KIND_"), 0)
@@ -153,6 +165,18 @@ def attributes(values: Mapping[str, Any]) -> Iterable[KeyValue]:
         made = any_value(typed(key, value) if isinstance(value, str) else value)
         if made is not None:
             yield pair(key, made)
+
+
+def make_span(name: str, what: str, **fields: Any) -> Span:
+    """Return a span of this name, found under `what`, with these fields.
+
+    Raises:
+        DecodeError: the name is no Unicode.
+    """
+    try:
+        return Span(name=name, **fields)
+    except ValueError as error:
+        raise DecodeError(f"{what}: {error}") from None
 
 
 def pair(key: str, value: AnyValue) -> KeyValue:

@@ -1,1 +1,1 @@
-"""Files as bytes, lines and JSON values; the journal's record."""
+"""Files as bytes, lines and JSON values; the record of the journal; what reading skipped."""

@@ -1,6 +1,6 @@
 """Read a file as chunks of bytes, decompressed where it is gzip or zstd, with the cut end of either counted.
 
-Nothing here holds more than a chunk: what a small file expands to is bounded for whoever reads it, not by trust.
+Nothing here holds more than a chunk, however far a small file expands.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def open_chunks(
 ) -> Iterator[bytes]:
     """Yield the bytes of `path`, decompressed; a cut or broken end is counted as `torn_tail` or `bad_record`.
 
-    `-` is standard input. `lost` is told what is counted, and where in the compressed file. `most_expansion` None: a
-    journal's file, which we compressed ourselves, may expand as much as it likes: it is read a record at a time.
+    `-` is standard input. `lost` is called with each reason and its offset in the compressed file. `most_expansion` is
+    None for a journal's file, which we compressed ourselves: it may expand without bound, and is read a record at a time.
 
     Raises:
         InputError: the file cannot be read, or expands to more than `most_expansion` times its size and FREE_BYTES.
     """
 
-    def told(reason: str, offset: int) -> None:
+    def count(reason: str, offset: int) -> None:
         skipped[reason] += 1
         if lost is not None:
             lost(reason, offset)
@@ -82,9 +82,9 @@ def open_chunks(
         first += more
     whole = chain([first], chunks)
     if first.startswith(GZIP_MAGIC):
-        yield from bounded(_gunzip(whole, told))
+        yield from bounded(_gunzip(whole, count))
     elif first.startswith(ZSTD_MAGIC):
-        yield from bounded(_unzstd(whole, told))
+        yield from bounded(_unzstd(whole, count))
     else:
         yield from whole
 
@@ -119,7 +119,7 @@ def _gunzip(chunks: Iterable[bytes], lost: Callable[[str, int], None]) -> Iterat
             while rest:
                 if member.eof:
                     if not rest.startswith(GZIP_MAGIC[: len(rest)]):
-                        return  # padding behind the last member is usual (tapes, and not only those)
+                        return  # padding behind the last member is usual, and not on tapes only
                     member = zlib.decompressobj(wbits=31)
                 yield member.decompress(rest, CHUNK_BYTES)
                 rest = member.unused_data if member.eof else member.unconsumed_tail

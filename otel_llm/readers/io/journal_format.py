@@ -18,7 +18,10 @@ import google_crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
+JOURNAL_SUFFIX: Final = ".otlp"
+CLOSED_SUFFIX: Final = ".otlp.zst"
 MAX_RECORD_BYTES: Final = 64 * 2**20
 """A longer record is a broken length: the first byte of a file of records is below 4, which no protobuf begins with."""
 
@@ -30,6 +33,11 @@ _CRC: Final = Struct("<2sI")
 SEAL_BYTES: Final = _RECEIPT.size + _CRC.size
 _ZEROS: Final = re.compile(rb"\0*+")
 _SEAL: Final = re.compile(_RECEIPT_TAG + b".{8}" + _CRC_TAG + b".{4}", re.DOTALL)
+
+
+def is_journal(path: Path) -> bool:
+    """Tell whether a file's name is that of a journal's."""
+    return path.name.endswith((JOURNAL_SUFFIX, CLOSED_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What reading left out, by reason and with its place; and what every reader yields of a form that is spans."""
+"""What reading left out, by reason and with its place; and what the readers of spans yield."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from otel_llm.readers.io.bytestream import Line
+
 Received: TypeAlias = tuple[ExportTraceServiceRequest, int | None]
-"""An export request and when the collector received it (unix ns; None where nobody wrote that down)."""
+"""An export request and when the collector received it (unix ns; None where that is not known)."""
 
 
 class RawRecord(NamedTuple):
@@ -63,6 +65,17 @@ class Skipped:
         self.counts[reason] += number
         if len(self.notes) < _MAX_NOTES:
             self.notes.append(note)
+
+    def anomaly(self, name: str, number: int = 1) -> None:
+        """Count something odd about streams that were read."""
+        self.anomalies[f"anomaly.{name}"] += number
+
+    def bad_line(self, path: Path | str, line: Line, what: object) -> None:
+        """Count a line that is not of its form: as cut where the file ends inside it, else as broken."""
+        if line.ended:
+            self.bad(path, line.number, what)
+        else:
+            self.torn(path, line.number)
 
     def bad(self, path: Path | str, where: int | str, what: object) -> None:
         """Count a broken record: `where` is its line, or words such as `byte 1234`."""

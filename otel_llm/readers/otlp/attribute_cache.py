@@ -1,4 +1,4 @@
-"""What attributes say, remembered by their bytes: most say what others have said."""
+"""A cache of parsed attributes by their bytes: most spans repeat the attributes of others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_llm.readers.otlp.attributes import AttributeLimits, fits, scalars
 from otel_llm.readers.otlp.length_delimited import within_span
+from otel_llm.readers.spans.attributes import AttributeLimits, fits, scalars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -116,7 +116,7 @@ class AttributeCache:
 
 @lru_cache(maxsize=8)
 def attribute_cache(limits: AttributeLimits) -> AttributeCache:
-    """Return the cache of what attributes say within these limits."""
+    """Return the cache of attributes within these limits."""
     return AttributeCache(limits)
 
 

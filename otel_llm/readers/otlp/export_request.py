@@ -9,10 +9,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, TOKENS_PER_BYTE
-from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.length_delimited import RESOURCE_SPANS, refuse_many_parts
 from otel_llm.readers.otlp.span_records import add_span, instance_of
-from otel_llm.readers.records import Batch, DecodeError
+from otel_llm.readers.records import DecodeError
+from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, AttributeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,8 @@ from otel_llm import semconv
 from otel_llm.core import span_columns as column
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.scan import scan as scan_message
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.attribute_cache import attribute_cache
-from otel_llm.readers.otlp.attributes import MAX_VALUE_CHARS
 from otel_llm.readers.otlp.length_delimited import (
     RESOURCE,
     RESOURCE_SPANS,
@@ -24,8 +24,9 @@ from otel_llm.readers.otlp.length_delimited import (
     within_scope,
 )
 from otel_llm.readers.otlp.span_records import add_span, instance_of
-from otel_llm.readers.records import Batch, DecodeError, RequestSpan, Segment
+from otel_llm.readers.records import DecodeError, RequestSpan, Segment
 from otel_llm.readers.segment_columns import SegmentColumns
+from otel_llm.readers.spans.attributes import MAX_VALUE_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-    from otel_llm.readers.otlp.attributes import AttributeLimits
     from otel_llm.readers.records import Attributes
+    from otel_llm.readers.spans.attributes import AttributeLimits
 
     Ints = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]

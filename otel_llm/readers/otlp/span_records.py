@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_COUNT, MAX_TOKENS
 from otel_llm.readers.foreign.inference import read_request
-from otel_llm.readers.otlp.attributes import MAX_VALUE_CHARS, AttributeLimits, scalars
-from otel_llm.readers.otlp.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
-from otel_llm.readers.otlp.token_events import TokenEventError, read_tokens
-from otel_llm.readers.records import Batch, Segment
+from otel_llm.readers.records import Segment
+from otel_llm.readers.spans.attributes import MAX_VALUE_CHARS, AttributeLimits, scalars
+from otel_llm.readers.spans.span_checks import NO_SPAN_ID, NO_TRACE_ID, RefusedSpan, check_id, check_times
+from otel_llm.readers.spans.token_events import TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+    from otel_llm.readers.batch import Batch
+
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 
 
 def add_span(
     span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None, limits: AttributeLimits
 ) -> int:
-    """Add what a span says to `batch`; return how many tokens of `budget` are left."""
+    """Add the record of a span to `batch`; return how many tokens of `budget` are left."""
     allowed = min(budget, MAX_TOKENS)
     try:
         if span.name == semconv.SEGMENT_SPAN:
@@ -92,7 +94,7 @@ def _segment(
 
 
 def instance_of(attributes: Iterable[KeyValue]) -> str | None:
-    """Return which process sent what belongs to a resource, by its attributes; None where that is not said."""
+    """Return `service.instance.id` of a resource, by its attributes; None where it is missing or too long."""
     for attribute in attributes:
         if attribute.key == semconv.SERVICE_INSTANCE_ID:
             value = attribute.value.string_value

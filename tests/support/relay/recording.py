@@ -16,7 +16,7 @@ from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request
-from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
 from otel_llm.relay.recording.recorded import Recorded

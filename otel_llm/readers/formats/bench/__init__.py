@@ -1,1 +1,1 @@
-"""Result files of benchmark tools."""
+"""The result files of benchmark tools, a module each."""

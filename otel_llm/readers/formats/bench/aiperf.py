@@ -7,18 +7,18 @@ content, a raw record every server-sent event: they are counted by the rules of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
+    MeasuredRequest,
     arrivals,
     count,
     member,
     nanoseconds,
-    odd,
+    operation_of,
     sibling,
-    stated,
-    stream,
     text,
 )
 from otel_llm.readers.formats.bench.replies import read_events, read_whole
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.formats.bench.replies import Reply
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "aiperf"
@@ -43,7 +43,7 @@ _SUMMARY: Final = frozenset({"aiperf_version", "schema_version", "benchmark_id"}
 _NOT_MEASURED: Final = "warmup"
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is one of AIPerf's: records, raw records, or the summary, which is refused."""
     return "metadata.request_start_ns" in head.keys or head.keys >= _SUMMARY
 
@@ -67,10 +67,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             if line.number == 1 and line.text.strip() == b"{":
                 _refuse_summary(path, skipped)
                 return
-            if line.ended:
-                skipped.bad(path, line.number, error)
-            else:
-                skipped.torn(path, line.number)
+            skipped.bad_line(path, line, error)
             continue
         metadata = member(record, "metadata")
         if not isinstance(metadata, dict) or "request_start_ns" not in metadata:
@@ -89,7 +86,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             continue
         yield from streams
         if any(one.resolved.foreign is not None for one in streams):
-            odd(skipped, "token_times_not_kept")
+            skipped.anomaly("token_times_not_kept")
 
 
 def _refuse_summary(path: Path, skipped: Skipped) -> None:
@@ -109,24 +106,16 @@ def _raw_beside(path: Path) -> Path:
 
 def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str | None) -> Assembled:
     """Return the stream of a line of `profile_export.jsonl`."""
-    send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
-    own_id, metrics = _own_id(metadata), record.get("metrics")
+    metrics = record.get("metrics")
     asked = count(member(metrics, "usage_prompt_tokens", "value"))
     if asked is None:
         asked = count(member(metrics, "input_sequence_length", "value"))
+    send_ns, request = _request(record, metadata)
+    request = replace(request, model=model, input_tokens=asked)
     ttft = member(metrics, "time_to_first_token")
     if ttft is None:
         # An error's record has none, whatever came before; a reply that was not streamed has none either.
-        return stated(
-            FORM,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            outcome=outcome,
-            model=model,
-            input_tokens=asked,
-        )
+        return request.untimed()
     first_ns = nanoseconds(member(ttft, "value"), "time_to_first_token", _unit_ns(ttft))
     gaps = member(metrics, "inter_chunk_latency")
     times_ns = [send_ns + first_ns]
@@ -141,63 +130,21 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
         # The chunks before the first of output were thoughts; of later ones the record does not say.
         shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
         kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
-    return stream(
-        FORM,
-        own_id,
-        send_ns=send_ns,
-        commit_ns=commit_ns,
-        end_ns=end_ns,
-        times_ns=times_ns,
-        kinds=kinds,
-        outcome=outcome,
-        token_basis="exact" if counted == len(times_ns) else "chunk",
-        model=model,
-        input_tokens=asked,
-    )
+    return request.timed(times_ns, "exact" if counted == len(times_ns) else "chunk", kinds=kinds)
 
 
 def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembled]:
     """Return the streams of a line of `profile_export_raw.jsonl`, one for each choice."""
-    send_ns, commit_ns, end_ns, outcome = _times(record, metadata)
     payload, responses = record.get("payload"), record.get("responses") or []
-    model = text(member(payload, "model"))
-    operation = "chat" if isinstance(member(payload, "messages"), list) else None
-    own_id = _own_id(metadata)
+    send_ns, request = _request(record, metadata)
+    request = replace(request, model=text(member(payload, "model")), operation=operation_of(payload))
     if not isinstance(responses, list):
         raise EntryError("responses is no list")
-    if outcome == "cancelled" and not responses:
+    if request.outcome == "cancelled" and not responses:
         # What came before the cancellation was let go by AIPerf.
-        one = stated(
-            FORM,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            outcome=outcome,
-            model=model,
-            operation=operation,
-        )
-        return [one]
+        return [request.untimed()]
     origin_ns = send_ns - nanoseconds(record["start_perf_ns"], "start_perf_ns", 1)
-    reply = _reply(responses, origin_ns)
-    return [
-        stream(
-            FORM,
-            own_id,
-            send_ns=send_ns,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            times_ns=told.times_ns,
-            kinds=bytes(told.kinds),
-            outcome=outcome,
-            token_basis=told.token_basis,
-            model=model,
-            input_tokens=reply.input_tokens,
-            choice=told.choice,
-            operation=operation,
-        )
-        for told in reply.streams
-    ]
+    return _reply(responses, origin_ns).assembled(request)
 
 
 def _reply(responses: list[Any], origin_ns: int) -> Reply:
@@ -218,18 +165,22 @@ def _reply(responses: list[Any], origin_ns: int) -> Reply:
     return read_events(events)
 
 
-def _times(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[int, int, int | None, str]:
-    """Return when a request was sent, committed and ended (unix ns), and how."""
+def _request(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[int, MeasuredRequest]:
+    """Return when a request was sent (unix ns), and what records and raw records state of it alike."""
     send_ns = nanoseconds(metadata["request_start_ns"], "request_start_ns", 1)
     commit = metadata.get("credit_issued_ns")
-    commit_ns = send_ns if commit is None else nanoseconds(commit, "credit_issued_ns", 1)
     cancelled = metadata.get("was_cancelled") is True
     end = metadata.get("cancellation_time_ns") if cancelled else None
     if end is None:
         end = metadata.get("request_end_ns")
-    end_ns = None if end is None else nanoseconds(end, "request_end_ns", 1)
-    outcome = "cancelled" if cancelled else "completed" if record.get("error") is None else "error"
-    return send_ns, commit_ns, end_ns, outcome
+    return send_ns, MeasuredRequest(
+        FORM,
+        _own_id(metadata),
+        send_ns=send_ns,
+        commit_ns=send_ns if commit is None else nanoseconds(commit, "credit_issued_ns", 1),
+        end_ns=None if end is None else nanoseconds(end, "request_end_ns", 1),
+        outcome="cancelled" if cancelled else "completed" if record.get("error") is None else "error",
+    )
 
 
 def _own_id(metadata: Mapping[str, Any]) -> str:

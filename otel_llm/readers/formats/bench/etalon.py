@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
-    arrivals,
-    column,
+    MeasuredRequest,
+    chunk_arrivals,
     count,
+    entries_of,
     member,
     nanoseconds,
-    odd,
     runs,
     sibling,
-    stream,
     text,
 )
 from otel_llm.readers.records import InputError
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "etalon"
@@ -42,7 +41,7 @@ _KEYS: Final = frozenset(
 _COLUMNS: Final = ("ttft", "tbt", "end_to_end_latency", "num_prompt_tokens")
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is Etalon's: of a large one only the first array is seen, which no other tool writes so."""
     return "num_prompt_tokens" in head.keys and head.keys <= _KEYS
 
@@ -50,8 +49,8 @@ def looks(head: Head) -> bool:
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
     """Yield the requests, each at 0 of its own axis, in the order in which they ended.
 
-    Which of them failed is not stored: one of which no token came is taken for an error, all others for completed,
-    and counted as `outcome_unknown`.
+    Outcomes are not stored: a request without a token is taken for an error, any other for completed and counted as
+    `outcome_unknown`.
 
     Raises:
         InputError: the file has no times of tokens.
@@ -62,39 +61,35 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
         ttfts = run.get("ttft")
         if not isinstance(ttfts, list):
             raise InputError(f"{path}: no ttft: give request_level_metrics.json of Etalon's output folder")
-        rows = len(ttfts)
         try:
-            columns = {name: column(run, name, rows) for name in _COLUMNS}
+            entries = entries_of(run, _COLUMNS, len(ttfts))
         except EntryError as error:
             raise InputError(f"{path}: {error}") from None
-        for index in range(rows):
+        for index, entry in enumerate(entries):
             try:
-                one = _stream(index, {name: values[index] for name, values in columns.items()}, model)
+                one = _stream(index, entry, model)
             except EntryError as error:
                 skipped.bad(path, f"request {index}", error)
                 continue
-            odd(skipped, "no_start_times")
-            odd(skipped, "end_unknown" if one.resolved.end_ns is None else "outcome_unknown")
+            skipped.anomaly("no_start_times")
+            skipped.anomaly("end_unknown" if one.resolved.end_ns is None else "outcome_unknown")
             yield one
 
 
 def _stream(index: int, entry: Mapping[str, Any], model: str | None) -> Assembled:
-    gaps = [] if entry["tbt"] is None else entry["tbt"]
-    nothing = nanoseconds(entry["ttft"], "ttft") == 0 and not len(gaps)
-    times_ns = [] if nothing else arrivals(0, entry["ttft"], gaps, ("ttft", "tbt"))
+    times_ns = chunk_arrivals(0, entry["ttft"], entry["tbt"], ("ttft", "tbt"))
     latency = entry["end_to_end_latency"]
     end_ns = None
     if times_ns:
         end_ns = max(times_ns[-1], 0 if latency is None else nanoseconds(latency, "end_to_end_latency"))
-    return stream(
+    request = MeasuredRequest(
         FORM,
         f"{index}/{latency}",
         send_ns=None,
         commit_ns=0,
         end_ns=end_ns,
-        times_ns=times_ns,
-        outcome="error" if nothing else "completed",
-        token_basis="estimated",  # noqa: S106
+        outcome="completed" if times_ns else "error",
         model=model,
         input_tokens=count(entry["num_prompt_tokens"]),
     )
+    return request.timed(times_ns, "estimated")

@@ -7,22 +7,30 @@ not end are not in the file, so that nothing here says how many there were.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stream, text
+from otel_llm.readers.formats.bench.measured import (
+    EntryError,
+    MeasuredRequest,
+    count,
+    json_of,
+    member,
+    nanoseconds,
+    operation_of,
+    text,
+)
 from otel_llm.readers.formats.bench.replies import read_events, read_whole
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
+    from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.formats.bench.replies import Reply
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "genai-perf"
@@ -30,7 +38,7 @@ _REQUESTS: Final = "experiments[].requests"
 _ENTERED: Final = frozenset({"", "experiments", "experiments[]", _REQUESTS})
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file has genai-perf's requests."""
     return head.keys >= {"experiments[].experiment", _REQUESTS}
 
@@ -54,7 +62,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             continue
         readable += 1
         # What failed was let go by the tool, so that these are not all there were.
-        odd(skipped, "failures_not_kept")
+        skipped.anomaly("failures_not_kept")
         yield from streams
     if refusal and not readable:
         raise InputError(f"{path}: {refusal}; run `genai-perf profile --streaming` with --service-kind openai")
@@ -69,28 +77,18 @@ def _streams(number: int, entry: Any) -> list[Assembled]:
         (nanoseconds(stamp, "response_timestamps", 1), _body(output))
         for stamp, output in zip(stamps, outputs, strict=True)
     ]
-    payload = _payload(entry)
-    model = text(member(payload, "model"))
-    reply = _reply(reads)
-    asked = reply.input_tokens
-    return [
-        stream(
-            FORM,
-            number if count(entry.get("sequence_id")) is None else f"{number}/{entry['sequence_id']}",
-            send_ns=send_ns,
-            commit_ns=send_ns,
-            end_ns=max(at_ns for at_ns, _ in reads),
-            times_ns=told.times_ns,
-            kinds=bytes(told.kinds),
-            outcome="completed",
-            token_basis=told.token_basis,
-            model=model,
-            input_tokens=asked,
-            choice=told.choice,
-            operation="chat" if isinstance(member(payload, "messages"), list) else None,
-        )
-        for told in reply.streams
-    ]
+    payload = json_of(member(entry, "request_inputs", "payload"))
+    request = MeasuredRequest(
+        FORM,
+        number if count(entry.get("sequence_id")) is None else f"{number}/{entry['sequence_id']}",
+        send_ns=send_ns,
+        commit_ns=send_ns,
+        end_ns=max(at_ns for at_ns, _ in reads),
+        outcome="completed",
+        model=text(member(payload, "model")),
+        operation=operation_of(payload),
+    )
+    return _reply(reads).assembled(request)
 
 
 def _reply(reads: list[tuple[int, str]]) -> Reply:
@@ -114,13 +112,3 @@ def _body(output: Any) -> str:
     if not isinstance(body, str):
         raise EntryError("a response_outputs entry without the text of the response: not an OpenAI endpoint's")
     return body
-
-
-def _payload(entry: Mapping[str, Any]) -> Any:
-    payload = member(entry.get("request_inputs"), "payload")
-    if not isinstance(payload, str):
-        return None
-    try:
-        return json.loads(payload)
-    except (ValueError, RecursionError):
-        return None

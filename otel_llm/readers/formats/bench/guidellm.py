@@ -7,10 +7,18 @@ was due.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stated, text
+from otel_llm.readers.formats.bench.measured import (
+    NS_PER_S,
+    EntryError,
+    MeasuredRequest,
+    count,
+    json_of,
+    member,
+    nanoseconds,
+    text,
+)
 from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.records import InputError
 
@@ -18,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "guidellm"
@@ -31,7 +39,7 @@ _OUTCOMES: Final = {"completed": "completed", "errored": "error", "cancelled": "
 _ENDINGS: Final = {"successful": "completed", "errored": "error", "incomplete": "cancelled"}
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is GuideLLM's report, as JSON or as YAML, which is refused."""
     return "metadata.guidellm_version" in head.keys or _is_yaml(head.text)
 
@@ -59,7 +67,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             except EntryError as error:
                 skipped.bad(path, f"request {number} at byte {item.offset}", error)
                 continue
-            odd(skipped, "token_times_not_kept")
+            skipped.anomaly("token_times_not_kept")
             yield one
 
 
@@ -74,26 +82,17 @@ def _stated(number: int, entry: Any, kept_in: str, model: str | None) -> Assembl
     known = [nanoseconds(first, "first_token_iteration") for first in firsts if first is not None]
     end = member(timings, "request_end")
     status = member(entry, "info", "status")
-    return stated(
+    request = MeasuredRequest(
         FORM,
         text(member(entry, "request_id")) or number,
         send_ns=send_ns,
         commit_ns=commit_ns,
         end_ns=None if end is None else nanoseconds(end, "request_end"),
         outcome=_OUTCOMES.get(status if isinstance(status, str) else "", _ENDINGS[kept_in]),
-        ttft_s=max(0, min(known) - commit_ns) / 1e9 if known else None,
-        model=_asked_model(member(entry, "request_args")) or model,
+        model=text(member(json_of(member(entry, "request_args")), "body", "model")) or model,
         input_tokens=count(member(entry, "input_metrics", "text_tokens")),
     )
-
-
-def _asked_model(request_args: Any) -> str | None:
-    if not isinstance(request_args, str) or not request_args.startswith("{"):
-        return None
-    try:
-        return text(member(json.loads(request_args), "body", "model"))
-    except (ValueError, RecursionError):
-        return None
+    return request.untimed(max(0, min(known) - commit_ns) / NS_PER_S if known else None)
 
 
 def _is_yaml(head: bytes) -> bool:

@@ -8,12 +8,20 @@ finds in it. v0.4 has a time for each server-sent event, framing included.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.readers.formats.bench.measured import EntryError, count, member, nanoseconds, odd, stated, stream, text
+from otel_llm.readers.formats.bench.measured import (
+    EntryError,
+    MeasuredRequest,
+    count,
+    json_of,
+    member,
+    nanoseconds,
+    operation_of,
+    text,
+)
 from otel_llm.readers.formats.bench.replies import read_events
 from otel_llm.readers.io.json_walk import items
 
@@ -21,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "inference-perf"
@@ -30,7 +38,7 @@ _KEYS: Final = frozenset({"[].start_time", "[].end_time", "[].request"})
 _NO_TIMES: Final = "no times of tokens: the API was not streamed, or inference-perf is older than v0.2"
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file has inference-perf's requests."""
     return head.keys >= _KEYS
 
@@ -43,9 +51,9 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
         except EntryError as error:
             skipped.bad(path, f"request {number} at byte {item.offset}", error)
             continue
-        odd(skipped, "clock_unanchored")
+        skipped.anomaly("clock_unanchored")
         for name in oddities:
-            odd(skipped, name)
+            skipped.anomaly(name)
         yield one
 
 
@@ -54,57 +62,43 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         raise EntryError("no object")
     send_ns = nanoseconds(entry.get("start_time"), "start_time")
     end_ns = nanoseconds(entry.get("end_time"), "end_time")
-    request = _asked(entry.get("request"))
+    body = json_of(entry.get("request"))
     info = entry.get("info")
-    model = text(member(request, "model"))
-    operation = "chat" if isinstance(member(request, "messages"), list) else None
     asked = count(member(info, "input_tokens"))
     if asked is None:
         asked = count(member(info, "request_metrics", "text", "input_tokens"))
-    if entry.get("error") is not None:
-        # The chunks that came before are in the body, their times are let go.
-        failed = stated(
-            FORM,
-            number,
-            send_ns=send_ns,
-            commit_ns=send_ns,
-            end_ns=end_ns,
-            outcome="error",
-            model=model,
-            input_tokens=asked,
-            operation=operation,
-        )
-        return failed, ["token_times_not_kept"]
-    times_ns, basis, oddities = _tokens(entry, request, end_ns)
-    one = stream(
+    failed = entry.get("error") is not None
+    times_ns, basis, oddities = ([], "", []) if failed else _tokens(entry, body, end_ns)
+    request = MeasuredRequest(
         FORM,
         number,
         send_ns=send_ns,
         commit_ns=send_ns,
         end_ns=max(end_ns, *times_ns) if times_ns else end_ns,
-        times_ns=times_ns,
-        outcome="completed",
-        token_basis=basis,
-        model=model,
+        outcome="error" if failed else "completed",
+        model=text(member(body, "model")),
         input_tokens=asked,
-        operation=operation,
+        operation=operation_of(body),
     )
-    return one, oddities
+    if failed:
+        # The chunks that came before are in the body, their times are let go.
+        return request.untimed(), ["token_times_not_kept"]
+    return request.timed(times_ns, basis), oddities
 
 
 def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[int], str, list[str]]:
     """Return when the tokens of a reply came, how they were counted, and what is odd about that."""
     info = entry.get("info")
     for name in ("response_metrics", "response_info"):  # from v0.6 on; v0.5
-        said = member(info, name)
-        if isinstance(said, dict):
-            chunks, tokens = said.get("chunk_times"), said.get("output_token_times")
-            counted = count(member(said, "server_usage", "completion_tokens"))
+        metrics = member(info, name)
+        if isinstance(metrics, dict):
+            chunks, tokens = metrics.get("chunk_times"), metrics.get("output_token_times")
+            counted = count(member(metrics, "server_usage", "completion_tokens"))
             if isinstance(chunks, list) and chunks:
                 chunk_times_ns = _times(chunks, "chunk_times")
                 if counted == len(chunks):
                     return chunk_times_ns, "exact", []
-                if (running_ns := _counted(chunk_times_ns, said.get("response_chunks"), counted)) is not None:
+                if (running_ns := _counted(chunk_times_ns, metrics.get("response_chunks"), counted)) is not None:
                     return running_ns, "exact", []
                 if isinstance(tokens, list) and tokens and tokens != chunks:
                     return _times(tokens, "output_token_times"), "estimated", []
@@ -112,18 +106,18 @@ def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[i
             if isinstance(tokens, list) and tokens:
                 times_ns = _times(tokens, "output_token_times")
                 return times_ns, "exact" if counted == len(tokens) else "estimated", []
-            return _whole(request, said, counted, end_ns)
+            return _whole(request, metrics, counted, end_ns)
     stamps = member(info, "output_token_times")  # up to v0.4
     if isinstance(stamps, list) and stamps:
         return _of_events(_times(stamps, "output_token_times"), entry.get("response"))
     return _whole(request, info, None, end_ns)
 
 
-def _whole(request: Any, said: Any, counted: int | None, end_ns: int) -> tuple[list[int], str, list[str]]:
+def _whole(request: Any, metrics: Any, counted: int | None, end_ns: int) -> tuple[list[int], str, list[str]]:
     """Return the tokens of a reply that was asked for in one piece: all of them came with it."""
     if member(request, "stream") is True or not isinstance(request, dict):
         raise EntryError(_NO_TIMES)
-    tokens = count(member(said, "output_tokens")) if counted is None else counted
+    tokens = count(member(metrics, "output_tokens")) if counted is None else counted
     if tokens is None or tokens > MAX_TOKENS:
         raise EntryError("a reply in one piece that does not say how many tokens it has")
     return [end_ns] * tokens, "estimated" if counted is None else "exact", []
@@ -143,7 +137,7 @@ def _of_events(stamps_ns: list[int], body: Any) -> tuple[list[int], str, list[st
 
 
 def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> list[int] | None:
-    """Return the tokens of chunks in each of which the server says how many there were so far; None otherwise."""
+    """Return the token times of chunks that each hold the server's running count; None of any others."""
     if not isinstance(chunks, list) or len(chunks) != len(chunk_times_ns):
         return None
     events = [chunk.encode("utf-8", "replace") if isinstance(chunk, str) else b"" for chunk in chunks]
@@ -151,20 +145,10 @@ def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> lis
         streams = read_events(zip(chunk_times_ns, events, strict=True)).streams
     except EntryError:
         return None
-    told = streams[0]
-    # Others are not told apart by the chunks, or the server did not count in each.
-    return told.times_ns if (len(streams), told.token_basis, len(told.times_ns)) == (1, "exact", counted) else None
+    first = streams[0]
+    # Else there are several choices, or the server did not count in each chunk.
+    return first.times_ns if (len(streams), first.token_basis, len(first.times_ns)) == (1, "exact", counted) else None
 
 
 def _times(values: list[Any], name: str) -> list[int]:
     return [nanoseconds(value, name) for value in values]
-
-
-def _asked(request: Any) -> Any:
-    """Return the request's body, which is JSON in a string; None where it is none."""
-    if not isinstance(request, str):
-        return None
-    try:
-        return json.loads(request)
-    except (ValueError, RecursionError):
-        return None

@@ -1,19 +1,21 @@
-"""What the readers of benchmark tools' result files share: numbers as the tools write them, and a request's stream.
+"""Shared by the readers of benchmark tools' result files: numbers as the tools write them, and a request's stream.
 
-A result file holds one view of each request, the client's. Its clock is often not the wall clock, and it may not say
-how many tokens a chunk carried, or when a request that failed did so: what it does not say stays unknown.
+A result file has each request as its client saw it. Its clock is often not the wall clock, and the number of tokens in
+a chunk or the time of a failure may be missing: what a file does not state stays unknown.
 """
 
 from __future__ import annotations
 
+import json
 from array import array
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.readers.assemble.requests import Assembled, Resolved, in_time_order
+from otel_llm.core.limits import MAX_TIME_NS
+from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids, in_time_order
 from otel_llm.readers.foreign.foreign_spans import Foreign
 from otel_llm.readers.io.bytestream import open_chunks
 from otel_llm.readers.io.json_walk import END, items, load
@@ -24,11 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.readers.records import Attributes
-
 NS_PER_S: Final = 1_000_000_000
-MAX_NS: Final = 2**62
-"""The latest time of a record (`readers.records`)."""
 _NUMBERS: Final = frozenset({float, int})
 _SIBLING_BYTES: Final = 4 * 2**20
 
@@ -38,20 +36,20 @@ class EntryError(ValueError):
 
 
 def nanoseconds(value: Any, name: str, unit_ns: int = NS_PER_S) -> int:
-    """Return a time of `unit_ns` (seconds where nothing else is said) as ns.
+    """Return a time of `unit_ns` (seconds unless stated otherwise) as ns.
 
     Raises:
         EntryError: it is no number, or none that a time can be.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise EntryError(f"{name} is no number of seconds" if unit_ns == NS_PER_S else f"{name} is no number")
-    if not -MAX_NS <= value * unit_ns <= MAX_NS:
+    if not -MAX_TIME_NS <= value * unit_ns <= MAX_TIME_NS:
         raise EntryError(f"{name} is out of range")
     return value * unit_ns if isinstance(value, int) else round(value * unit_ns)
 
 
 def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_ns: int = NS_PER_S) -> list[int]:
-    """Return when chunks came: the first so long after `start_ns`, each other a gap after the one before.
+    """Return the arrival of each chunk, ns: the first so long after `start_ns`, each other a gap after the one before.
 
     The gaps are added up as they were measured, and rounded to ns once.
 
@@ -69,10 +67,23 @@ def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_
     between = np.frombuffer(measured, np.float64)
     with np.errstate(over="ignore"):
         after = np.cumsum(np.concatenate([[float(first)], between]))
-    if not between.min() >= 0 or not float(after[-1]) * unit_ns <= MAX_NS:
+    if not between.min() >= 0 or not float(after[-1]) * unit_ns <= MAX_TIME_NS:
         raise EntryError(f"{names[1]} has a gap that is none, or is out of range")
     every: list[int] = (np.rint(after * unit_ns).astype(np.int64) + start_ns).tolist()
     return every
+
+
+def chunk_arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str]) -> list[int]:
+    """Return the arrival of each chunk as `arrivals` does, of seconds; none where the first is 0 and there are no gaps.
+
+    The tools write a request without a reply so. Null stands for no gaps.
+
+    Raises:
+        EntryError: a gap is no number, or below zero.
+    """
+    gaps = [] if gaps is None else gaps
+    nothing = nanoseconds(first, names[0]) == 0 and isinstance(gaps, list | array) and not gaps
+    return [] if nothing else arrivals(start_ns, first, gaps, names)
 
 
 def count(value: Any) -> int | None:
@@ -81,7 +92,7 @@ def count(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """Return a text that says something, else None."""
+    """Return a text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
@@ -92,112 +103,98 @@ def member(value: Any, *names: str) -> Any:
     return value
 
 
-def stream(
-    form: str,
-    own_id: object,
-    *,
-    send_ns: int | None,
-    commit_ns: int,
-    end_ns: int | None,
-    times_ns: list[int],
-    outcome: str,
-    token_basis: str | None,
-    model: str | None = None,
-    input_tokens: int | None = None,
-    kinds: bytes | None = None,
-    choice: int = 0,
-    queue_s: float | None = None,
-    operation: str | None = None,
-) -> Assembled:
-    """Return the stream of one request; times are unix ns, or ns on the file's own axis.
+def json_of(value: Any) -> Any:
+    """Return what a text is as JSON, None where it is no text or no JSON."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
 
-    `end_ns` is None where the file does not say when the request ended. Such a stream keeps what was seen of it, and
-    nothing of it is judged but that a reply which failed missed its deadlines.
 
-    Raises:
-        EntryError: a time is out of the range of records.
+def operation_of(payload: Any) -> str | None:
+    """Return the GenAI operation that a request's body asks for, None where it is no chat's."""
+    return "chat" if isinstance(member(payload, "messages"), list) else None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRequest:
+    """What a result file states of a request beside its tokens; times are unix ns, or ns on the file's own axis.
+
+    `own_id` tells it from the form's others; `send_ns` is None where the file has no time of sending, `end_ns` where it
+    does not state when the request ended.
     """
-    times_ns, kinds = in_time_order(times_ns, kinds)
-    _check_range(commit_ns, end_ns, *times_ns[:1], *times_ns[-1:])
-    if kinds is not None and not any(kinds):
-        kinds = None
-    resolved = _nothing_judged(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
-    resolved.choice = choice
-    resolved.token_basis = token_basis
-    resolved.coverage = None if end_ns is None else 1.0
-    resolved.complete = end_ns is not None
-    resolved.known_tokens = len(times_ns)
-    resolved.known_until_ns = end_ns if end_ns is not None else times_ns[-1] if times_ns else commit_ns
-    resolved.queue_s = queue_s
-    return Assembled(resolved, times_ns, kinds)
 
+    form: str
+    own_id: object
+    send_ns: int | None
+    commit_ns: int
+    end_ns: int | None
+    outcome: str
+    model: str | None = None
+    input_tokens: int | None = None
+    operation: str | None = None
 
-def stated(
-    form: str,
-    own_id: object,
-    *,
-    send_ns: int,
-    commit_ns: int,
-    end_ns: int | None,
-    outcome: str,
-    ttft_s: float | None = None,
-    model: str | None = None,
-    input_tokens: int | None = None,
-    operation: str | None = None,
-) -> Assembled:
-    """Return the stream of a request whose token times the file does not hold: only what is stated of it is known.
+    def timed(
+        self,
+        times_ns: list[int],
+        token_basis: str,
+        *,
+        kinds: bytes | None = None,
+        choice: int = 0,
+        queue_s: float | None = None,
+    ) -> Assembled:
+        """Return its stream with these token times.
 
-    Raises:
-        EntryError: a time is out of the range of records.
-    """
-    _check_range(commit_ns, end_ns)
-    resolved = _nothing_judged(form, own_id, send_ns, commit_ns, end_ns, outcome, model, input_tokens, operation)
-    e2e_s = None if end_ns is None else max(0, end_ns - commit_ns) / NS_PER_S
-    resolved.foreign = Foreign(
-        ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
-    )
-    return Assembled(resolved, [], None)
+        Without `end_ns` the stream is not judged, but that a reply which failed missed its deadlines.
 
+        Raises:
+            EntryError: a time is out of the range of records.
+        """
+        times_ns, kinds = in_time_order(times_ns, kinds)
+        resolved = self._resolved(*times_ns[:1], *times_ns[-1:])
+        resolved.choice = choice
+        resolved.token_basis = token_basis
+        resolved.coverage = None if self.end_ns is None else 1.0
+        resolved.complete = self.end_ns is not None
+        resolved.known_tokens = len(times_ns)
+        last_ns = times_ns[-1] if times_ns else self.commit_ns
+        resolved.known_until_ns = last_ns if self.end_ns is None else self.end_ns
+        resolved.queue_s = queue_s
+        return Assembled(resolved, times_ns, kinds if kinds is not None and any(kinds) else None)
 
-def _nothing_judged(
-    form: str,
-    own_id: object,
-    send_ns: int | None,
-    commit_ns: int,
-    end_ns: int | None,
-    outcome: str,
-    model: str | None,
-    input_tokens: int | None,
-    operation: str | None,
-) -> Resolved:
-    """Return what any file says of a request, with nothing known yet of its tokens."""
-    trace_id, span_id = _ids(form, own_id, send_ns)
-    return Resolved(
-        trace_id=trace_id,
-        span_id=span_id,
-        choice=0,
-        declared_class=None,
-        attributes=_attributes(model, operation),
-        model=model,
-        instance=None,
-        measured_at="client",
-        outcome=outcome,
-        token_basis=None,
-        commit_ns=commit_ns,
-        end_ns=end_ns,
-        coverage=None,
-        complete=False,
-        known_tokens=0,
-        known_until_ns=None,
-        input_tokens=input_tokens,
-        exact_resume=False,
-        offset_ns=None,
-    )
+    def untimed(self, ttft_s: float | None = None) -> Assembled:
+        """Return its stream where the file does not hold the token times.
 
+        Raises:
+            EntryError: a time is out of the range of records.
+        """
+        resolved = self._resolved()
+        e2e_s = None if self.end_ns is None else max(0, self.end_ns - self.commit_ns) / NS_PER_S
+        resolved.foreign = Foreign(
+            ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
+        )
+        return Assembled(resolved, [], None)
 
-def odd(skipped: Skipped, name: str, number: int = 1) -> None:
-    """Count something odd about streams that were read."""
-    skipped.anomalies[f"anomaly.{name}"] += number
+    def _resolved(self, *token_times_ns: int) -> Resolved:
+        for time_ns in (self.commit_ns, self.end_ns, *token_times_ns):
+            if time_ns is not None and not -MAX_TIME_NS <= time_ns <= MAX_TIME_NS:
+                raise EntryError("a time is out of range")
+        trace_id, span_id = derived_ids(self.form, self.own_id, self.send_ns)
+        attributes = {semconv.GEN_AI_REQUEST_MODEL: self.model, semconv.GEN_AI_OPERATION_NAME: self.operation}
+        return Resolved(
+            trace_id=trace_id,
+            span_id=span_id,
+            choice=0,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+            model=self.model,
+            measured_at="client",
+            outcome=self.outcome,
+            commit_ns=self.commit_ns,
+            end_ns=self.end_ns,
+            input_tokens=self.input_tokens,
+        )
 
 
 def runs(path: Path, chunks: Iterable[bytes], skipped: Skipped, lists: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -259,30 +256,33 @@ def run_streams(
                 skipped.bad(path, f"run {number}, request {index}", error)
                 continue
             failed += one.resolved.outcome != "completed"
-            odd(skipped, clock)
+            skipped.anomaly(clock)
             if one.resolved.end_ns is None:
-                odd(skipped, "end_unknown")
+                skipped.anomaly("end_unknown")
             yield one
-        stated = None if failures is None else count(run.get(failures))
-        if stated is not None and stated != failed:
-            odd(skipped, "failures_do_not_add_up", abs(stated - failed))
+        expected = None if failures is None else count(run.get(failures))
+        if expected is not None and expected != failed:
+            skipped.anomaly("failures_do_not_add_up", abs(expected - failed))
     if refusal and not readable:
         raise InputError(f"{path}: {refusal}")
 
 
-def column(run: Mapping[str, Any], name: str, rows: int) -> list[Any]:
-    """Return an array of a run that has an entry for each of `rows` requests; of nulls where it is not there.
+def entries_of(run: Mapping[str, Any], names: Collection[str], rows: int) -> list[dict[str, Any]]:
+    """Return the parallel arrays of a run as one object for each of `rows` requests; an array not there is of nulls.
 
     Raises:
-        EntryError: it is no array, or has another number of entries, so that nobody can tell which is whose.
+        EntryError: one is no array, or has another number of entries, so that entries cannot be matched.
     """
-    values = run.get(name)
-    if values is None:
-        return [None] * rows
-    if not isinstance(values, list) or len(values) != rows:
-        held = len(values) if isinstance(values, list) else "no"
-        raise EntryError(f"{name} has {held} entries for {rows} requests")
-    return values
+    columns: list[list[Any]] = []
+    for name in names:
+        values = run.get(name)
+        if values is None:
+            values = [None] * rows
+        elif not isinstance(values, list) or len(values) != rows:
+            held = len(values) if isinstance(values, list) else "no"
+            raise EntryError(f"{name} has {held} entries for {rows} requests")
+        columns.append(values)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def sibling(path: Path, name: str) -> Any:
@@ -296,11 +296,6 @@ def sibling(path: Path, name: str) -> Any:
         return None
 
 
-def _check_range(*times_ns: int | None) -> None:
-    if any(time_ns is not None and not -MAX_NS <= time_ns <= MAX_NS for time_ns in times_ns):
-        raise EntryError("a time is out of range")
-
-
 def _doubles(values: Any) -> Any:
     """Return a list of numbers as an array of doubles; anything else as it is."""
     if not isinstance(values, list) or not _NUMBERS.issuperset(map(type, values)):
@@ -309,14 +304,3 @@ def _doubles(values: Any) -> Any:
         return array("d", values)
     except OverflowError:
         return values
-
-
-def _ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
-    """Return a trace id and a span id that are the same whenever the same request is read."""
-    trace_id = blake2b(f"{form}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
-    return trace_id, trace_id[:8]
-
-
-def _attributes(model: str | None, operation: str | None) -> Attributes:
-    named = {semconv.GEN_AI_REQUEST_MODEL: model, semconv.GEN_AI_OPERATION_NAME: operation}
-    return {name: value for name, value in named.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The replies that a client wrote down as they came, each event with its time: which of them were tokens.
+"""Replies that a client recorded, each event with its time of arrival: which events were tokens.
 
 The rules are those by which the instrumentation counts the same chunks while they pass.
 """
@@ -6,7 +6,7 @@ The rules are those by which the instrumentation counts the same chunks while th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
@@ -14,19 +14,21 @@ from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import DONE, TextReader, View
-from otel_llm.readers.formats.bench.measured import EntryError, count, member
+from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_llm.instrumentation.core.choices import Reader
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.bench.measured import MeasuredRequest
 
 _decoder: Final = json.JSONDecoder(object_hook=View)
 
 
 @dataclass(slots=True)
-class Told:
-    """One stream of a reply: when its tokens came (ns), their kinds, and how they were counted."""
+class ReplyStream:
+    """One choice of a reply: its token times (ns), their kinds, and how the tokens were counted."""
 
     choice: int = 0
     times_ns: list[int] = field(default_factory=list)
@@ -36,22 +38,35 @@ class Told:
 
 @dataclass(slots=True)
 class Reply:
-    """What a reply said: its streams by choice (one without a token where none came), and the prompt's tokens."""
+    """A reply: its streams by choice (one without a token where none came), and the prompt's tokens."""
 
-    streams: list[Told]
+    streams: list[ReplyStream]
     input_tokens: int | None = None
+
+    def assembled(self, request: MeasuredRequest) -> list[Assembled]:
+        """Return the streams of a request by its reply.
+
+        Raises:
+            EntryError: a time is out of the range of records.
+        """
+        stated = replace(request, input_tokens=self.input_tokens)
+        return [
+            stated.timed(stream.times_ns, stream.token_basis, kinds=bytes(stream.kinds), choice=stream.choice)
+            for stream in self.streams
+        ]
 
 
 def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
-    """Return what the events of a streamed reply say, (time in ns, data) each, in order of arrival.
+    """Return the reply that its events make, (time in ns, data) each, in order of arrival.
 
-    A chunk is one token where nobody counted. Where chunks and the server's own count at the end agree, each was.
+    A chunk counts as one token where the server counts none. Where there are as many chunks as the server counts
+    tokens at the end, each was exactly one.
 
     Raises:
-        EntryError: the events are those of an API that we do not know, or tell of more tokens than can be.
+        EntryError: the events are those of an unknown API, or have more than MAX_TOKENS tokens.
     """
     reader: Reader | None = None
-    streams: dict[int, Told] = {}
+    streams: dict[int, ReplyStream] = {}
     unknown = False
     for at_ns, data in events:
         if data.strip() in (b"", DONE):
@@ -66,47 +81,46 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
             if reader is None:
                 continue
         for choice, kind, number, _ in reader(chunk):
-            told = streams.setdefault(choice, Told(choice))
-            if number > MAX_TOKENS - len(told.times_ns):
+            stream = streams.setdefault(choice, ReplyStream(choice))
+            if number > MAX_TOKENS - len(stream.times_ns):
                 raise EntryError(f"more than {MAX_TOKENS} tokens in one reply")
-            told.times_ns += [at_ns] * number
-            told.kinds += bytes([kind]) * number
+            stream.times_ns += [at_ns] * number
+            stream.kinds += bytes([kind]) * number
     if reader is None:
         if unknown:
             raise EntryError("the chunks are those of an API that we do not know")
-        return Reply([Told()])
-    said = {**reader.segment_attributes(), **reader.span_attributes()}
-    total = count(said.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
-    for told in streams.values():
-        basis = reader.basis(told.choice)
-        one_each = basis == "chunk" and len(streams) == 1 and len(told.times_ns) == total
-        told.token_basis = "exact" if one_each else basis
-    found = sorted(streams.values(), key=lambda told: told.choice)
-    return Reply(found or [Told()], count(said.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)))
+        return Reply([ReplyStream()])
+    attributes = {**reader.segment_attributes(), **reader.span_attributes()}
+    total = count(attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
+    for stream in streams.values():
+        basis = reader.basis(stream.choice)
+        one_each = basis == "chunk" and len(streams) == 1 and len(stream.times_ns) == total
+        stream.token_basis = "exact" if one_each else basis
+    found = sorted(streams.values(), key=lambda stream: stream.choice)
+    return Reply(found or [ReplyStream()], count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)))
 
 
 def read_whole(at_ns: int, body: str) -> Reply:
-    """Return what a reply says that came in one piece: all its tokens at that time, as many as the server counted.
+    """Return a reply that came in one piece: all its tokens at that time, as many as the server counted.
 
     Raises:
         EntryError: it is no JSON object, or does not say how many tokens it has.
     """
-    try:
-        said: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        raise EntryError("the reply is no JSON") from None
-    usage = member(said, "usage")
+    reply = json_of(body)
+    if not isinstance(reply, dict):
+        raise EntryError("the reply is no JSON object")
+    usage = member(reply, "usage")
     tokens = count(member(usage, "completion_tokens"))
     if tokens is None:
         tokens = count(member(usage, "output_tokens"))
     if tokens is None or tokens > len(body):
         raise EntryError("the reply came in one piece and does not say how many tokens it has")
     prompt = count(member(usage, "prompt_tokens"))
-    return Reply([Told(0, [at_ns] * tokens, bytearray(tokens), "exact")], prompt)
+    return Reply([ReplyStream(0, [at_ns] * tokens, bytearray(tokens), "exact")], prompt)
 
 
 def _reader_of(chunk: Any) -> Reader | None:
-    """Return what reads the replies of the API that this chunk is of."""
+    """Return the reader of the API to which this chunk belongs, None for an unknown one."""
     if isinstance(getattr(chunk, "choices", None), list):
         return TextReader()  # a chat's chunks too
     kind = getattr(chunk, "type", None)

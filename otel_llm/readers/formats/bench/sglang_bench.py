@@ -1,7 +1,7 @@
 """Result files of `python -m sglang.bench_serving --output-details`: JSON lines, one run of the benchmark each.
 
 Form: SGLang 0.5.23, `bench_serving.py`. No start time is stored: each request stands at 0 of an axis of its own, and
-nothing can be said of load or of windows. The native backend divides the gap before a chunk by its tokens and repeats
+neither load nor windows are known. The native backend divides the gap before a chunk by its tokens and repeats
 it as many times: a run of equal gaps is one chunk, which came at the end of the run. Of the OpenAI backends gaps are
 those between chunks, and how many tokens each held is not stored.
 """
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers.formats.bench.measured import (
     EntryError,
-    arrivals,
-    column,
+    MeasuredRequest,
+    chunk_arrivals,
     count,
+    entries_of,
     member,
-    nanoseconds,
     run_streams,
-    stream,
     text,
 )
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "sglang-bench"
@@ -41,7 +40,7 @@ _NO_TIMES: Final = (
 )
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file has results of SGLang's benchmark, detailed or not."""
     own = {"server_info", "total_output_tokens_retokenized", "sharegpt_output_len"}
     return "dataset_name" in head.keys and "model_id" not in head.keys and not head.keys.isdisjoint(own)
@@ -61,8 +60,7 @@ def _entries(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     missing = [name for name in ("ttfts", "output_lens", "errors") if not isinstance(run.get(name), list)]
     if missing or not isinstance(ttfts, list):
         raise EntryError(_NO_TIMES.format(missing=", ".join(missing)))
-    columns = {name: column(run, name, len(ttfts)) for name in _COLUMNS}
-    return [{name: values[row] for name, values in columns.items()} for row in range(len(ttfts))]
+    return entries_of(run, _COLUMNS, len(ttfts))
 
 
 def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Assembled:
@@ -70,29 +68,26 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
     error = entry["errors"]
     if not isinstance(error, str):
         raise EntryError("errors is no text")
-    nothing = nanoseconds(entry["ttfts"], "ttfts") == 0 and not len(gaps)
-    times_ns: list[int] = []
+    times_ns = chunk_arrivals(0, entry["ttfts"], gaps, ("ttfts", "itls"))
     basis = "chunk"
-    if not nothing:
-        every_ns = arrivals(0, entry["ttfts"], gaps, ("ttfts", "itls"))
+    if times_ns:
         tokens = count(entry["output_lens"]) or 0
         if text(run.get("backend")) == "sglang":
-            times_ns, basis = _of_runs(every_ns, gaps, tokens)
-        else:
-            times_ns, basis = every_ns, "exact" if tokens == len(every_ns) else "chunk"
-    return stream(
+            times_ns, basis = _of_runs(times_ns, gaps, tokens)
+        elif tokens == len(times_ns):
+            basis = "exact"
+    request = MeasuredRequest(
         FORM,
         f"{run.get('duration')}/{index}",
         send_ns=None,
         commit_ns=0,
         # The client's latency ends with the last chunk, as a stream does that completed; else it is not stored.
         end_ns=times_ns[-1] if times_ns and not error else None,
-        times_ns=times_ns,
         outcome="error" if error else "completed",
-        token_basis="chunk" if error else basis,
         model=text(member(run.get("server_info"), "model_path")),
         input_tokens=count(entry["input_lens"]),
     )
+    return request.timed(times_ns, "chunk" if error else basis)
 
 
 def _of_runs(every_ns: Sequence[int], gaps: Sequence[float], tokens: int) -> tuple[list[int], str]:

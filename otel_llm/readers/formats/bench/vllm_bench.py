@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.bench.measured import (
+    NS_PER_S,
     EntryError,
-    arrivals,
-    column,
+    MeasuredRequest,
+    chunk_arrivals,
     count,
+    entries_of,
     nanoseconds,
     run_streams,
-    stream,
     text,
 )
 
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.readers.assemble.requests import Assembled
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Skipped
 
 FORM: Final = "vllm-bench"
 _SETTINGS: Final = frozenset({"model_id", "tokenizer_id", "num_prompts"})
 _LISTS: Final = frozenset({"itls"})
+_COLUMNS: Final = (
+    *("start_times", "ttfts", "itls", "input_lens", "output_lens", "latencies", "queue_times", "errors"),
+    "server_queue_times",
+)
 _NO_TIMES: Final = (
     "no {missing}: without --save-detailed vLLM keeps no request's times; run `vllm bench serve` again with "
     "--save-result --save-detailed"
@@ -38,7 +43,7 @@ _NO_TIMES: Final = (
 _NO_STARTS: Final = "no start_times: written by a vLLM of before 2026, which does not say when a request was sent"
 
 
-def looks(head: Head) -> bool:
+def sniff(head: Head) -> bool:
     """Say whether a file is a result of `vllm bench serve`, detailed or not."""
     return head.keys >= _SETTINGS and not head.keys.isdisjoint({"backend", "endpoint_type"})
 
@@ -69,24 +74,16 @@ def _requests(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     starts = run.get("start_times")
     if not isinstance(starts, list):
         raise EntryError(_NO_STARTS)
-    rows = len(starts)
-    names = ("ttfts", "itls", "input_lens", "output_lens", "latencies", "queue_times", "errors", "server_queue_times")
-    columns = {name: column(run, name, rows) for name in names}
-    return [
-        {"start_times": starts[row], **{name: values[row] for name, values in columns.items()}} for row in range(rows)
-    ]
+    return entries_of(run, _COLUMNS, len(starts))
 
 
 def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Assembled:
-    gaps = [] if entry["itls"] is None else entry["itls"]
     send_ns = nanoseconds(entry["start_times"], "start_times")
-    ttft_ns = nanoseconds(entry["ttfts"], "ttfts")
-    nothing = ttft_ns == 0 and not len(gaps)
+    times_ns = chunk_arrivals(send_ns, entry["ttfts"], entry["itls"], ("ttfts", "itls"))
     error = entry["errors"]
     if not isinstance(error, str):
         raise EntryError("errors is no text")
-    failed = error != "" or nothing
-    times_ns = [] if nothing else arrivals(send_ns, entry["ttfts"], gaps, ("ttfts", "itls"))
+    failed = error != "" or not times_ns
     queued_ns = 0 if entry["queue_times"] is None else nanoseconds(entry["queue_times"], "queue_times")
     latency = entry["latencies"]
     # Of a request that failed the latency is 0, whenever it did so.
@@ -94,19 +91,21 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
     if end_ns is not None and latency is not None:
         end_ns = max(end_ns, send_ns + nanoseconds(latency, "latencies"))
     server_queue = entry["server_queue_times"]
-    return stream(
+    request = MeasuredRequest(
         FORM,
         index,
         send_ns=send_ns,
         commit_ns=send_ns - queued_ns,
         end_ns=end_ns,
-        times_ns=times_ns,
         outcome="error" if failed else "completed",
-        token_basis="exact" if not failed and count(entry["output_lens"]) == len(times_ns) else "chunk",
         model=text(run.get("model_id")),
         input_tokens=count(entry["input_lens"]),
-        queue_s=None if server_queue is None else nanoseconds(server_queue, "server_queue_times") / 1e9,
         operation=_operation(run),
+    )
+    return request.timed(
+        times_ns,
+        "exact" if not failed and count(entry["output_lens"]) == len(times_ns) else "chunk",
+        queue_s=None if server_queue is None else nanoseconds(server_queue, "server_queue_times") / NS_PER_S,
     )
 
 

@@ -16,11 +16,12 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_s
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.readers.assemble.requests import Assembler, row_order
+from otel_llm.readers.assemble.assembler import Assembler
+from otel_llm.readers.assemble.resolved import row_order
 from otel_llm.readers.assemble.stream_assembler import StreamAssembler
-from otel_llm.readers.assemble.stream_parts import Streams
+from otel_llm.readers.assemble.stream_columns import Streams
+from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.records import Batch
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 

@@ -17,7 +17,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
+from otel_llm.core.limits import MAX_TOKENS
+from otel_llm.readers.spans.span_checks import time_fault
 from otel_llm.slo.classes import CONTENT, KINDS
 
 if TYPE_CHECKING:
@@ -80,10 +81,9 @@ def _one_by_one(
                 else:
                     kind = code
         time_ns = event.time_unix_nano
-        if time_ns == 0:
-            raise TokenEventError("missing_time")
-        if time_ns > MAX_TIME_NS:
-            raise TokenEventError("time_out_of_range")
+        fault = time_fault(time_ns, time_ns)
+        if fault is not None:
+            raise TokenEventError(fault)
         budget -= tokens
         if budget < 0:
             raise TokenEventError("too_many_tokens")

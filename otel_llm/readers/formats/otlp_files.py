@@ -10,9 +10,10 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.readers.formats.form import EXPECTED
 from otel_llm.readers.formats.tempo import hex_ids, otlp_of, unwrapped
 from otel_llm.readers.io.bytestream import ZSTD_MAGIC, Line, split_lines, unzstd_bytes
-from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, split_stream
+from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, is_journal, split_stream
 from otel_llm.readers.io.json_walk import load
 from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES, RawRecord
 from otel_llm.readers.otlp.export_json import from_object
@@ -25,15 +26,9 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from otel_llm.readers.formats.form_table import Head
+    from otel_llm.readers.formats.form import Head
     from otel_llm.readers.io.skipped import Received, Skipped
 
-JOURNAL_SUFFIX: Final = ".otlp"
-CLOSED_SUFFIX: Final = ".otlp.zst"
-EXPECTED: Final = (
-    "expected a journal, OTLP, Jaeger, Tempo or ClickHouse traces, Parquet of token times, the result of a benchmark"
-    " tool, or CSV with the columns request and t_seconds; plain, gzip or zstd (docs/audit-forms.md)"
-)
 LENGTH_BYTES: Final = (b"\x00", b"\x01", b"\x02", b"\x03")
 _BODIES: Final = (b"\n", b"{", ZSTD_MAGIC[:1], b"\xc9")
 """What a record begins with: a message's only field, JSON, zstd, the seal of an empty message."""
@@ -41,22 +36,17 @@ _OTHER_SIGNALS: Final = frozenset({"resourceMetrics", "resourceLogs", "resourceP
 _TRACES: Final = frozenset({"resourceSpans", "resource_spans", "batches", "trace.resourceSpans", "trace.batches"})
 
 
-def is_journal(path: Path) -> bool:
-    """Tell whether a file's name is that of a journal's."""
-    return path.name.endswith((JOURNAL_SUFFIX, CLOSED_SUFFIX))
-
-
-def looks_records(head: Head) -> bool:
+def sniff_records(head: Head) -> bool:
     """Tell whether a file begins with the length of a record and a record."""
     return head.raw.startswith(LENGTH_BYTES) and (head.raw[4:5] in _BODIES or head.raw[:4] == bytes(4))
 
 
-def looks_json(head: Head) -> bool:
+def sniff_json(head: Head) -> bool:
     """Tell whether a file begins with an export request in JSON, of any signal, or is empty."""
     return not head.text or not head.keys.isdisjoint(_TRACES | _OTHER_SIGNALS) or head.text[:2] == b"{}"
 
 
-def looks_message(head: Head) -> bool:
+def sniff_message(head: Head) -> bool:
     """Tell whether a file begins with the only field of an export request, behind which stands its length."""
     # A bracket may be the length.
     return head.raw.startswith(b"\n") and bool(head.text) and not head.keys

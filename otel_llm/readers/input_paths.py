@@ -8,9 +8,10 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.readers.formats.form import EXPECTED
+from otel_llm.readers.formats.form_table import form_of
 from otel_llm.readers.io.bytestream import STDIN
-from otel_llm.readers.io.sniff_form import form_of
-from otel_llm.readers.otlp.otlp_files import CLOSED_SUFFIX, EXPECTED, JOURNAL_SUFFIX, is_journal
+from otel_llm.readers.io.journal_format import CLOSED_SUFFIX, JOURNAL_SUFFIX, is_journal
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = Fal
 
 
 def size(path: Path) -> int:
-    """Return the bytes of a file, 0 where nobody knows: standard input, a pipe."""
+    """Return the bytes of a file, 0 where they are not known: standard input, a pipe."""
     try:
         status = path.stat()
     except OSError:
@@ -66,10 +67,7 @@ def _files(path: Path, skipped: Skipped) -> list[Path]:
             raise InputError(f"{path}: nothing in this folder can be read{f' ({seen})' if seen else ''}")
         return files
     if path.exists():
-        if path.name.endswith(CLOSED_SUFFIX) and path.with_suffix("").exists():
-            skipped.add("unfinished_zst", f"{path}: unfinished, {path.with_suffix('').name} is read instead")
-            return []
-        return [path]
+        return [] if _unfinished(path, skipped) else [path]
     if has_magic(str(path)):
         matches = _matches(path)
         if not matches:
@@ -126,14 +124,19 @@ def _folder(folder: Path, skipped: Skipped) -> Iterator[Path]:
             for one in sorted(set(names) - journal):
                 if is_journal(here / one):
                     skipped.add("unreadable_file", f"{here / one}: named as a journal's file, and no file: not read")
-            unfinished = {one for one in journal if one.endswith(CLOSED_SUFFIX) and one.removesuffix(".zst") in journal}
-            for one in sorted(unfinished):
-                skipped.add("unfinished_zst", f"{here / one}: unfinished, {one.removesuffix('.zst')} is read instead")
-            yield from (here / one for one in sorted(journal - unfinished))
+            yield from (here / one for one in sorted(journal) if not _unfinished(here / one, skipped))
         else:
             for one in sorted(names):
                 if not one.startswith("."):
                     yield from _known(here / one, skipped)
+
+
+def _unfinished(path: Path, skipped: Skipped) -> bool:
+    """Tell whether a journal's file is a compressed one beside its plain form, which is read instead; count it."""
+    unfinished = path.name.endswith(CLOSED_SUFFIX) and path.with_suffix("").is_file()
+    if unfinished:
+        skipped.add("unfinished_zst", f"{path}: unfinished, {path.with_suffix('').name} is read instead")
+    return unfinished
 
 
 def _known(path: Path, skipped: Skipped) -> list[Path]:

@@ -24,7 +24,7 @@ from support.vectors import vectors
 
 from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.slo.classes import KINDS, SloClasses
 

@@ -16,10 +16,10 @@ from support.foreign_rows import S, doubles, judged, known, rows, with_array
 from support.otlp import T0_NS, Value, export, request_span
 
 from otel_llm import semconv
+from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.otlp.packed_arrays import PACKED, read_packed
-from otel_llm.readers.otlp.token_events import TokenEventError
+from otel_llm.readers.spans.token_events import TokenEventError
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.bench_files import NS, UPTIME_NS, WALL_NS, WRITERS, Asked, Chunk, gaps_ns
 from support.bench_read import judged, read
 
-from otel_llm.readers.assemble.requests import Assembled, Resolved
+from otel_llm.readers.assemble.resolved import Assembled, Resolved
 
 IDS = {"trace_id", "span_id"}
 OPERATION = {"slo_class"}  # of those that do not say which API it was, the default class's

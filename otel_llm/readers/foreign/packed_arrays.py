@@ -16,7 +16,7 @@ import numpy as np
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
 from otel_llm.readers.foreign.chunk_events import SLACK_NS
-from otel_llm.readers.otlp.token_events import TokenEventError
+from otel_llm.readers.spans.token_events import TokenEventError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ _CHARS: Final = 32
 def read_packed(
     attributes: Iterable[KeyValue], start_ns: int, end_ns: int, budget: int = MAX_TOKENS
 ) -> list[int] | None:
-    """Return the unix ns of each token of a span that says so in an array, in order; None if none does.
+    """Return the token times of a span that holds them in an array, unix ns, in order; None if it holds none.
 
     Raises:
         TokenEventError: the array is none of numbers (`bad_token_array`), or they are no offsets in seconds:

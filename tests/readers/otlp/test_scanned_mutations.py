@@ -1,6 +1,6 @@
 """Whatever becomes of a message on its way, the scan reads of it what protobuf reads.
 
-Many more mutations: `OTEL_LLM_CORE_EXAMPLES=50 OTEL_LLM_CORE_SEED=7 pytest tests/readers/test_scanned_mutations.py`.
+Many more mutations: `OTEL_LLM_CORE_EXAMPLES=50 OTEL_LLM_CORE_SEED=7 pytest` of this file.
 """
 
 from __future__ import annotations

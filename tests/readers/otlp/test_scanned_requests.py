@@ -40,8 +40,8 @@ from otel_llm.export.spans import readable
 from otel_llm.export.wire import export_request
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp import scanned
-from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, AttributeLimits
 from otel_llm.readers.records import DecodeError, RequestSpan
+from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, AttributeLimits
 
 
 def agree(message: ExportTraceServiceRequest | bytes, limits: AttributeLimits = DEFAULT_LIMITS) -> int:

@@ -19,7 +19,7 @@ from otel_llm.readers.otlp.export_json import MAX_DEPTH, load_json, parse_json
 from otel_llm.readers.otlp.export_request import parse
 from otel_llm.readers.records import DecodeError
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+VECTORS = Path(__file__).parents[2] / "vectors"
 
 
 def as_json(message: ExportTraceServiceRequest) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Record what other instrumentations really send: their spans, by their own exporter, as OTLP/JSON.
 
     python -m venv V && V/bin/pip install grpcio openai opentelemetry-exporter-otlp-proto-http PACKAGES
-    V/bin/python tests/readers/captured/capture.py EMITTER > tests/readers/captured/EMITTER.json
+    V/bin/python tests/readers/foreign/captured/capture.py EMITTER > tests/readers/foreign/captured/EMITTER.json
 
 EMITTER and its PACKAGES are in README.md beside this file. `vllm` needs the path of an environment that holds one
 (`make vllm-env`), and is the only one that does not talk to the scripted server of the tests.
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 sys.path.insert(0, str(TESTS))
 
 import openai  # noqa: E402

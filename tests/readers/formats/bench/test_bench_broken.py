@@ -77,3 +77,17 @@ def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(form: str, dra
         return
     judged(streams)
     assert len(streams) <= len(ASKED) or skipped.counts
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "gaps"),
+    [("vllm", "ttfts", "itls"), ("sglang", "ttfts", "itls"), ("etalon", "ttft", "tbt")],
+)
+@pytest.mark.parametrize("junk", [5, True, {}, "x"])
+def test_gaps_that_are_no_list_cost_their_request_where_nothing_came_first(
+    form: str, first: str, gaps: str, junk: Any
+) -> None:
+    whole = json.loads(WRITERS[form](ASKED))
+    whole[first][0], whole[gaps][0] = 0.0, junk
+    streams, skipped = read(json.dumps(whole).encode())
+    assert (len(streams), skipped.counts) == (len(ASKED) - 1, {"bad_record": 1})

@@ -20,9 +20,9 @@ from support.bench_files import (
 from support.bench_read import judged, read
 from support.recordings import read_inputs
 
-from otel_llm.readers.assemble.requests import Assembled
+from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.files import read_file
-from otel_llm.readers.io.input_paths import input_files
+from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
 

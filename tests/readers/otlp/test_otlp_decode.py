@@ -14,16 +14,16 @@ from support.otlp import T0_NS, Event, Value, event_of, export, request_span, se
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.readers.foreign.inference import CHUNK_EVENT
 from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp import token_events
-from otel_llm.readers.otlp.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode, parse, parse_cut, read
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
+from otel_llm.readers.spans import token_events
+from otel_llm.readers.spans.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
+from otel_llm.semconv import CHUNK_EVENT
 from otel_llm.slo.classes import KINDS
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+VECTORS = Path(__file__).parents[2] / "vectors"
 S = 1_000_000_000
 
 

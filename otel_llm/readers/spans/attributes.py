@@ -73,7 +73,8 @@ _CHOICES: Final = {
     semconv.TOKEN_BASIS: semconv.TOKEN_BASES,
     semconv.MEASURED_AT: semconv.MEASURED_AT_VALUES,
 }
-_SECONDS: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
+STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
+"""Attributes that state a time of the request, in seconds."""
 _WHOLE: Final = _COUNTS | {
     semconv.SEGMENT_SEQ,
     semconv.SEGMENT_FIRST_TOKEN,
@@ -111,7 +112,7 @@ _CHECKS: Final[dict[str, Callable[[Scalar], bool]]] = {
     **dict.fromkeys(_COUNTS, _is_count),
     **dict.fromkeys(_STRINGS, _is_name),
     **{key: known.__contains__ for key, known in _CHOICES.items()},
-    **dict.fromkeys(_SECONDS, _is_duration),
+    **dict.fromkeys(STATED_TIMES, _is_duration),
     semconv.EXACT_RESUME: _is_flag,
 }
 """By attribute that we act on: whether a value is of its kind."""
@@ -157,6 +158,31 @@ def fits(key: str, value: Scalar) -> bool:
     return check is None or check(value)
 
 
+def text_of(attributes: Attributes, key: str) -> str | None:
+    """Return the text of an attribute, None where it is missing, empty or no text."""
+    value = attributes.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def count_of(attributes: Attributes, key: str) -> int | None:
+    """Return the count in an attribute, None where it is missing or no count."""
+    value = attributes.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def seconds_of(attributes: Attributes, key: str) -> float | None:
+    """Return the duration in an attribute, seconds; None where it is missing or no duration."""
+    value = attributes.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < float("inf") else None
+
+
+def model_of(attributes: Attributes) -> str | None:
+    """Return the model that was asked for, else the one that answered."""
+    return text_of(attributes, semconv.GEN_AI_REQUEST_MODEL) or text_of(attributes, semconv.GEN_AI_RESPONSE_MODEL)
+
+
 def typed(key: str, text: str) -> str | int | float | bool | list[str]:
     """Return an attribute that a database keeps as text in the type of its name; a text of none as it is."""
     try:
@@ -165,7 +191,7 @@ def typed(key: str, text: str) -> str | int | float | bool | list[str]:
             return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else text
         if key in _WHOLE:
             return int(text) if len(text) <= 20 else text
-        if key in _SECONDS:
+        if key in STATED_TIMES:
             return float(text)
     except (ValueError, RecursionError):
         return text

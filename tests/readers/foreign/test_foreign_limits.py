@@ -10,8 +10,8 @@ from support.foreign_rows import S, doubles, with_array
 from support.otlp import T0_NS, Value, export, request_span, segment_span
 
 from otel_llm import semconv
-from otel_llm.readers.otlp.attributes import DEFAULT_LIMITS, MAX_ATTRIBUTES, MAX_VALUE_CHARS, AttributeLimits
 from otel_llm.readers.otlp.export_request import decode
+from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, MAX_ATTRIBUTES, MAX_VALUE_CHARS, AttributeLimits
 
 MANY: dict[str, Value] = {semconv.GEN_AI_OPERATION_NAME: "chat", "a": "x" * 9, "b": "x" * 10, "c": 1, "d": 2}
 

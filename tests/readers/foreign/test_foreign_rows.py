@@ -12,7 +12,7 @@ from support.otlp import T0_NS, Event, Value, export, request_span, span_id, str
 
 import otel_llm.audit
 from otel_llm import semconv
-from otel_llm.readers.assemble.requests import Assembler
+from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.slo.columns import VERDICT_COLUMNS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.streams import streams_of
 
-from otel_llm.readers.assemble.requests import Assembled
-from otel_llm.readers.io.input_paths import input_files
+from otel_llm.readers.assemble.resolved import Assembled
+from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
 

@@ -15,7 +15,7 @@ from support.streams import direct, streams_of
 
 from otel_llm.readers.io.skipped import Skipped
 
-SQL = (Path(__file__).parents[2] / "docs" / "clickhouse-export.sql").read_text()
+SQL = (Path(__file__).parents[3] / "docs" / "clickhouse-export.sql").read_text()
 PROMPT = "what stays where it is " * 50
 
 

@@ -1,0 +1,190 @@
+"""From the rows of pending requests to streams: those without a hole all at once, the others one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from otel_llm import semconv
+from otel_llm.readers.assemble.assembler import streams_of
+from otel_llm.readers.assemble.received_request import ReceivedRequest
+from otel_llm.readers.assemble.received_stream import Prefix, ReceivedSegment, ReceivedStream
+from otel_llm.readers.assemble.stream_columns import Streams, sort_times
+from otel_llm.readers.assemble.stream_rows import NO_RECEIPT, OWN_KINDS, Rows, gather, joined
+from otel_llm.readers.records import Segment
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from otel_llm.readers.assemble.pending_requests import PendingRequest
+    from otel_llm.readers.assemble.resolved import Assembled, Resolved
+    from otel_llm.readers.assemble.stream_rows import Bools, Ints, Merged
+    from otel_llm.readers.records import Attributes
+
+
+def with_others(plain: Rows | None, requests: list[PendingRequest]) -> tuple[Rows | None, dict[int, bytes]]:
+    """Return the rows of requests together with the segments that were read one by one, and the kinds that these have.
+
+    The kinds are by place among the rows. Those read one by one come first: of two with one number in one export
+    request they are taken.
+    """
+    cells: list[tuple[int, int, int, int, int, int, int, int]] = []
+    times: list[int] = []
+    own_kinds: dict[int, bytes] = {}
+    for one in requests:
+        if one.choices:
+            continue
+        for order, segment in one.segments:
+            if segment.kinds is not None:
+                own_kinds[len(cells)] = segment.kinds
+            cells.append(
+                (
+                    one.slot,
+                    segment.seq,
+                    segment.first_token,
+                    segment.end_ns,
+                    0 if segment.kinds is None else OWN_KINDS,
+                    order,
+                    NO_RECEIPT if segment.receipt_ns is None else segment.receipt_ns,
+                    len(segment.times_ns),
+                )
+            )
+            times += segment.times_ns
+    if not cells:
+        return plain, own_kinds
+    slot, seq, first, end, kind, order, receipt, counts = np.array(cells, np.int64).T
+    others = Rows(slot, seq, first, end, kind.astype(np.uint8), order, receipt, counts, np.array(times, np.int64))
+    return others if plain is None else joined([others, plain]), own_kinds
+
+
+def _resolve(
+    one: PendingRequest, segments: int, tokens: int, end_ns: int, inner_end_ns: int, offset_ns: int | None
+) -> Resolved:
+    """Say what is known of a stream whose segments are all there from 0 on: those before the last one as a prefix.
+
+    `segments`, `tokens`: how many there are; `end_ns`: the latest end of one, `inner_end_ns`: of one but the last.
+    """
+    last: Segment | None = None
+    described: dict[int, Segment] = {}
+    for _, segment in one.segments:
+        if semconv.OUTCOME in segment.attributes:
+            last = last or segment
+        elif segment.attributes or not segment.seq:
+            described.setdefault(segment.seq, segment)
+    stream = ReceivedStream(offset_ns=offset_ns)
+    if last is not None:
+        stream.held[last.seq] = ReceivedSegment(last, len(last.times_ns))
+        stream.ending = last.seq
+        segments, tokens, end_ns = segments - 1, tokens - len(last.times_ns), inner_end_ns
+    if segments:
+        attributes: Attributes = {}
+        for seq in sorted(described, reverse=True):
+            attributes.update(described[seq].attributes)
+        stream.prefix = Prefix(segments, tokens, described[0].start_ns, end_ns, attributes)
+    return ReceivedRequest(*one.ids, one.request, {0: stream}).resolve(0)
+
+
+def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints, merged: Merged) -> Bools:
+    """Return where (C,) a repetition of a segment states other attributes than the segment that came first.
+
+    It changes nothing, but attributes are not kept by row: such a stream is to be put together one by one.
+    `rows`, `stream` as for `merge`, of `with_others`: those that were read one by one stand first.
+    """
+    found = np.zeros(len(requests), np.bool_)
+    if not merged.repeated.any():
+        return found  # nearly always
+    others = [segment for one in requests if not one.choices for _, segment in one.segments]
+    repeated = np.ones(len(others), np.bool_)
+    repeated[merged.rows[merged.rows < len(others)]] = False
+    for place in np.flatnonzero(repeated).tolist():
+        of = int(stream[place])
+        own = merged.rows[merged.bounds[of] : merged.bounds[of + 1]]
+        first = int(own[rows.seq[own] == rows.seq[place]][0])
+        came = others[first].attributes if first < len(others) else {}
+        found[of] |= others[place].attributes != came
+    return found
+
+
+def regular_streams(
+    requests: list[PendingRequest], rows: Rows, own_kinds: dict[int, bytes], merged: Merged, chosen: Bools
+) -> Streams:
+    """Return the streams that are `chosen` (C,), which have no hole."""
+    lengths = np.diff(merged.bounds)
+    taken = merged.rows[np.repeat(chosen, lengths)]
+    starts = np.cumsum(rows.counts) - rows.counts
+    times = gather(rows.times_ns, starts[taken], rows.counts[taken])
+    offsets = np.concatenate(([0], np.cumsum(merged.tokens[chosen])))
+    kinded = np.logical_or.reduceat(rows.kind[merged.rows] != 0, merged.bounds[:-1])
+    resolved: list[Resolved] = []
+    kinds: list[bytes | None] = []
+    columns = zip(
+        requests,
+        chosen.tolist(),
+        lengths.tolist(),
+        merged.tokens.tolist(),
+        merged.end_ns.tolist(),
+        merged.inner_end_ns.tolist(),
+        merged.offset_ns.tolist(),
+        merged.has_offset.tolist(),
+        strict=True,
+    )
+    for place, (one, mine, segments, count, end_ns, inner_ns, offset_ns, has_offset) in enumerate(columns):
+        if mine:
+            resolved.append(_resolve(one, segments, count, end_ns, inner_ns, offset_ns if has_offset else None))
+            own = merged.rows[merged.bounds[place] : merged.bounds[place + 1]]
+            kinds.append(_kinds(rows, own, own_kinds) if kinded[place] else None)
+    found = Streams(resolved, times, offsets, kinds)
+    sort_times(found)
+    return found
+
+
+def one_by_one(requests: list[PendingRequest], plain: Rows | None, counts: Counter[str]) -> Streams:
+    """Return the streams of requests that have holes, choices or no segments, as `Assembler` puts them together."""
+    plain_segments = {} if plain is None or not requests else _as_segments(plain, requests)
+    found: list[Assembled] = []
+    for one in requests:
+        received = ReceivedRequest(*one.ids, one.request)
+        if one.earlier:
+            received.stream(0)
+        # As they came; of one export request those read one by one first.
+        for _, segment in sorted([*one.segments, *plain_segments.get(one.slot, ())], key=lambda pair: pair[0]):
+            if not received.stream(segment.choice).add(segment):
+                counts["duplicate_segments"] += 1
+        found += [stream for stream in streams_of(received, counts) if stream.resolved.choice or not one.earlier]
+    return Streams.of(found)
+
+
+def _kinds(rows: Rows, places: Ints, own: dict[int, bytes]) -> bytes:
+    """Return a code a token of the rows at these places; `own`: those of rows whose tokens have their own."""
+    return b"".join(
+        bytes((int(rows.kind[place]),)) * int(rows.counts[place]) if place not in own else own[place]
+        for place in places.tolist()
+    )
+
+
+def _as_segments(plain: Rows, requests: list[PendingRequest]) -> dict[int, list[tuple[int, Segment]]]:
+    """Return the rows of requests as segments, by slot, each with the number of its export request."""
+    found: dict[int, list[tuple[int, Segment]]] = {one.slot: [] for one in requests}
+    ids = {one.slot: one.ids for one in requests}
+    rows = plain.only(np.isin(plain.slot, np.fromiter(found, np.int64, len(found))))
+    stops = np.cumsum(rows.counts).tolist()
+    times = rows.times_ns.tolist()
+    columns = (rows.slot, rows.seq, rows.first_token, rows.end_ns, rows.kind, rows.order, rows.receipt_ns, rows.counts)
+    for stop, (slot, seq, first, end_ns, kind, order, receipt_ns, count) in zip(
+        stops, zip(*(column.tolist() for column in columns), strict=True), strict=True
+    ):
+        segment = Segment(
+            *ids[slot],
+            0,
+            seq,
+            first,
+            end_ns,  # where it begins says nothing
+            end_ns,
+            times[stop - count : stop],
+            bytes((kind,)) * count if kind else None,
+            {},
+            None if receipt_ns == NO_RECEIPT else receipt_ns,
+        )
+        found[slot].append((order, segment))
+    return found

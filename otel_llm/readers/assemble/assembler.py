@@ -1,0 +1,96 @@
+"""Put the records of a recording together and give its streams at the end: what fits in memory, in any order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from otel_llm import semconv
+from otel_llm.readers.assemble.received_request import ReceivedRequest
+from otel_llm.readers.assemble.received_stream import missing_segments
+from otel_llm.readers.assemble.resolved import Assembled, in_time_order, row_order
+from otel_llm.readers.foreign.foreign_spans import foreign_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import RequestKey
+
+
+@dataclass(slots=True)
+class Assembler:
+    """Collect batches in any order and give every stream at the end of the input.
+
+    `counts` has what was received more than once or left over: `duplicate_segments`, `duplicate_requests`,
+    `ignored`, `missing_empty_segments`, `refused.REASON` and the readers' `anomaly.NAME`.
+    """
+
+    parts: dict[RequestKey, ReceivedRequest] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, batch: Batch) -> None:
+        """Take what one export request held."""
+        for segment in batch.segments:
+            key = (segment.trace_id, segment.span_id)
+            parts = self.parts.get(key)
+            if parts is None:
+                parts = self.parts[key] = ReceivedRequest(*key)
+            if not parts.stream(segment.choice).add(segment):
+                self.counts["duplicate_segments"] += 1
+        for span in batch.requests:
+            parts = self.parts.get(span.key)
+            if parts is None:
+                parts = self.parts[span.key] = ReceivedRequest(*span.key)
+            if not parts.add_request(span):
+                self.counts["duplicate_requests"] += 1
+        count_rest(batch, self.counts)
+
+    def finish(self) -> list[Assembled]:
+        """Return every stream, in the order of rows: start (unknown last), trace id, span id, choice (null last)."""
+        found = list(self._streams())
+        found.sort(key=lambda one: row_order(one.resolved))
+        return found
+
+    def _streams(self) -> Iterator[Assembled]:
+        for parts in self.parts.values():
+            yield from streams_of(parts, self.counts)
+
+
+def count_rest(batch: Batch, counts: Counter[str]) -> None:
+    """Count what an export request held beside segments and request spans, and what was odd about those."""
+    counts["ignored"] += batch.ignored
+    for reason, number in batch.refused.items():
+        counts[f"refused.{reason}"] += number
+    for name, number in batch.anomalies.items():
+        counts[f"anomaly.{name}"] += number
+
+
+def streams_of(parts: ReceivedRequest, counts: Counter[str]) -> Iterator[Assembled]:
+    """Yield the streams of one request, at the end of the input."""
+    if not parts.streams:
+        yield from _without_segments(parts, counts)
+        return
+    for choice, stream in parts.streams.items():
+        resolved = parts.resolve(choice)
+        counts["missing_empty_segments"] += missing_segments(stream) if resolved.complete else 0
+        times_ns, kinds = stream.token_times()
+        if resolved.complete:
+            times_ns, kinds = in_time_order(times_ns, kinds)
+        yield Assembled(resolved, times_ns, kinds)
+
+
+def _without_segments(parts: ReceivedRequest, counts: Counter[str]) -> Iterator[Assembled]:
+    assert parts.request is not None  # noqa: S101  a ReceivedRequest is made for a segment or for a request span
+    if semconv.SEGMENTS in parts.request.attributes:
+        yield Assembled(parts.resolve(0), [], None)
+        return
+    resolved = parts.resolve_foreign()
+    if resolved is None:
+        counts["ignored"] += 1
+        return
+    times_ns, kinds = foreign_tokens(parts.request) or ([], None)
+    if resolved.complete:
+        times_ns, kinds = in_time_order(times_ns, kinds)
+    yield Assembled(resolved, times_ns, kinds)

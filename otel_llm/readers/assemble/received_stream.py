@@ -1,0 +1,199 @@
+"""The segments of one stream as they were received, in any order: repetitions, holes, what is still held of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from otel_llm import semconv
+
+if TYPE_CHECKING:
+    from otel_llm.readers.records import Attributes, Segment
+
+
+@dataclass(slots=True)
+class ReceivedSegment:
+    """A received segment, and its number of tokens.
+
+    `tokens` stays when `segment.times_ns` was emptied because the live evaluator has applied it.
+    """
+
+    segment: Segment
+    tokens: int
+
+    @property
+    def next_token(self) -> int:
+        """Return the index of the first token behind this segment."""
+        return self.segment.first_token + self.tokens
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What is kept of segments 0 to `segments` - 1 once the live evaluator has applied them and let them go.
+
+    None of them stated how the stream ended; `attributes` are theirs together, the earliest segment's first.
+    """
+
+    segments: int = 0
+    tokens: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+    attributes: Attributes = field(default_factory=dict)
+
+
+class Extent(NamedTuple):
+    """How far the segments of a stream reach, in indexes of tokens.
+
+    `covered` of them are held, each counted once, of `expected` that there are by the last of them. The unbroken run
+    from token 0 has `contiguous` tokens and is known to be all up to `known_ns`, None if at all: a missing empty
+    segment is no hole, and without tokens between, that is the end of the last segment that continues the run.
+    """
+
+    covered: int
+    expected: int
+    contiguous: int
+    known_ns: int | None
+
+
+@dataclass(slots=True)
+class ReceivedStream:
+    """The segments of one stream by number; a repetition is counted and changes nothing."""
+
+    held: dict[int, ReceivedSegment] = field(default_factory=dict)
+    duplicates: int = 0
+    offset_ns: int | None = None
+    """Segment end - receipt of the segment that was received first, of several at once the one with the lowest number:
+    how far the sender's clock is ahead, at least."""
+    first: tuple[int, int] | None = None
+    """When that was received, and its number."""
+    ending: int | None = None
+    """The highest number of a segment that states how the stream ended."""
+    prefix: Prefix = field(default_factory=Prefix)
+
+    @classmethod
+    def begun(cls, commit: Segment) -> ReceivedStream:
+        """Return what `add` and `compact` make of a segment 0 that has no tokens and comes first."""
+        prefix = Prefix(1, 0, commit.start_ns, commit.end_ns, commit.attributes)
+        if commit.receipt_ns is None:
+            return cls(prefix=prefix)
+        came = (commit.receipt_ns, 0)
+        return cls(offset_ns=commit.end_ns - commit.receipt_ns, first=came, prefix=prefix)
+
+    def add(self, segment: Segment) -> bool:
+        """Keep `segment` unless its number was there already; return whether it was new."""
+        if self.has(segment.seq):
+            self.duplicates += 1
+            return False
+        if segment.receipt_ns is not None and not self.prefix.segments:
+            came = (segment.receipt_ns, segment.seq)
+            if self.first is None or (came < self.first and came[0] == self.first[0]):
+                self.first, self.offset_ns = came, segment.end_ns - segment.receipt_ns
+        self.held[segment.seq] = ReceivedSegment(segment, len(segment.times_ns))
+        if semconv.OUTCOME in segment.attributes and (self.ending is None or segment.seq > self.ending):
+            self.ending = segment.seq
+        return True
+
+    def has(self, seq: int) -> bool:
+        """Tell whether the segment of this number was received."""
+        return seq < self.prefix.segments or seq in self.held
+
+    def count(self) -> int:
+        """Return how many segments were received."""
+        return self.prefix.segments + len(self.held)
+
+    def compact(self) -> None:
+        """Move segments into the prefix, from the first on, whose tokens were applied and that do not end it."""
+        prefix = self.prefix
+        while (held := self.held.get(prefix.segments)) is not None:
+            segment = held.segment
+            if segment.times_ns or held.segment.first_token > prefix.tokens or semconv.OUTCOME in segment.attributes:
+                return
+            del self.held[prefix.segments]
+            if not prefix.segments:
+                prefix.start_ns, prefix.end_ns = segment.start_ns, segment.end_ns
+            prefix.segments += 1
+            prefix.tokens = max(prefix.tokens, held.next_token)
+            prefix.end_ns = max(prefix.end_ns, segment.end_ns)
+            if segment.attributes:
+                prefix.attributes = {**segment.attributes, **prefix.attributes}
+
+    def in_order(self) -> list[ReceivedSegment]:
+        """Return what was received and is held, by number."""
+        if len(self.held) < 2:
+            return list(self.held.values())
+        return [self.held[seq] for seq in sorted(self.held)]
+
+    def last(self) -> ReceivedSegment | None:
+        """Return the segment that says how the stream ended, if it was received."""
+        return None if self.ending is None else self.held[self.ending]
+
+    def commit_ns(self) -> int | None:
+        """Return when the request was committed, by segment 0; None if that was not received."""
+        if self.prefix.segments:
+            return self.prefix.start_ns
+        first = self.held.get(0)
+        return None if first is None else first.segment.start_ns
+
+    def seen_until_ns(self) -> int | None:
+        """Return the latest end of a segment."""
+        ends = [held.segment.end_ns for held in self.held.values()]
+        if self.prefix.segments:
+            ends.append(self.prefix.end_ns)
+        return max(ends, default=None)
+
+    def overlay(self, attributes: Attributes) -> None:
+        """Write the segments' attributes over `attributes`; the earliest segment wins."""
+        for held in reversed(self.in_order()):
+            attributes.update(held.segment.attributes)
+        attributes.update(self.prefix.attributes)
+
+    def extent(self) -> Extent:
+        """Return how far the tokens that the segments hold reach."""
+        prefix = self.prefix
+        upto = covered = expected = prefix.tokens
+        known_ns = prefix.end_ns if prefix.segments else None
+        held = self.held
+        if len(held) == 1:
+            # Nearly always: one segment behind what was let go.
+            (one,) = held.values()
+            first, following = one.segment.first_token, one.next_token
+            if first <= upto:
+                if following > upto:
+                    upto = covered = expected = following
+                if known_ns is None or one.segment.end_ns > known_ns:
+                    known_ns = one.segment.end_ns
+                return Extent(covered, expected, upto, known_ns)
+        for one in sorted(held.values(), key=_by_first_token):
+            covered += max(0, one.next_token - max(upto, one.segment.first_token))
+            upto = expected = max(upto, one.next_token)
+        upto = prefix.tokens
+        for one in self.in_order():
+            if one.segment.first_token > upto:
+                break
+            upto = max(upto, one.next_token)
+            known_ns = one.segment.end_ns if known_ns is None else max(known_ns, one.segment.end_ns)
+        return Extent(covered, expected, upto, known_ns)
+
+    def token_times(self) -> tuple[list[int], bytes | None]:
+        """Return every token time that is held in order of segment (unsorted within), and the kinds (None: content)."""
+        times: list[int] = []
+        kinds = bytearray()
+        plain = True
+        for held in self.in_order():
+            segment = held.segment
+            times.extend(segment.times_ns)
+            plain = plain and segment.kinds is None
+            kinds.extend(segment.kinds if segment.kinds is not None else bytes(len(segment.times_ns)))
+        return times, None if plain else bytes(kinds)
+
+
+def _by_first_token(held: ReceivedSegment) -> int:
+    return held.segment.first_token
+
+
+def missing_segments(stream: ReceivedStream) -> int:
+    """Return how many numbers below the highest were not received."""
+    held = len(stream.held)
+    if not held:
+        return 0
+    return max(stream.held) + 1 - stream.prefix.segments - held

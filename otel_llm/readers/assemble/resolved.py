@@ -1,0 +1,104 @@
+"""What is known of one stream once its parts are put together, with its token times: what every row is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_llm.readers.foreign.foreign_spans import Foreign
+    from otel_llm.readers.records import Attributes, StreamKey
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What is known of one stream, before any class judges it. Times are unix ns; None is: not known."""
+
+    trace_id: bytes
+    span_id: bytes
+    choice: int | None
+    attributes: Attributes
+    """What a class's `match` is compared with: segment 0's and the request span's, segments first."""
+    measured_at: str
+    outcome: str
+    commit_ns: int | None
+    end_ns: int | None
+    """The end of the stream; for a lost one the end of the last segment seen."""
+    declared_class: str | None = None
+    model: str | None = None
+    instance: str | None = None
+    token_basis: str | None = None
+    coverage: float | None = None
+    complete: bool = False
+    """Nothing is known to be missing and the commit is known: the stream can be judged."""
+    known_tokens: int = 0
+    """Tokens in the unbroken run from the first; the times of the first token are believed when it is not 0."""
+    known_until_ns: int | None = None
+    """Up to when that run is all there was."""
+    input_tokens: int | None = None
+    exact_resume: bool = False
+    offset_ns: int | None = None
+    """Segment end - receipt of what was received first: how far the sender's clock is ahead, at least."""
+    queue_s: float | None = None
+    foreign: Foreign | None = None
+    """Set for spans of others: what they say; where they carry no token times only these columns are filled."""
+
+    @property
+    def key(self) -> StreamKey:
+        """Return the stream's key."""
+        return (self.trace_id, self.span_id, self.choice or 0)
+
+    def shift_ns(self, lateness_ns: int) -> int:
+        """Return what to subtract from the stream's times to place them in windows."""
+        return shift_ns(self.offset_ns, lateness_ns)
+
+
+@dataclass(slots=True)
+class Assembled:
+    """One stream at the end of the input: what is known of it, its token times and their kinds.
+
+    Times are sorted where the stream is complete; where tokens are missing they stay in order of index, so that the
+    first `resolved.known_tokens` are those before the hole.
+    """
+
+    resolved: Resolved
+    times_ns: list[int]
+    kinds: bytes | None
+
+
+def derived_ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
+    """Return a trace id and a span id for a request of a form without them, the same whenever it is read.
+
+    `own_id`: what tells the request from others of the form; `send_ns`: when it was sent, ns.
+    """
+    trace_id = blake2b(f"{form}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
+    return trace_id, trace_id[:8]
+
+
+def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
+    """Return token times sorted, each with its kind (a stable sort: equal times keep the order of arrival)."""
+    if kinds is None:
+        return sorted(times_ns), None
+    order = sorted(range(len(times_ns)), key=times_ns.__getitem__)
+    return [times_ns[i] for i in order], bytes(kinds[i] for i in order)
+
+
+def shift_ns(offset_ns: int | None, lateness_ns: int) -> int:
+    """Return what to subtract from a stream's times: `offset_ns` where the sender's clock is off by more than lateness.
+
+    Otherwise such a sender would report into windows long closed, or far in the future.
+    """
+    return 0 if offset_ns is None or abs(offset_ns) <= lateness_ns else offset_ns
+
+
+def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:
+    """Return the sort key of a row: start, trace id, span id, choice; unknown starts and null choices last."""
+    return (
+        resolved.commit_ns is None,
+        resolved.commit_ns or 0,
+        resolved.trace_id,
+        resolved.span_id,
+        resolved.choice is None,
+        resolved.choice or 0,
+    )

@@ -1,0 +1,61 @@
+"""What a form of recording is: how a file's first bytes tell it, and how it is read.
+
+A form is a module with two functions: `sniff(head)` says whether a file holds it, `read(path, chunks, skipped)` yields
+what it holds: export requests for spans, `Assembled` streams for what is not spans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm.readers.io.json_walk import key_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.readers.io.skipped import RawRecord, Received, Skipped
+
+EXPECTED: Final = (
+    "expected a journal, OTLP, Jaeger, Tempo or ClickHouse traces, Parquet of token times, the result of a benchmark"
+    " tool, or CSV with the columns request and t_seconds; plain, gzip or zstd (docs/audit-forms.md)"
+)
+LOOK_BYTES: Final = 256 * 2**10
+"""How much of a file is looked at to tell its form: benchmark tools write their settings before the times."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first bytes of a file, decompressed: LOOK_BYTES of it, or all there is."""
+
+    raw: bytes
+
+    @cached_property
+    def text(self) -> bytes:
+        """Return the bytes without a byte order mark and leading blanks."""
+        return self.raw.removeprefix(b"\xef\xbb\xbf").lstrip()
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Return where keys stand in the first JSON value, six brackets deep: `data`, `data[].traceID`.
+
+        None if it is no JSON. A file's first line is its first value; an array's elements are `[]`: `[].start_time`.
+        The look is bounded: a key behind LOOK_BYTES is not seen.
+        """
+        return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
+
+
+class Form(NamedTuple):
+    """A form of recording: its name in messages, and its two functions.
+
+    `sniff` says of a file's head whether it holds the form. `read` yields what a file of a path holds: the path names
+    it in messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken
+    part is counted in `Skipped` and costs itself; an InputError says that nothing of the file can be read.
+    """
+
+    name: str
+    sniff: Callable[[Head], bool]
+    read: Callable[[Path, Iterable[bytes], Skipped], Iterator[RawRecord | Received | Assembled]]

@@ -1,0 +1,1 @@
+"""The parts of one OTLP span, checked: ids and times, attributes, token events."""
