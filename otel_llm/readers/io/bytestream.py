@@ -46,7 +46,7 @@ def open_chunks(
     """Yield the bytes of `path`, decompressed; a cut or broken end is counted as `torn_tail` or `bad_record`.
 
     `-` is standard input. `lost` is called with each reason and its offset in the compressed file. `most_expansion` is
-    None for a journal's file, which we compressed ourselves: it may expand without bound, and is read a record at a time.
+    None for a journal's file, which we compressed ourselves: it may expand as much as it likes.
 
     Raises:
         InputError: the file cannot be read, or expands to more than `most_expansion` times its size and FREE_BYTES.
