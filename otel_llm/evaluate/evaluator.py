@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.evaluate.batch_update import Applied, apply_plain
 from otel_llm.evaluate.group_facts import Groups, groups_for
 from otel_llm.evaluate.identity_cache import IdentityCache
-from otel_llm.evaluate.live_stream import LiveStream, group_of
 from otel_llm.evaluate.rule_scheduler import RuleScheduler
-from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.streams.batch_update import Applied, apply_plain
+from otel_llm.evaluate.streams.live_stream import LiveStream
+from otel_llm.evaluate.streams.stream_in_flight import group_of
+from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.assemble.requests import (

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.subjects import Subject
     from otel_llm.evaluate.usage import Meter
     from otel_llm.rules.decisions.decision_records import Decision, Labels

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.evaluate.live_stream import group_of
+from otel_llm.evaluate.streams.stream_in_flight import group_of
 
 if TYPE_CHECKING:
-    from otel_llm.evaluate.stream_table import Group
+    from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.readers.assemble.requests import Parts
     from otel_llm.readers.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.live_stream import LiveStream
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.live_stream import LiveStream
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.requests import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.engine.prefilter import Looks

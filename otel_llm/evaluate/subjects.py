@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.evaluate.stream_table import MOST_GROUPS
+from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, Flying, Needs
 from otel_llm.rules.engine.sliding_window import Rolling
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from otel_llm.evaluate.stream_table import Group
+    from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.rules.decisions.decision_records import Labels
     from otel_llm.rules.language.facts import Scope
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.slo.classes import Benefit
     from otel_llm.slo.verdict import Verdict
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.evaluate.stream_table import PARTS
+from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING
 from otel_llm.slo.windows import Charge, WindowTotals, window_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.evaluate.live_stream import LiveStream
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.live_stream import LiveStream
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.requests import Resolved
     from otel_llm.slo.verdict import Verdict
 

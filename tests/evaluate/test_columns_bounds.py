@@ -21,8 +21,8 @@ from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.evaluate import evaluator as evaluating
-from otel_llm.evaluate import stream_table as tabling
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
+from otel_llm.evaluate.streams import stream_table as tabling
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read

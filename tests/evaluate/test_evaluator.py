@@ -16,7 +16,7 @@ from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
-from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.readers.assemble.requests import Assembler
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode

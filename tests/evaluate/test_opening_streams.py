@@ -9,7 +9,7 @@ from support.core_cases import at, commit, ends, piece, request, seen, take
 from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.readers.assemble.requests import StreamParts
 from otel_llm.readers.records import Segment
 from otel_llm.rules.files.ruleset import RuleSet

@@ -18,8 +18,7 @@ from support.core_fleets import Fleet, Seen, advances, fleet
 from support.core_spans import examples
 from support.groups import scoped
 
-from otel_llm.evaluate.sink import StreamInFlight
-from otel_llm.evaluate.stream_table import Group
+from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision, Labels
 from otel_llm.rules.files.ruleset import Rule, RuleSet

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from rules.scripted import View, key
 from support.core_fleets import MS, slo_class
 
-from otel_llm.evaluate.sink import StreamInFlight
-from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.rules.engine.prefilter import Looks, Sieve
 from otel_llm.slo.stream import Stream
 

@@ -14,7 +14,7 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_s
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
-from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp.export_request import decode, read

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.language.snapshot import StreamKey
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.actions.sinks.sinks import Sinks
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
     from otel_llm.readers.rows import Row
 

@@ -21,7 +21,7 @@ import numpy as np
 from otel_llm.evaluate.group_facts import groups_for
 from otel_llm.evaluate.own_streams.calm import NEVER, Calm
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, write
-from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.rows import verdict_row
 from otel_llm.rules.engine.rule_engine import RuleEngine

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.evaluate.stream_table import Grouped
+from otel_llm.evaluate.streams.stream_in_flight import Grouped
 from otel_llm.readers.assemble.requests import Resolved
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.requests import StreamKey
     from otel_llm.readers.records import Scalar
     from otel_llm.rules.engine.rule_state import Cell

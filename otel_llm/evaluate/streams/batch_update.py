@@ -12,7 +12,7 @@ from otel_llm.slo.classes import CONTENT
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.segment_columns import SegmentColumns
 
     Ints = npt.NDArray[np.int64]

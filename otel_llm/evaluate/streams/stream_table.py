@@ -9,50 +9,19 @@ import numpy as np
 
 from otel_llm.core import stream_columns
 from otel_llm.core.stream_columns import INDEX_WIDTH, NEVER, WIDTH
-from otel_llm.evaluate.column_views import ColumnViews
-from otel_llm.evaluate.running_many import RunningMany
+from otel_llm.evaluate.streams.column_views import ColumnViews
+from otel_llm.evaluate.streams.running_many import RunningMany
 
 if TYPE_CHECKING:
     from array import array
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.sink import StreamInFlight
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.slo.classes import SloClass
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
-
-Group = tuple[str, str, str, str]
-"""SLO class, model, instance and measured_at: what streams are told apart by where they are added up."""
-
-
-class Grouped:
-    """Name the parts of a stream's `group`; unknown names are empty."""
-
-    __slots__ = ()
-    group: Group
-
-    @property
-    def slo_class(self) -> str:
-        """Name the SLO class."""
-        return self.group[0]
-
-    @property
-    def model(self) -> str:
-        """Name the model."""
-        return self.group[1]
-
-    @property
-    def instance(self) -> str:
-        """Name the replica that serves it now."""
-        return self.group[2]
-
-    @property
-    def measured_at(self) -> str:
-        """Say where it is measured: client, relay or server."""
-        return self.group[3]
-
 
 MOST_GROUPS: Final = 65_536
 """Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""

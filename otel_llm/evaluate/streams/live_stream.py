@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from otel_llm.evaluate.stream_table import PARTS, Grouped
+from otel_llm.evaluate.streams.stream_in_flight import Grouped
+from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.requests import Parts, Resolved, StreamKey, StreamParts
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
@@ -246,8 +248,3 @@ class LiveStream(Grouped):
         """Take over what is known of the stream now."""
         self.slo, self.group, self.exact_resume = slo, group, exact_resume
         self.table.name(self.slot, group, slo)
-
-
-def group_of(resolved: Resolved, slo: SloClass) -> Group:
-    """Return what a stream of a class is told by where streams are added up."""
-    return (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
