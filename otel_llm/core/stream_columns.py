@@ -95,7 +95,11 @@ RUNNING_END: Final = 38
 
 MOVED_AT: Final = 38
 """Where it stands among those moved last together; means nothing unless it stands there."""
-WIDTH: Final = 39
+WINDOWED_TOKENS: Final = 39
+"""Tokens that the windows of its instance and class have of it."""
+WINDOWED_IDLE_NS: Final = 40
+"""Idle time that they have of it."""
+WIDTH: Final = 41
 
 INDEX_WIDTH: Final = 4
 """Columns of the index of streams by their keys: see `otel_llm.core.slot_index`."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.evaluate.subjects import Subjects
+from otel_llm.evaluate.usage import Charged
 from otel_llm.rules.engine.scope_engine import ScopeEngine
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
 from otel_llm.rules.engine.sliding_window import Totals
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.subjects import Subject
-    from otel_llm.evaluate.usage import Meter
     from otel_llm.rules.decisions.decision_records import Decision, Labels
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses
@@ -42,11 +42,8 @@ class Groups:
     `quiet`: facts are kept and no rule is looked at, as long as a journal is read that does not go back far enough.
     """
 
-    def __init__(
-        self, table: StreamTable, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
-    ) -> None:
+    def __init__(self, table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> None:
         self._table = table
-        self._meter = meter
         self.quiet = False
         self.next_tick_ns: int | None = None
         self._last_tick_ns = 0
@@ -55,9 +52,8 @@ class Groups:
         """What came since the last tick, by group: added to the windows of both scopes at the next."""
         self._heard_ns: dict[Group, int] = {}
         """When anything was last received of streams that ended since."""
-        self._charged_tokens: Ints = np.zeros(0, dtype=np.int64)
-        self._charged_idle_ns: Ints = np.zeros(0, dtype=np.int64)
-        """By slot: what the windows have of the stream that is in it."""
+        self._charged = Charged(table, "windowed")
+        """What the windows have of each stream in flight."""
         self._set(engine, classes)
 
     def use(self, engine: RuleEngine, classes: SloClasses, now_ns: int) -> list[Decision]:
@@ -79,7 +75,7 @@ class Groups:
         self._needs = {scope: needs(self.engine.of(scope)) for scope in GROUP_SCOPES}
         self._benefit = any(found.benefit for found in self._needs.values())
         if self._benefit and not charged:
-            self._begin_to_charge()
+            self._charged.begin_anew()
 
     def wake(self, now_ns: int) -> None:
         """Note that something happened: the next whole second is looked at."""
@@ -99,22 +95,18 @@ class Groups:
         """Charge what was not charged yet of the verdict's benefit; without one, all that was charged goes back."""
         if not self._benefit:
             return
-        self._make_room()
-        tokens, idle_ns, abort = 0, 0, 0.0
-        if verdict is not None and verdict.idle_ns is not None:
-            tokens, idle_ns, abort = verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty
-        slot, benefit = stream.slot, stream.slo.benefit
-        total = self._of(stream.group).benefit
-        total.add(tokens - int(self._charged_tokens[slot]))
-        total.add(benefit.penalty_tokens(int(self._charged_idle_ns[slot])))
-        total.add(-benefit.penalty_tokens(idle_ns))
-        total.add(-abort)
-        self._charged_tokens[slot] = self._charged_idle_ns[slot] = 0
+        tokens, before_ns, idle_ns, abort = self._charged.close(stream, verdict)
+        total, benefit = self._of(stream.group).benefit, stream.slo.benefit
+        for term in (tokens, benefit.penalty_tokens(before_ns), -benefit.penalty_tokens(idle_ns), -abort):
+            total.add(term)
 
     def charge(self, slots: Ints) -> None:
         """Charge what readers of some streams got and waited so far, before one of them gets another group."""
         if self._benefit:
-            self._charge(slots)
+            for group, tokens, _, costs in self._charged.charge(slots):
+                total = self._of(group).benefit
+                total.add(int(tokens.sum()))
+                total.add(-math.fsum(costs.tolist()))  # one number whatever the order of slots
 
     def tick(self, now_ns: int) -> list[Decision]:
         """Look at a whole second; return what was decided."""
@@ -140,7 +132,7 @@ class Groups:
         self._last_tick_ns = max(self._last_tick_ns, now_ns - now_ns % SECOND_NS)
         self._forget_pending()
         if self._benefit:
-            self._begin_to_charge()
+            self._charged.begin_anew()
         for scope, labels in self.engine.left_firing:
             self._subjects.add(scope, labels, self._needs[scope], now_ns)
         for subject in self._subjects.all():
@@ -205,34 +197,6 @@ class Groups:
             )
         return found
 
-    def _charge(self, slots: Ints) -> None:
-        """Charge what readers got and waited since they were last charged, up to each one's watermark."""
-        self._make_room()
-        table, running = self._table, self._table.running
-        tokens = running.count[slots]
-        idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
-        before, before_ns = self._charged_tokens[slots], self._charged_idle_ns[slots]
-        changed = (tokens != before) | (idle_ns != before_ns)
-        if not changed.any():
-            return
-        slots, tokens, idle_ns = slots[changed], tokens[changed] - before[changed], idle_ns[changed]
-        costs = self._meter.penalties(slots, before_ns[changed], idle_ns)
-        self._charged_tokens[slots] += tokens
-        self._charged_idle_ns[slots] = idle_ns
-        groups, member = np.unique(table.group[slots], return_inverse=True)
-        for at, group in enumerate(groups.tolist()):
-            own = member == at
-            total = self._of(table.groups[group]).benefit
-            total.add(int(tokens[own].sum()))
-            total.add(-math.fsum(costs[own].tolist()))  # one number whatever the order of slots
-
-    def _begin_to_charge(self) -> None:
-        """Take what readers have got and waited so far as charged."""
-        self._charged_tokens[:] = self._charged_idle_ns[:] = 0
-        pending, self._pending = self._pending, {}
-        self._charge(self._table.flying())
-        self._pending = pending
-
     def _next_tick_ns(self, now_ns: int) -> int | None:
         """Return the next second at which something can change though nothing is in flight; None if there is none."""
         instants = []
@@ -278,23 +242,14 @@ class Groups:
         self._pending.clear()
         self._heard_ns.clear()
 
-    def _make_room(self) -> None:
-        more = self._table.size - len(self._charged_tokens)
-        if more:
-            zeros = np.zeros(more, dtype=np.int64)
-            self._charged_tokens = np.concatenate((self._charged_tokens, zeros))
-            self._charged_idle_ns = np.concatenate((self._charged_idle_ns, zeros))
-
 
 def _second(instant_ns: int) -> int:
     """Return the first whole second not before an instant."""
     return -(-instant_ns // SECOND_NS) * SECOND_NS
 
 
-def groups_for(
-    table: StreamTable, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
-) -> Groups | None:
+def groups_for(table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> Groups | None:
     """Return who keeps the facts that rules of scopes instance and class ask for; None where there is no such rule."""
     if not engine.rules.group_rules:
         return None
-    return Groups(table, meter, engine, classes, counts)
+    return Groups(table, engine, classes, counts)

@@ -119,8 +119,8 @@ class Windowing:
             if until_ns > self._closed_until_ns:
                 self._closed_until_ns, self._swept = until_ns, 0
 
-    def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int, int], None]) -> None:
-        """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it.
+    def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int], None]) -> None:
+        """Close every window that is due. `judge_before(end of the window)` judges first what ended in it.
 
         Streams that have told of everything before a window's end are charged in the half of the lateness before it
         closes, a part at a time: all of them at once would take as long as a reader waits. When a stream is charged
@@ -134,7 +134,7 @@ class Windowing:
             if self._swept < PARTS:
                 self._charge_known(start, table)
                 continue
-            judge_before(start + self.window_ns, now_ns)
+            judge_before(start + self.window_ns)
             for slot in np.flatnonzero(table.charged_ns < start + self.window_ns).tolist():
                 stream = table.streams[slot]
                 if stream is not None and stream.begun:

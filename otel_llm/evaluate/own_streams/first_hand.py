@@ -65,7 +65,7 @@ class FirstHand:
         """Those in flight."""
         self._table = StreamTable()
         self._meter = Meter(self._table)
-        self.groups: Groups | None = groups_for(self._table, self._meter, rules, classes, self.counts)
+        self.groups: Groups | None = groups_for(self._table, rules, classes, self.counts)
         self._calm = Calm(rules.rules)
         rules.looked_at()  # from now on it notes which streams it has evaluated
         self._looks: list[tuple[int, int, StreamKey]] = []
@@ -273,7 +273,7 @@ class FirstHand:
         if self.groups is not None:
             self._decide(self.groups.use(engine, classes, now_ns))
         if self.groups is None or not rules.group_rules:
-            self.groups = groups_for(self._table, self._meter, engine, classes, self.counts)
+            self.groups = groups_for(self._table, engine, classes, self.counts)
         if self.groups is not None:
             self.groups.wake(now_ns)
         for stream in self.streams.values():

@@ -34,6 +34,7 @@ _FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
+    "windowed_tokens", "windowed_idle_ns",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False, "part": 0}
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
@@ -62,6 +63,8 @@ class Block(ColumnViews):
     known_tokens: Ints
     plain: Ints
     fresh: Ints
+    windowed_tokens: Ints
+    windowed_idle_ns: Ints
 
     def __init__(self, rows: Ints) -> None:
         super().__init__(rows)
@@ -73,7 +76,8 @@ class StreamTable(Block):
 
     `offset_ns`, `watermark_ns`, `receipt_ns` as LiveStream says; `segments`: how many were applied from number 0 on
     without a gap; `tokens`: of any kind, applied; `first_ns`, `last_ns`: the first and the last of them, the commit
-    before the first; `metered_*`: what the counters have of it; `identity`: what its rules' terms on identity come to;
+    before the first; `metered_*`, `windowed_*`: what the counters and the windows
+    of instances and classes have of it; `identity`: what its rules' terms on identity come to;
     `group`, `slo_index`: places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next
     segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
     can be looked at by columns; `known_tokens`: how many there were when the engine last looked at them. `due_ns`: when
