@@ -1,7 +1,7 @@
 """One evaluator of a backtest: the collector's own, over journals, on the receipt times that stand in them.
 
 What comes out is what a collector would have decided that received these exports at these instants: evaluator, rule
-engine, sieve and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
+engine, prefilter and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
 journal's folder is written.
 """
 

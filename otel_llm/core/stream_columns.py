@@ -41,7 +41,7 @@ READY: Final = 12
 """Whether nothing of it waits, so that the next segment can be applied here."""
 AHEAD: Final = 13
 """Whether this row knows more than the stream's own Stream."""
-SIEVED: Final = 14
+PREFILTERED: Final = 14
 """Whether its rules can be looked at by columns."""
 KNOWN_TOKENS: Final = 15
 """TOKENS when the rule engine last looked at them."""

@@ -212,7 +212,7 @@ class Evaluator:
         From a journal that is read from its middle on they would see too little.
         """
         if self.groups is not None:
-            self.groups.quiet = True
+            self.groups.paused = True
 
     def resume_group_rules(self, now_ns: int) -> None:
         """Evaluate all rules again: the journal has been read up to now."""
@@ -315,9 +315,9 @@ class Evaluator:
                 others[stream.slot] = acts
         if moved is not None and moved.slots.size:
             if not others:
-                self.scheduler.evaluate_moved(moved.slots, moved.heard, now_ns)
+                self.scheduler.evaluate_moved(moved.slots, moved.on_time, now_ns)
                 return
-            for slot, acts in zip(moved.slots.tolist(), moved.heard.tolist(), strict=True):
+            for slot, acts in zip(moved.slots.tolist(), moved.on_time.tolist(), strict=True):
                 others[slot] = others.get(slot, False) or acts
         if others:
             self.scheduler.evaluate_moved(np.array(list(others)), np.array(list(others.values())), now_ns)

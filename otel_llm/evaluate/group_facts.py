@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 class Groups:
     """Keep the facts of instances and classes, and have their rules looked at.
 
-    `quiet`: facts are kept and no rule is looked at, as long as a journal is read that does not go back far enough.
+    `paused`: facts are kept and no rule is looked at, as long as a journal is read that does not go back far enough.
     """
 
     def __init__(self, table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> None:
         self._table = table
-        self.quiet = False
+        self.paused = False
         self.next_tick_ns: int | None = None
         self._last_tick_ns = 0
         self._subjects = Subjects(counts)
@@ -70,7 +70,7 @@ class Groups:
         return decisions
 
     def _set(self, engine: RuleEngine, classes: SloClasses, *, charged: bool = False) -> None:
-        self.engine = ScopeEngine(engine.rules, engine.acting, engine.decided)
+        self.engine = ScopeEngine(engine.rules, engine.decision_maker, engine.decided)
         self._classes = classes
         self._needs = {scope: needs(self.engine.of(scope)) for scope in GROUP_SCOPES}
         self._benefit = any(found.benefit for found in self._needs.values())
@@ -111,7 +111,7 @@ class Groups:
     def tick(self, now_ns: int) -> list[Decision]:
         """Look at a whole second; return what was decided."""
         self._last_tick_ns = now_ns
-        self.charge(self._table.flying())
+        self.charge(self._table.slots_in_flight())
         changed = bool(self._pending)
         for group, totals in self._pending.items():
             for subject in self._of_group(group, now_ns, self._heard_ns.get(group, 0)):
@@ -120,7 +120,7 @@ class Groups:
         self._forget_pending()
         flying = self._count_flying(now_ns)
         decisions: list[Decision] = []
-        if not self.quiet:
+        if not self.paused:
             for subject in self._subjects.all():
                 decisions += self._look(subject, now_ns)
         self.next_tick_ns = now_ns + SECOND_NS if flying or changed else self._next_tick_ns(now_ns)
@@ -128,7 +128,7 @@ class Groups:
 
     def resume(self, now_ns: int) -> None:
         """Begin to decide, once the journal is read: windows begin empty, and what fired before fires."""
-        self.quiet = False
+        self.paused = False
         self._last_tick_ns = max(self._last_tick_ns, now_ns - now_ns % SECOND_NS)
         self._forget_pending()
         if self._benefit:
@@ -158,7 +158,7 @@ class Groups:
         for subject in self._subjects.all():
             subject.count_anew()
         table = self._table
-        slots = table.flying()
+        slots = table.slots_in_flight()
         if not slots.size:
             return 0
         groups = table.group[slots]

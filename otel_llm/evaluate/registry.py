@@ -129,7 +129,7 @@ class Registry:
             stream = self._found(parts, segment, now_ns)
             self.take_orphan(key)
         else:
-            stream.heard(segment.end_ns, now_ns)
+            stream.note_receipt(segment.end_ns, now_ns)
         stream.waiting.append(segment.seq)
         return stream, found
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
-from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, Flying, Needs
-from otel_llm.rules.engine.sliding_window import Rolling
+from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, InFlightCounts, Needs
+from otel_llm.rules.engine.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -34,9 +34,9 @@ class Subject:
     scope: Scope
     labels: Labels
     needs: Needs = field(default_factory=Needs)
-    windows: dict[str, Rolling] = field(default_factory=dict)
+    windows: dict[str, SlidingWindow] = field(default_factory=dict)
     since_ns: dict[str, int] = field(default_factory=dict)
-    flying: Flying = field(default_factory=lambda: Flying(0, {}))
+    flying: InFlightCounts = field(default_factory=lambda: InFlightCounts(0, {}))
     heard_ns: int = 0
     busy_ns: int = 0
 
@@ -44,12 +44,14 @@ class Subject:
         """Keep what is needed from now on: windows that are new begin empty."""
         self.needs = needs
         self.since_ns = {window: self.since_ns.get(window, now_ns) for window in needs.windows}
-        self.windows = {window: self.windows.get(window) or Rolling(WINDOW_NS[window]) for window in needs.windows}
+        self.windows = {
+            window: self.windows.get(window) or SlidingWindow(WINDOW_NS[window]) for window in needs.windows
+        }
         self.count_anew()
 
     def count_anew(self) -> None:
         """Forget which streams are in flight."""
-        self.flying = Flying(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
+        self.flying = InFlightCounts(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
 
     def begin_again(self, now_ns: int) -> None:
         """Forget what ended."""

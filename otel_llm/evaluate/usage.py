@@ -101,7 +101,7 @@ class Charged:
         """Take what readers have got and waited so far as charged."""
         for column in self._columns:
             column[:] = 0
-        for _ in self.charge(self._table.flying()):
+        for _ in self.charge(self._table.slots_in_flight()):
             pass
 
     @property
@@ -132,9 +132,9 @@ class Meter:
         self._table = table
         self._charged = Charged(table, "metered")
 
-    def charge_flying(self) -> Iterator[Metered]:
+    def charge_in_flight(self) -> Iterator[Metered]:
         """Yield what readers of streams in flight got and waited since the last look, up to each one's watermark."""
-        return self.charge(self._table.flying())
+        return self.charge(self._table.slots_in_flight())
 
     def charge(self, slots: Ints) -> Iterator[Metered]:
         """Yield the same of some streams in flight, for example before one of them gets another group."""

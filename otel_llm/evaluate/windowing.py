@@ -150,7 +150,7 @@ class Windowing:
         until = start + self.window_ns
         part = np.flatnonzero(table.part == self._swept)
         self._swept += 1
-        part = part[table.begun[part] & (table.charged_ns[part] < until)]
+        part = part[table.in_flight[part] & (table.charged_ns[part] < until)]
         for slot, unbroken in zip(part.tolist(), table.running.unbroken(part).tolist(), strict=True):
             stream = table.streams[slot]
             if stream is not None and stream.watermark_ns >= until + stream.shift_ns:

@@ -41,7 +41,7 @@ def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.M
         said = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: f"model {number}"}
         take(one, number, commit(number, request=number, said=said))
         if number % 500 == 0:
-            one.metered += one.evaluator.meter.charge_flying()
+            one.metered += one.evaluator.meter.charge_in_flight()
         if number > 40:  # forty are in flight
             over = number - 40
             take(one, number, piece(1, 0, [over], number, request=over, said=ends(1, 2)), request(number, number=over))
@@ -49,7 +49,7 @@ def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.M
         flying = list(one.evaluator.live.values())
         assert [table.groups[table.group[stream.slot]] for stream in flying] == [stream.group for stream in flying]
     assert len({stream.model for stream in flying}) == 40
-    one.metered += one.evaluator.meter.charge_flying()
+    one.metered += one.evaluator.meter.charge_in_flight()
     assert {charge.group[1] for charge in one.metered} <= {f"model {number}" for number in range(1, 3000)}
     assert sum(charge.tokens_read for charge in one.metered) == 2959
 

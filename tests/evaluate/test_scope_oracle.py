@@ -66,7 +66,7 @@ class Noting(Seen):
 
 @dataclass
 class Stepped(Seen):
-    """Looks at the clock at each whole second, and notes what is in flight then."""
+    """PrefilterResult at the clock at each whole second, and notes what is in flight then."""
 
     flying: list[tuple[int, Group]] = field(default_factory=list)
     end_s: int = 0
@@ -82,7 +82,7 @@ class Stepped(Seen):
                 self.take(deliveries.pop(0))
             self.evaluator.advance(now_s * SECOND)
             table = self.evaluator.table
-            self.flying += [(now_s, table.groups[int(table.group[slot])]) for slot in table.flying()]
+            self.flying += [(now_s, table.groups[int(table.group[slot])]) for slot in table.slots_in_flight()]
 
 
 def rules_of(random: Random) -> RuleSet:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_llm.rules.engine.sliding_window import PARTS, Rolling, Totals, merged
+from otel_llm.rules.engine.sliding_window import PARTS, SlidingWindow, Totals, merged
 from otel_llm.slo.ranks import P99
 
 SECOND = 1_000_000_000
@@ -31,7 +31,7 @@ def same(left: Totals, right: Totals) -> bool:
     steps=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 50), st.booleans()), max_size=60),
 )
 def test_a_window_is_what_is_left_of_all_that_came(window_s: int, steps: list[tuple[int, int, bool]]) -> None:
-    rolling, came, now_s = Rolling(window_s * SECOND), [], 1_790_000_000
+    rolling, came, now_s = SlidingWindow(window_s * SECOND), [], 1_790_000_000
     step_s = window_s // PARTS
     for pause_s, number, looked_at in steps:
         now_s += pause_s
@@ -49,7 +49,7 @@ def test_a_window_is_what_is_left_of_all_that_came(window_s: int, steps: list[tu
 
 @pytest.mark.parametrize("past", [0, 1, 17, 299])
 def test_the_reach_is_from_fifty_nine_sixtieths_to_all_of_the_window(past: int) -> None:
-    rolling = Rolling(300 * SECOND)
+    rolling = SlidingWindow(300 * SECOND)
     reach_ns = rolling.reach_ns((1_790_000_100 + past) * SECOND)
     assert 295 * SECOND < reach_ns <= 300 * SECOND
     assert ((1_790_000_100 + past) * SECOND - reach_ns) % (5 * SECOND) == 0

@@ -323,7 +323,7 @@ class Seen:
                 self.evaluator.advance(waiting.pop(0))
             self.take(delivery, columns=columns)
             if scrape:
-                self.metered += self.evaluator.meter.charge_flying()
+                self.metered += self.evaluator.meter.charge_in_flight()
         for instant in waiting:
             self.evaluator.advance(instant)
         return self.rest()

@@ -64,7 +64,7 @@ def unbroken(fleet: Fleet, crash: Crash) -> Left:
         seen.take(delivery)
         if number == crash.journaled:
             rows = len(seen.rows)
-            seen.metered += seen.evaluator.meter.charge_flying()
+            seen.metered += seen.evaluator.meter.charge_in_flight()
             seen.metered.clear()
         if number == crash.checkpoint:
             point = seen.evaluator.resume_point()

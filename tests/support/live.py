@@ -53,7 +53,7 @@ class Live:
             batch = read(message.SerializeToString()) if self.columns else decode(message)
             batch.received(last)
             self.evaluator.apply(batch, last)
-            self.metered += self.evaluator.meter.charge_flying()
+            self.metered += self.evaluator.meter.charge_in_flight()
         timeouts = self.timeouts
         self.evaluator.advance(last + timeouts.lost_after_ns + timeouts.lateness_ns + 2 * self.window_ns)
         if until_ns is not None:

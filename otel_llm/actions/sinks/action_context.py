@@ -75,7 +75,7 @@ class ActionContext:
         if not instance:
             return ()
         table = self.table()
-        slots = table.flying()
+        slots = table.slots_in_flight()
         groups, member = np.unique(table.group[slots], return_inverse=True)
         here = np.array([table.groups[at][2] == instance for at in groups.tolist()], dtype=bool)
         slots = slots[here[member]] if slots.size else slots

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.requests import StreamKey
     from otel_llm.readers.records import Scalar
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
 
@@ -68,13 +68,13 @@ class OwnStream(Grouped):
     """When its rules are next to be evaluated, or found to be calm still; None where the next token says when."""
     looked_ns: int = 0
     """When they were last evaluated."""
-    calm: Sequence[Cell] | None = None
+    inactive_states: Sequence[RuleState] | None = None
     """Where its rules stand while none of them can hold before `look_ns`, whatever tokens come."""
     written_tokens: int | None = None
     """How many tokens the judgement in its row of the table has; None where it is to be written in any case."""
 
     @property
-    def quiet(self) -> bool:
+    def suspended(self) -> bool:
         """Tell whether none of its rules is evaluated: it is paused, or bytes wait for its client or did just now."""
         return self.paused or self.has_gap or self.catches_up
 

@@ -149,7 +149,7 @@ class LiveStream(Grouped):
             return self.watermark_ns
         return max(self.watermark_ns, self.ended_ns) if self.resolve().complete else self.watermark_ns
 
-    def heard(self, end_ns: int, now_ns: int) -> None:
+    def note_receipt(self, end_ns: int, now_ns: int) -> None:
         """Note a segment received now."""
         table, slot = self.table, self.slot
         if end_ns - now_ns > table.offset_ns.item(slot):
@@ -159,7 +159,7 @@ class LiveStream(Grouped):
     def move(self, event: StreamEvent) -> None:
         """Make a transition of the lifecycle; raises LifecycleError for one that the table does not have."""
         self.state = following(self.state, event)
-        self.table.begun[self.slot] = self.state in IN_FLIGHT
+        self.table.in_flight[self.slot] = self.state in IN_FLIGHT
 
     def commit(self, commit_ns: int, input_tokens: int | None) -> None:
         """Note the commit: windows are charged from then on."""

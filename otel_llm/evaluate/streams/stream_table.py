@@ -33,10 +33,10 @@ _TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
-    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
-    "windowed_tokens", "windowed_idle_ns",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "plain",
+    "fresh", "windowed_tokens", "windowed_idle_ns",
 )  # fmt: skip
-_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False, "part": 0}
+_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in_flight": False, "part": 0}
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
 
 
@@ -59,7 +59,7 @@ class Block(ColumnViews):
     identity: Ints
     ready: Ints
     ahead: Ints
-    sieved: Ints
+    prefiltered: Ints
     known_tokens: Ints
     plain: Ints
     fresh: Ints
@@ -77,14 +77,14 @@ class StreamTable(Block):
     `offset_ns`, `watermark_ns`, `receipt_ns` as LiveStream says; `segments`: how many were applied from number 0 on
     without a gap; `tokens`: of any kind, applied; `first_ns`, `last_ns`: the first and the last of them, the commit
     before the first; `metered_*`, `windowed_*`: what the counters and the windows
-    of instances and classes have of it; `identity`: what its rules' terms on identity come to;
-    `group`, `slo_index`: places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next
-    segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
-    can be looked at by columns; `known_tokens`: how many there were when the engine last looked at them. `due_ns`: when
-    its rules are to be looked at next, on the collector's axis; `found_ns`: when the first of its request was received;
-    `charged_ns`: the end of the last window it was charged to early; `begun`: the commit is known and the end is not;
-    `part`: which of the `PARTS` it is charged early with. That follows from its request: after a restart a stream has
-    another slot and must be charged at the same instants all the same.
+    of instances and classes have of it; `identity`: what its rules' terms on identity come to; `group`, `slo_index`:
+    places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next segment can be applied by
+    columns; `ahead`: the columns know more than the stream's own Stream; `prefiltered`: its rules are evaluated by
+    columns; `known_tokens`: how many there were when the engine last evaluated them. `due_ns`: when its rules are to be
+    evaluated next, on the collector's axis; `found_ns`: when the first of its request was received; `charged_ns`: the
+    end of the last window it was charged to early; `in_flight`: the commit is known and the end is not; `part`: which
+    of the `PARTS` it is charged early with. That follows from its request: after a restart a stream has another slot
+    and must be charged at the same instants all the same.
     `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
     in `fresh_ns[slot]` until somebody asks for them (`hand_over`) or there is no room.
     """
@@ -96,7 +96,7 @@ class StreamTable(Block):
     due_ns: Ints
     found_ns: Ints
     charged_ns: Ints
-    begun: Bools
+    in_flight: Bools
     part: Ints
     fresh_ns: Ints
 
@@ -136,8 +136,8 @@ class StreamTable(Block):
     def release(self, slot: int, key: bytes | None) -> None:
         """Take a slot back."""
         self.streams[slot] = self.times[slot] = None
-        self.begun[slot] = False
-        self.ready[slot] = self.sieved[slot] = 0
+        self.in_flight[slot] = False
+        self.ready[slot] = self.prefiltered[slot] = 0
         self.due_ns[slot] = self.found_ns[slot] = self.charged_ns[slot] = NEVER
         self._free.append(slot)
         if key is not None:
@@ -199,9 +199,9 @@ class StreamTable(Block):
                 times.frombytes(data[start : start + fresh * _TIME_BYTES])
         self.fresh[slots] = 0
 
-    def flying(self) -> Ints:
+    def slots_in_flight(self) -> Ints:
         """Return the slots of the streams between commit and end."""
-        return np.flatnonzero(self.begun)
+        return np.flatnonzero(self.in_flight)
 
     def now_ns(self, slots: Ints, now_ns: int | Ints) -> Ints:
         """Return each stream's now, not before its last token."""

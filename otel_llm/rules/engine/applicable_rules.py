@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.engine.rule_state import Cell
-from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.engine.rule_state import RuleState
+from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.language.condition import identity_part
 from otel_llm.rules.language.snapshot import IDENTITY
 
@@ -32,7 +32,7 @@ class ApplicableRules:
         """Return all rules by the hash of what they mean."""
         return {rule.hash: rule for rule, _ in self._rules}
 
-    def states(self, view: StreamView, known: list[Cell], since_ns: int | None = None) -> list[Cell]:
+    def states(self, view: StreamView, known: list[RuleState], since_ns: int | None = None) -> list[RuleState]:
         """Return a state for each rule that can ever hold for a stream; of those `known`, active ones stay.
 
         `since_ns`: how far those that are new look back, on the stream's axis; to the commit where None.
@@ -40,16 +40,16 @@ class ApplicableRules:
         applicable = self._for_identity(identity_of(view))
         floor_ns = view.stream.commit_ns if since_ns is None else since_ns
         if not known:
-            return [Cell(rule, floor_ns) for rule in applicable]
-        by_name = {cell.rule.name: cell for cell in known}
+            return [RuleState(rule, floor_ns) for rule in applicable]
+        by_name = {state.rule.name: state for state in known}
         found = []
         for rule, _ in self._rules:
-            cell = by_name.get(rule.name)
+            state = by_name.get(rule.name)
             applies = rule in applicable
-            if cell is not None and (applies or cell.state is not State.INACTIVE):
-                found.append(cell)
+            if state is not None and (applies or state.phase is not Phase.INACTIVE):
+                found.append(state)
             elif applies:
-                found.append(Cell(rule, floor_ns))
+                found.append(RuleState(rule, floor_ns))
         return found
 
     def _find(self, identity: tuple[Value, ...]) -> list[Rule]:

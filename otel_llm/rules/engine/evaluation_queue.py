@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.language.snapshot import StreamKey, StreamView
     from otel_llm.rules.language.tokens import Value
 
@@ -22,7 +22,7 @@ class Followed:
 
     key: StreamKey
     identity: tuple[Value, ...]
-    cells: list[Cell]
+    states: list[RuleState]
     muted: bool = False
     """Only late segments have changed it since one was in time."""
     fired: bool = False
@@ -34,7 +34,7 @@ class Followed:
 
     def plan(self, view: StreamView) -> None:
         """Note when the first of its rules is due."""
-        dues = [cell.due_ns for cell in self.cells if cell.due_ns is not None]
+        dues = [state.due_ns for state in self.states if state.due_ns is not None]
         self.due_ns = min(dues) - view.offset_ns if dues else None
 
 

@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.rules.engine.applicable_rules import ApplicableRules, identity_of
-from otel_llm.rules.engine.decision_maker import Acting, Moment
+from otel_llm.rules.engine.decision_maker import DecisionMaker, Moment
 from otel_llm.rules.engine.evaluation_queue import EvaluationQueue, Followed
 from otel_llm.rules.engine.retry import Retry
 from otel_llm.rules.engine.rule_state import (
-    Cell,
+    RuleState,
     began_to_fire,
     begin_anew,
     identity_changed,
@@ -31,7 +31,7 @@ from otel_llm.rules.engine.rule_state import (
     next_due_ns,
     refuted,
 )
-from otel_llm.rules.engine.state_machine import Event, Output, State, step
+from otel_llm.rules.engine.state_machine import Event, Output, Phase, step
 from otel_llm.rules.language.snapshot import IDENTITY, Snapshot
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.snapshot import StreamKey, StreamView
 
 
-class Looked(NamedTuple):
+class Evaluated(NamedTuple):
     """A stream that was looked at: its rules that can hold, whether any ever fired, whether nothing begins to fire."""
 
     key: StreamKey
-    cells: list[Cell]
+    states: list[RuleState]
     fired: bool
     muted: bool
 
@@ -67,10 +67,14 @@ class RuleEngine:
         self.rules = rules
         self._applicable = ApplicableRules(rules)
         self.decided = frozenset(decided)
-        self.acting = Acting(rules, self.decided, again)
+        self.decision_maker = DecisionMaker(rules, self.decided, again)
         self._queue = EvaluationQueue()
         self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
         self._looked: dict[StreamKey, Followed] | None = None
+
+    def __len__(self) -> int:
+        """Return how many streams are followed."""
+        return len(self._queue.streams)
 
     def update(
         self, view: StreamView, now_ns: int, *, late: bool = False, identity_since_ns: int | None = None
@@ -86,10 +90,10 @@ class RuleEngine:
             if identity_since_ns is not None:
                 pairs = zip(IDENTITY, watched.identity, identity, strict=True)
                 changed = frozenset(name for name, old, new in pairs if old != new)
-                for cell in watched.cells:
-                    identity_changed(cell, changed, identity_since_ns)
+                for state in watched.states:
+                    identity_changed(state, changed, identity_since_ns)
             watched.identity = identity
-            watched.cells = self._applicable.states(view, watched.cells, identity_since_ns)
+            watched.states = self._applicable.states(view, watched.states, identity_since_ns)
         if watched.suspended:
             return
         watched.muted = late and (watched.muted or watched.changed_ns is None)
@@ -100,7 +104,7 @@ class RuleEngine:
         watched = self._queue.streams.get(view.key)
         if watched is None:
             return []
-        decisions = self._close(watched.cells, view, end_ns, now_ns)
+        decisions = self._close(watched.states, view, end_ns, now_ns)
         self._forget(watched)
         return decisions
 
@@ -115,18 +119,18 @@ class RuleEngine:
         stream, place = decision.stream, decision.place
         if stream is None or place is None or not self._streams_of[stream[:2]]:
             return False
-        if not self.acting.refuted(decision, stream[:2]):
+        if not self.decision_maker.refuted(decision, stream[:2]):
             return False
         watched = self._queue.streams.get(stream)
-        for cell in () if watched is None else watched.cells:
-            if cell.rule.hash != decision.rule_hash or cell.state is not State.FIRING:
+        for state in () if watched is None else watched.states:
+            if state.rule.hash != decision.rule_hash or state.phase is not Phase.FIRING:
                 continue
-            retries = {} if cell.retries is None else cell.retries
-            retry = retries.get(place, Retry(cell.flip_ns))
+            retries = {} if state.retries is None else state.retries
+            retry = retries.get(place, Retry(state.flip_ns))
             if watched is not None and retry.tried_ns == decision.flip_ns:
                 retry.refute(now_ns)
-                cell.retries = {**retries, place: retry}
-                cell.due_ns = cell.flip_ns  # with the stream's next look, which is at `now_ns` at the latest
+                state.retries = {**retries, place: retry}
+                state.due_ns = state.flip_ns  # with the stream's next look, which is at `now_ns` at the latest
                 watched.due_ns = now_ns if watched.due_ns is None else min(watched.due_ns, now_ns)
                 self._queue.enqueue(watched)
         return True
@@ -135,16 +139,16 @@ class RuleEngine:
         """Return the next instant, on the collector's axis, at which something can change if nothing is received."""
         return self._queue.next_due()
 
-    def looked_at(self) -> list[Looked]:
+    def take_evaluated(self) -> list[Evaluated]:
         """Return the streams looked at since this was last asked; from the first time on they are noted."""
         if self._looked is None:
             self._looked = {}
             return []
-        found = [Looked(key, one.cells, one.fired, one.muted) for key, one in self._looked.items()]
+        found = [Evaluated(key, one.states, one.fired, one.muted) for key, one in self._looked.items()]
         self._looked.clear()
         return found
 
-    def take_up(self, view: StreamView, at_ns: int, dues: Mapping[str, int | None]) -> None:
+    def follow_from(self, view: StreamView, at_ns: int, dues: Mapping[str, int | None]) -> None:
         """Follow a stream that somebody else has watched up to `at_ns`.
 
         `dues`: by rule the instant, on the stream's axis, at which it is next to be looked at if no token comes; None
@@ -153,13 +157,13 @@ class RuleEngine:
         watched = self._queue.streams.get(view.key) or self._watch(view)
         x_ns = max(at_ns + view.offset_ns, view.stream.last_ns)
         facts = None
-        for cell in watched.cells:
-            if cell.rule.name in dues:
-                cell.due_ns = dues[cell.rule.name]
+        for state in watched.states:
+            if state.rule.name in dues:
+                state.due_ns = dues[state.rule.name]
             else:
                 facts = facts or Snapshot(view)
-                truth = cell.rule.when.truth(facts, x_ns, cell.rule.max_fact_age_ns)
-                cell.due_ns = next_due_ns(cell, facts, x_ns, truth, muted=False)
+                truth = state.rule.when.truth(facts, x_ns, state.rule.max_fact_age_ns)
+                state.due_ns = next_due_ns(state, facts, x_ns, truth, muted=False)
         watched.plan(view)
         self._queue.enqueue(watched)
 
@@ -175,8 +179,8 @@ class RuleEngine:
         watched = self._queue.streams.get(view.key) or self._watch(view)
         watched.suspended = False
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
-        for cell in watched.cells:
-            begin_anew(cell, x_ns)
+        for state in watched.states:
+            begin_anew(state, x_ns)
         self.update(view, now_ns, identity_since_ns=x_ns)
 
     def drop(self, key: StreamKey) -> None:
@@ -196,23 +200,23 @@ class RuleEngine:
             view = views.get(key)
             if view is None:
                 continue
-            gone = [cell for cell in watched.cells if cell.rule.hash not in own]
+            gone = [state for state in watched.states if state.rule.hash not in own]
             decisions += former._close(gone, view, now_ns + view.offset_ns, now_ns)
-            known = [replace(cell, rule=own[cell.rule.hash]) for cell in watched.cells if cell.rule.hash in own]
+            known = [replace(state, rule=own[state.rule.hash]) for state in watched.states if state.rule.hash in own]
             taken = self._watch(view)
-            taken.cells = self._applicable.states(view, known)
+            taken.states = self._applicable.states(view, known)
             taken.fired, taken.muted, taken.suspended = watched.fired, watched.muted, watched.suspended
             self.update(view, now_ns, late=watched.muted)
-        self.acting.succeed(former.acting)
+        self.decision_maker.succeed(former.decision_maker)
         return decisions
 
     def pending(self, rule: str) -> list[tuple[StreamKey, int]]:
         """Return the streams on which a rule waits for its `for`, and since when it has held, on the stream's axis."""
         return [
-            (watched.key, cell.run.start_ns)
+            (watched.key, state.run.start_ns)
             for watched in self._queue.streams.values()
-            for cell in watched.cells
-            if cell.rule.name == rule and cell.state is State.PENDING and cell.run is not None
+            for state in watched.states
+            if state.rule.name == rule and state.phase is Phase.PENDING and state.run is not None
         ]
 
     def follows(self, key: StreamKey) -> bool:
@@ -244,63 +248,63 @@ class RuleEngine:
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
         at = Moment(Snapshot(view), x_ns, now_ns)
         decisions: list[Decision] = []
-        for cell in watched.cells:
-            if watched.changed_ns is None and (cell.due_ns is None or cell.due_ns > x_ns):
+        for state in watched.states:
+            if watched.changed_ns is None and (state.due_ns is None or state.due_ns > x_ns):
                 continue
-            if is_asleep(cell, at.facts, x_ns):
-                cell.due_ns = None
+            if is_asleep(state, at.facts, x_ns):
+                state.due_ns = None
                 continue
-            if cell.state is State.FIRING and refuted(cell, at.facts):
-                decisions += self._take(cell, Event.REFUTED, cell.flip_ns, at)
-            found = look(cell, at.facts, x_ns, muted=watched.muted)
-            decisions += self._take(cell, found.event, found.since_ns, at)
-            if cell.retries is not None:
-                decisions += self._try_again(cell, found.truth, at)
-            cell.due_ns = next_due_ns(cell, at.facts, x_ns, found.truth, muted=watched.muted)
-            if cell.retries is not None:
-                cell.due_ns = _from_refutation(cell, view, now_ns)
-        watched.fired = watched.fired or bool(decisions) or any(cell.state is State.FIRING for cell in watched.cells)
+            if state.phase is Phase.FIRING and refuted(state, at.facts):
+                decisions += self._take(state, Event.REFUTED, state.flip_ns, at)
+            found = look(state, at.facts, x_ns, muted=watched.muted)
+            decisions += self._take(state, found.event, found.since_ns, at)
+            if state.retries is not None:
+                decisions += self._try_again(state, found.truth, at)
+            state.due_ns = next_due_ns(state, at.facts, x_ns, found.truth, muted=watched.muted)
+            if state.retries is not None:
+                state.due_ns = _from_refutation(state, view, now_ns)
+        watched.fired = watched.fired or bool(decisions) or any(state.phase is Phase.FIRING for state in watched.states)
         watched.changed_ns = None
         watched.plan(view)
         return decisions
 
-    def _close(self, cells: list[Cell], view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
+    def _close(self, states: list[RuleState], view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
         """Resolve what fires; `end_ns` on the stream's axis."""
-        firing = [cell for cell in cells if cell.state is State.FIRING]
+        firing = [state for state in states if state.phase is Phase.FIRING]
         decisions: list[Decision] = []
         if firing:
             x_ns = max(end_ns, view.stream.last_ns)
             at = Moment(Snapshot(view), x_ns, now_ns)
-            for cell in firing:
-                wrong = refuted(cell, at.facts)
+            for state in firing:
+                wrong = refuted(state, at.facts)
                 # It may have begun to fire at an instant at which the stream was over, and nobody knew.
-                event, since_ns = (Event.REFUTED, cell.flip_ns) if wrong else (Event.ENDED, max(x_ns, cell.flip_ns))
-                decisions += self._take(cell, event, since_ns, at)
+                event, since_ns = (Event.REFUTED, state.flip_ns) if wrong else (Event.ENDED, max(x_ns, state.flip_ns))
+                decisions += self._take(state, event, since_ns, at)
         return decisions
 
-    def _take(self, cell: Cell, event: Event, since_ns: int, at: Moment) -> list[Decision]:
+    def _take(self, state: RuleState, event: Event, since_ns: int, at: Moment) -> list[Decision]:
         """Make the transition; return the decisions that go with it."""
-        cell.state, output = step(cell.state, event)
+        state.phase, output = step(state.phase, event)
         if output is None:
             return []
-        cell.retries = None
+        state.retries = None
         if output is Output.FIRE:
-            began_to_fire(cell, at.facts, since_ns)
-            return self.acting.fire(cell, at)
-        cell.floor_ns = max(cell.floor_ns, since_ns)
-        cell.run = None
-        return self.acting.close(cell, output, since_ns, at)
+            began_to_fire(state, at.facts, since_ns)
+            return self.decision_maker.fire(state, at)
+        state.floor_ns = max(state.floor_ns, since_ns)
+        state.run = None
+        return self.decision_maker.close(state, output, since_ns, at)
 
-    def _try_again(self, cell: Cell, truth: bool | None, at: Moment) -> list[Decision]:
+    def _try_again(self, state: RuleState, truth: bool | None, at: Moment) -> list[Decision]:
         """Decide the actions that were refuted and are due again; `truth`: that of `when` now."""
         decisions: list[Decision] = []
-        for place, retry in sorted((cell.retries or {}).items()):
+        for place, retry in sorted((state.retries or {}).items()):
             if retry.refuted_ns is None or retry.refuted_ns > at.now_ns:
                 continue
-            flip_ns = retry.look(cell.rule, at.facts, at.x_ns, truth)
+            flip_ns = retry.look(state.rule, at.facts, at.x_ns, truth)
             if flip_ns is not None:
                 retry.tried_again(flip_ns)
-                decisions += self.acting.fire_again(cell, flip_ns, place, at)
+                decisions += self.decision_maker.fire_again(state, flip_ns, place, at)
         return decisions
 
     def _watch(self, view: StreamView) -> Followed:
@@ -317,11 +321,11 @@ class RuleEngine:
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]
-            self.acting.forget(request)
+            self.decision_maker.forget(request)
 
 
-def _from_refutation(cell: Cell, view: StreamView, now_ns: int) -> int | None:
-    """Return when a cell is due, which is at the latest when a refutation that lies ahead is reached."""
-    ahead = [retry.refuted_ns for retry in (cell.retries or {}).values() if retry.refuted_ns is not None]
+def _from_refutation(state: RuleState, view: StreamView, now_ns: int) -> int | None:
+    """Return when a state is due, which is at the latest when a refutation that lies ahead is reached."""
+    ahead = [retry.refuted_ns for retry in (state.retries or {}).values() if retry.refuted_ns is not None]
     dues = [at_ns + view.offset_ns for at_ns in ahead if at_ns > now_ns]
-    return min(dues if cell.due_ns is None else [*dues, cell.due_ns], default=None)
+    return min(dues if state.due_ns is None else [*dues, state.due_ns], default=None)

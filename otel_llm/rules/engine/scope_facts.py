@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from otel_llm.rules.decisions.decision_records import Labels
-    from otel_llm.rules.engine.sliding_window import Rolling, Totals
+    from otel_llm.rules.engine.sliding_window import SlidingWindow, Totals
     from otel_llm.rules.files.ruleset import Rule
     from otel_llm.rules.language.tokens import Value
     from otel_llm.slo.classes import Objective
@@ -79,7 +79,7 @@ def split(name: str) -> tuple[str, str | None]:
 
 
 @dataclass(slots=True)
-class Flying:
+class InFlightCounts:
     """Count streams in flight; `known`: by the age (ns) up to which telemetry counts, those known, those starving."""
 
     streams: int
@@ -98,8 +98,8 @@ class ScopeFacts:
     labels: Labels
     now_ns: int
     heard_ns: int
-    flying: Flying
-    windows: Mapping[str, Rolling]
+    flying: InFlightCounts
+    windows: Mapping[str, SlidingWindow]
     since_ns: Mapping[str, int]
     objective: Objective | None
 

@@ -72,7 +72,7 @@ def merged(totals: Iterable[Totals]) -> Totals:
     return found
 
 
-class Rolling:
+class SlidingWindow:
     """Hold the totals of the last `window_ns`, to a sixtieth of it; instants in ns, never going back.
 
     Part k holds what came in (k s, (k + 1) s], s a sixtieth of the window: at an instant the window is the part that

@@ -78,7 +78,7 @@ def check(one: Seen) -> None:
     table = one.evaluator.table
     for stream in one.evaluator.live.values():
         assert stream.state is state_by_facts(stream)
-        assert bool(table.begun[stream.slot]) is (stream.state in IN_FLIGHT)
+        assert bool(table.in_flight[stream.slot]) is (stream.state in IN_FLIGHT)
         assert stream.state is StreamState.STREAMING or not table.ready[stream.slot]
         assert (stream.key in one.evaluator.registry.ended) is (stream.state not in OPEN)
 

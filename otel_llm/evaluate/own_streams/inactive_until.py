@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.engine.state_machine import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
     from otel_llm.evaluate.own_streams.own_stream import OwnStream
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.rules.language.crossings import Gate
 
@@ -27,7 +27,7 @@ NEVER: Final = 1 << 64
 _NOW: Final = 0
 
 
-class Calm:
+class InactiveUntil:
     """Tell until when streams are calm under the rules of a set."""
 
     def __init__(self, rules: RuleSet) -> None:
@@ -36,17 +36,17 @@ class Calm:
             for rule in rules.stream_rules
         }
 
-    def until_ns(self, stream: OwnStream, cells: Iterable[Cell]) -> int:
+    def of(self, stream: OwnStream, states: Iterable[RuleState]) -> int:
         """Return the first instant at which one of these rules may hold; one in the past where it may at any.
 
-        `cells`: where the rules that apply to the stream stand.
+        `states`: where the rules that apply to the stream stand.
         """
         until_ns = NEVER
-        for cell in cells:
-            if cell.state is not State.INACTIVE:
+        for state in states:
+            if state.phase is not Phase.INACTIVE:
                 return _NOW
             opens_ns = _NOW
-            for opens, edge_ns in self._bounds[cell.rule.name]:
+            for opens, edge_ns in self._bounds[state.rule.name]:
                 opens_ns = max(opens_ns, opens(stream, edge_ns))
             until_ns = min(until_ns, opens_ns)
         return until_ns
