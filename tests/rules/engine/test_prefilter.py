@@ -20,7 +20,7 @@ from otel_llm.core.rule_tables import ALWAYS, BY_ENGINE, FIRING_FINAL, FIRING_RE
 from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.engine.prefilter import Prefilter, state_of
 from otel_llm.rules.engine.retry import Retry
-from otel_llm.rules.engine.rule_state import RuleState, is_asleep, next_due_ns
+from otel_llm.rules.engine.rule_state import RuleState, next_due_ns, stays_inactive
 from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.language.condition import condition
@@ -74,7 +74,7 @@ def engine_alone(one: View, state: RuleState, x_ns: int) -> int | None:
         truth = state.rule.when.truth(facts, at_ns, state.rule.max_fact_age_ns)
         if truth:
             return at_ns
-        if is_asleep(state, facts, at_ns):
+        if stays_inactive(state, facts, at_ns):
             return None
         following = next_due_ns(state, facts, at_ns, truth, muted=False)
         if following is None:

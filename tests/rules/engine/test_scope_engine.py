@@ -48,7 +48,7 @@ def looks(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, l
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     told: list[tuple[str, str, int]] = []
     for second, truth in enumerate(truths):
-        total = None if truth is None else Totals(met=0 if truth else 1, missed=1 if truth else 0)
+        total = None if truth is None else Totals(met_true=0 if truth else 1, met_false=1 if truth else 0)
         told += [(one.state, one.outcome, second) for one in engine.look(facts(second, total))]
     return engine, told
 
@@ -127,7 +127,7 @@ def test_what_is_missing_does_not_resolve() -> None:
     rules = scoped("class", "requests_1m > 0", resolve_when="attainment_1m > 0.5")
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     told = []
-    for second, total in enumerate((Totals(ended=1), None, None, Totals(met=1), Totals())):
+    for second, total in enumerate((Totals(requests_ended=1), None, None, Totals(met_true=1), Totals())):
         told += [(one.outcome, second, dict(one.facts)) for one in engine.look(facts(second, total))]
     assert told == [("done", 0, {"requests_1m": 1}), ("resolved", 3, {"attainment_1m": 1.0})]
 
@@ -148,7 +148,7 @@ groups:
     assert [state.rule.name for state in engine._states["class", LABELS]] == ["B"]
 
 
-FULL = Totals(ended=4, met=2, missed=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)
+FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)
 FULL.benefit.add(-12.0)
 FULL.idle.add(2.0)
 

@@ -15,7 +15,7 @@ SECOND = 1_000_000_000
 
 
 def some(number: int) -> Totals:
-    found = Totals(ended=number, met=number % 3, missed=number % 2, goodput_tokens=7 * number)
+    found = Totals(requests_ended=number, met_true=number % 3, met_false=number % 2, goodput_tokens=7 * number)
     found.benefit.add(number / 10)
     found.idle.add(number / 7)
     return found
@@ -43,7 +43,7 @@ def test_a_window_is_what_is_left_of_all_that_came(window_s: int, steps: list[tu
             assert same(rolling.total(now_s * SECOND), merged(left))
     change_ns = rolling.next_change_ns()
     if change_ns is not None:
-        before, after = rolling.total(change_ns - 1).ended, rolling.total(change_ns).ended
+        before, after = rolling.total(change_ns - 1).requests_ended, rolling.total(change_ns).requests_ended
         assert before > after
 
 
@@ -72,6 +72,6 @@ def test_fluidity_is_compared_in_integers() -> None:
     found = Totals()
     for deadlines, misses in ((10, 1), (10, 2), (30, 3), (0, 0), (3, 0)):
         found.count("completed", verdict(deadlines, misses), Fraction(9, 10))
-    assert (found.ended, found.fluid, found.fluid_kept) == (5, 4, 3)
+    assert (found.requests_ended, found.fluid, found.fluid_kept) == (5, 4, 3)
     found.count("completed", verdict(10, 0), None)
-    assert (found.ended, found.fluid) == (6, 4)
+    assert (found.requests_ended, found.fluid) == (6, 4)
