@@ -37,7 +37,7 @@ class Needs:
 
     `windows`: names; `lasting_ns`: how long after its last stream something of a subject may still be decided;
     `starving_ns`: the greatest ages of telemetry (ns) by which streams are told to starve; `rates`, `benefit`: whether
-    somebody asks for an amount per second, and for smooth goodput.
+    a rule uses an amount per second, and smooth goodput.
     """
 
     windows: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class ScopeFacts:
     def next_change_ns(self, *, rates: bool) -> int | None:
         """Return the next instant at which a fact may change though nothing is received; None if none will.
 
-        `rates`: whether anybody asks for an amount per second, which falls as the window's reach grows.
+        `rates`: whether a rule uses an amount per second, which falls as the window's reach grows.
         """
         instants = []
         for window, rolling in self.windows.items():
@@ -148,10 +148,10 @@ def _share(part: int, whole: int) -> float | None:
 
 def _burn_rate(facts: ScopeFacts, total: Totals) -> float | None:
     wanted = None if facts.objective is None else facts.objective.attainment
-    judged = total.met + total.missed
+    judged = total.met_true + total.met_false
     if wanted is None or wanted >= 1 or not judged:
         return None
-    return float(Fraction(total.missed, judged) / (1 - wanted))
+    return float(Fraction(total.met_false, judged) / (1 - wanted))
 
 
 def _fluidity_ok_share(facts: ScopeFacts, total: Totals) -> float | None:
@@ -160,13 +160,13 @@ def _fluidity_ok_share(facts: ScopeFacts, total: Totals) -> float | None:
 
 
 _WINDOWED: Final[dict[str, Callable[[ScopeFacts, str, Totals], Value | None]]] = {
-    "requests": lambda _facts, _window, total: total.ended,
-    "attainment": lambda _facts, _window, total: _share(total.met, total.met + total.missed),
+    "requests": lambda _facts, _window, total: total.requests_ended,
+    "attainment": lambda _facts, _window, total: _share(total.met_true, total.met_true + total.met_false),
     "burn_rate": lambda facts, _window, total: _burn_rate(facts, total),
     "smooth_goodput": lambda facts, window, total: facts.rate(window, total.benefit.value),
     "goodput": lambda facts, window, total: facts.rate(window, total.goodput_tokens),
     "idle_p99": lambda _facts, _window, total: total.idle.quantile(P99),
     "fluidity_ok_share": lambda facts, _window, total: _fluidity_ok_share(facts, total),
-    "aborted_share": lambda _facts, _window, total: _share(total.aborted, total.ended),
+    "aborted_share": lambda _facts, _window, total: _share(total.aborted, total.requests_ended),
 }
 """How each fact over a window is read; a test holds it against the declared table."""
