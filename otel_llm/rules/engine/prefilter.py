@@ -1,4 +1,4 @@
-"""Tell, for many streams at once, of which no rule can change its state now, and until when that is certain.
+"""Find, among many streams at once, those on which no rule can change its state now, and until when that is certain.
 
 Nearly every look at a healthy stream finds nothing. The prefilter writes the conditions of rules into tables, and a
 kernel looks at the streams' rows by them, with the engine's own integers and thresholds. It leaves to the engine what
@@ -35,23 +35,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
 
-_FACTS: Final = {
-    "age_seconds": table.AGE,
-    "gap_seconds": table.GAP,
-    "fact_age_seconds": table.FACT_AGE,
-    "idle_seconds": table.IDLE,
-    "idle_decode_seconds": table.IDLE_DECODE,
-    "runway_seconds": table.RUNWAY,
-    "tokens": table.TOKENS,
-    "tokens_read": table.TOKENS_READ,
-    "deadlines": table.DEADLINES,
-    "deadline_misses": table.DEADLINE_MISSES,
-    "fluidity_index": table.FLUIDITY,
-    "ttft_seconds": table.TTFT,
-    "rate_tokens_per_second": table.RATE,
-}
-_CAN_MISS: Final = ("ttft_seconds", "rate_tokens_per_second", "deadlines", "deadline_misses", "fluidity_index")
-"""Facts that are missing until something has happened; the others only when they are old, or a segment is missing."""
+_FACTS: Final = {name: fact.kernel for name, fact in FACTS.items() if fact.kernel is not None}
 _ORDERS: Final = {
     "<": table.LESS,
     "<=": table.LESS | table.EQUAL,
@@ -237,7 +221,7 @@ def _tables(
         for part in (*others, *steps):
             of_terms += [(*row[:4], len(part)) for row in part]
             constants += [row.constant for row in part]
-        needs = sum(1 << _FACTS[name] for name in rule.when.facts if name in _CAN_MISS)
+        needs = sum(1 << _FACTS[name] for name in rule.when.facts if FACTS[name].can_miss)
         max_age_ns = rule.max_fact_age_ns if rule.when.ages else NEVER
         of_rules.append((begin, begin + sum(map(len, others)), len(of_terms), max_age_ns, needs))
     return (
