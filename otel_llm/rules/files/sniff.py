@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SETTINGS: Final = (
     *("limits", "journal", "decisions", "metrics", "tls", "auth", "cors", "web", "forward", "otlp"),
-    *("receivers", "alertmanager", "alerts", "actions"),
+    *("receivers", "alertmanager", "alerts", "actions", "files"),
 )
 """The keys of the collector's settings, whose schema this layer cannot see; a test holds them against it."""
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
