@@ -42,7 +42,7 @@ READY: Final = 12
 AHEAD: Final = 13
 """Whether this row knows more than the stream's own Stream."""
 PREFILTERED: Final = 14
-"""Whether its rules can be looked at by columns."""
+"""Whether its rules are evaluated by columns."""
 KNOWN_TOKENS: Final = 15
 """TOKENS when the rule engine last looked at them."""
 PLAIN: Final = 16
@@ -64,7 +64,7 @@ READ_LAST_NS: Final = 21
 ALLOWANCE_NS: Final = 22
 """The reading line's deadline of the next token."""
 DRY_NS: Final = 23
-"""When someone who began with the first token runs out of text; before it, earlier than any token."""
+"""When a reader who began with the first token runs out of text; before it, earlier than any token."""
 STALLS: Final = 24
 STALLED: Final = 25
 """Whether the last token ended a stall, which then goes on with the next."""

@@ -1,8 +1,8 @@
-"""Rules of scopes instance and class: what their facts are made of, kept up while streams run, looked at each second.
+"""Rules of scopes instance and class: their facts are kept up while streams run, and evaluated each second.
 
-Nothing is done with a segment. A request that ends is added to its group's totals of the second; on each whole second
-of the virtual clock these are added to the windows of its labels, streams in flight are counted by columns, and the
-rules are looked at. An instant at which nothing can have changed is passed over.
+A segment costs nothing here. A request that ends is added to its group's totals of the second. On each whole second of
+the virtual clock these are added to the windows of its labels, streams in flight are counted by columns, and the rules
+are evaluated. A second in which nothing can have changed is skipped.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Keep the facts of instances and classes, and have their rules looked at.
+    """Keep the facts of instances and classes, and have their rules evaluated.
 
-    `paused`: facts are kept and no rule is looked at, as long as a journal is read that does not go back far enough.
+    `paused`: facts are kept and no rule is evaluated, while a journal is read that does not reach back far enough.
     """
 
     def __init__(self, table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> None:
@@ -49,7 +49,7 @@ class Groups:
         self._last_tick_ns = 0
         self._subjects = Subjects(counts)
         self._pending: dict[Group, Totals] = {}
-        """What came since the last tick, by group: added to the windows of both scopes at the next."""
+        """Totals since the last tick, by group: added to the windows of both scopes at the next."""
         self._heard_ns: dict[Group, int] = {}
         """When anything was last received of streams that ended since."""
         self._charged = Charged(table, "windowed")
@@ -179,7 +179,7 @@ class Groups:
     def _starving(
         self, slots: Ints, groups: Ints, ages: set[int], length: int, now_ns: int
     ) -> dict[int, tuple[Ints, Ints]]:
-        """Count by group, for each greatest age of telemetry, the streams of which it is known, and those starving."""
+        """Count by group, for each age up to which telemetry counts, the streams that are known, and those starving."""
         table = self._table
         x_ns = table.now_ns(slots, now_ns)
         age_ns = x_ns - table.watermark_ns[slots]
@@ -226,7 +226,7 @@ class Groups:
             return None
 
     def _of_group(self, group: Group, now_ns: int, heard_ns: int) -> list[Subject]:
-        """Return whom a group counts for, in the scopes for which there is a rule: it has a stream now."""
+        """Return the subjects that a group with a stream counts for, in the scopes that have a rule."""
         found = []
         for scope, asked in self._needs.items():
             if self.engine.of(scope):

@@ -42,7 +42,7 @@ class RegistryLimits:
 
 
 class Registry:
-    """Hold the requests and streams of which something was received, until they are judged.
+    """Hold requests and streams from their first span or segment until they are judged.
 
     `classes`: those that streams are judged by. Counted in `counts`: segments, tokens, request_spans, what is late or
     a duplicate, shifted_streams, unknown_slo_class.

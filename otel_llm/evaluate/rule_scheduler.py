@@ -13,6 +13,7 @@ import numpy as np
 
 from otel_llm.core.rule_tables import BY_ENGINE, INACTIVE, LOOK_EVERY_NS
 from otel_llm.core.stream_columns import NEVER
+from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT
 from otel_llm.rules.engine.prefilter import Prefilter, state_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class RuleScheduler:
         self.use(engine, (), 0)
 
     def use(self, engine: RuleEngine, streams: Iterable[LiveStream], now_ns: int) -> None:
-        """Decide by this engine from now on; `streams`: those in flight, all of which are looked at."""
+        """Decide by this engine from now on; `streams`: those in flight; all are evaluated."""
         self.engine = engine
         self._prefilter = Prefilter(engine.rules)
         self._clear = self._by_columns and self._prefilter.clear
@@ -53,26 +54,26 @@ class RuleScheduler:
         self._table.due_ns[:] = NEVER
         self._table.prefiltered[:] = False
         engine.take_evaluated()
-        flying = [stream for stream in streams if stream.begun and stream.ended_ns is None]
-        for stream in flying:
+        in_flight = [stream for stream in streams if stream.state in IN_FLIGHT]
+        for stream in in_flight:
             self.begin(stream)
-        # Those that the engine has taken over from another it looks at in any case.
-        fresh = [stream.slot for stream in flying if not engine.follows(stream.key)]
+        # The engine evaluates those that it has taken over from the former engine in any case.
+        fresh = [stream.slot for stream in in_flight if not engine.follows(stream.key)]
         if fresh:
             self.evaluate_moved(np.array(fresh), np.ones(len(fresh), dtype=bool), now_ns)
-        for stream in flying:
+        for stream in in_flight:
             if engine.follows(stream.key):
-                self._leave(stream.slot)
+                self._release(stream.slot)
 
     def begin(self, stream: LiveStream) -> None:
-        """Take up a stream that has begun; it is looked at with what it came with."""
+        """Follow a stream whose commit became known; `evaluate_moved` evaluates it."""
         slot = stream.slot
         self._table.identity[slot] = self._prefilter.bits((*stream.group, stream.exact_resume))
         self._table.prefiltered[slot] = self._can_prefilter(stream)
         self._room()[slot] = INACTIVE
 
     def begin_all(self, streams: Sequence[LiveStream]) -> None:
-        """Take up streams of which nothing but the commit has come."""
+        """Follow streams that have a commit and nothing else yet."""
         if not streams:
             return
         slots = [stream.slot for stream in streams]
@@ -95,8 +96,8 @@ class RuleScheduler:
     def leave_to_engine(self, stream: LiveStream, now_ns: int) -> None:
         """Leave a stream to the engine: its request has another stream, and they share budgets."""
         if self._table.prefiltered[stream.slot]:
-            self._leave(stream.slot)
-            self.engine.follow_from(stream, now_ns - 1, {})  # what is due at this very instant is still to be looked at
+            self._release(stream.slot)
+            self.engine.follow_from(stream, now_ns - 1, {})  # what is due at this very instant is not evaluated yet
 
     def ended(self, stream: LiveStream, end_ns: int, now_ns: int) -> list[Decision]:
         """Follow a stream no longer; `end_ns` on its own axis."""
@@ -139,22 +140,22 @@ class RuleScheduler:
             if due_ns == table.receipt_ns[slot]:  # a segment has moved it: what rules make of that is the engine's
                 self._hand_over(slot, due_ns, late=False)
                 continue
-            self._leave(slot)
+            self._release(slot)
             if stream is None:
                 continue
             x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
-            looks = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
+            looked = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
             rules = zip(self._places, may_change[place].tolist(), opens_ns[place].tolist(), steps, strict=True)
             # What the columns cannot tell, which is deadlines between two looks at them, the engine finds out.
             dues = {
                 name: x_ns if may else None if next_ns == NEVER else next_ns
                 for name, may, next_ns, by_steps in rules
-                if looks or not may or not by_steps
+                if looked or not may or not by_steps
             }
             self.engine.follow_from(stream, due_ns, dues)
 
     def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
-        """Let the engine look at everything that is due up to now, and with it at whatever else is."""
+        """Have the engine evaluate what is due up to now; where it evaluates anything, the prefilter goes first."""
         due_ns = self.engine.next_timer()
         if due_ns is None or due_ns > now_ns:
             return []
@@ -162,7 +163,7 @@ class RuleScheduler:
         return self.engine.advance(now_ns, live)
 
     def reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        """Take the streams that have no active rule any more back from the engine."""
+        """Take back from the engine the streams that the prefilter can evaluate again."""
         if self._clear:
             self._reclaim(now_ns, live)
 
@@ -172,18 +173,19 @@ class RuleScheduler:
         return self._clear and bool(plain) and len(stream.tokens_so_far.times_ns) == stream.applied_tokens
 
     def _hand_over(self, slot: int, now_ns: int, *, late: bool) -> None:
-        """Have the engine look at a stream that has changed, unless it is over."""
+        """Have the engine evaluate a stream that has changed, unless it is over."""
         stream = self._table.streams[slot]
         if stream is not None and stream.begun and stream.ended_ns is None:
-            self._leave(slot)
+            self._release(slot)
             self.engine.update(stream, now_ns, late=late)
 
-    def _leave(self, slot: int) -> None:
+    def _release(self, slot: int) -> None:
+        """Take a stream from the prefilter."""
         self._table.due_ns[slot] = NEVER
         self._table.prefiltered[slot] = 0
 
     def _reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        resting: list[tuple[LiveStream, bool]] = []
+        returned: list[tuple[LiveStream, bool]] = []
         states = self._room()
         for key, rule_states, fired, muted in self.engine.take_evaluated():
             stream = live.get(key)
@@ -196,19 +198,19 @@ class RuleScheduler:
             row[:] = INACTIVE
             for place, state in found:
                 row[place] = state
-            resting.append((stream, fired))
-        if not resting:
+            returned.append((stream, fired))
+        if not returned:
             return
-        slots = np.array([stream.slot for stream, _ in resting], dtype=np.int64)
+        slots = np.array([stream.slot for stream, _ in returned], dtype=np.int64)
         self._table.known_tokens[slots] = self._table.tokens[slots]
         unchanged = self._look_by_columns(slots, np.full(len(slots), now_ns)).unchanged
-        for (stream, fired), stays in zip(resting, unchanged.tolist(), strict=True):
+        for (stream, fired), stays in zip(returned, unchanged.tolist(), strict=True):
             if not stays:
-                self._leave(stream.slot)  # the prefilter is the more careful of the two: it stays with the engine
+                self._release(stream.slot)  # the prefilter is the more careful of the two: it stays with the engine
                 continue
             self._table.prefiltered[stream.slot] = 1
             if fired:
-                self.engine.rest(stream.key)
+                self.engine.unschedule(stream.key)
             else:
                 self.engine.drop(stream.key)
 

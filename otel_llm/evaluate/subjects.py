@@ -1,4 +1,4 @@
-"""The instances and classes that rules are looked at for: who they are, what is kept of each, and how many."""
+"""The instances and classes for which rules are evaluated: their labels, what is kept of each, and how many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.facts import Scope
 
 MAX_SUBJECTS: Final = 500
-"""Instances and classes told apart in one scope; beyond them models and instances count as `other`, as in metrics."""
+"""Subjects of one scope with labels of their own; beyond them models and instances are `other`, as in metrics."""
 OTHER: Final = "other"
 LINGER_NS: Final = 60 * SECOND_NS
 """How long one is followed, at least, after its last stream."""
@@ -81,7 +81,7 @@ class Subjects:
         return self._ordered
 
     def of(self, scope: Scope, group: Group, needs: Needs, now_ns: int) -> Subject:
-        """Return whom a group counts for, made where it is new."""
+        """Return the subject that a group counts for, made where it is new."""
         known = self._known[scope]
         labels = labels_of(scope, group)
         if labels not in known and len(known) >= MAX_SUBJECTS:

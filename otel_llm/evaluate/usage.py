@@ -1,6 +1,6 @@
-"""What readers got and waited, as charges for counters that only grow: taken when somebody looks, and at the end.
+"""Charge what readers got and waited: to counters that only grow, and to the windows of instances and classes.
 
-The counters need no charge with every segment: what happened since the last look is the difference of two states.
+Nothing is charged with a segment. A charge is the difference of two states of a stream: now, and at the last charge.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class FirstHand:
         self._meter = Meter(self._table)
         self.groups: Groups | None = groups_for(self._table, rules, classes, self.counts)
         self._inactive_until = InactiveUntil(rules.rules)
-        rules.take_evaluated()  # from now on it notes which streams it has evaluated
+        rules.take_evaluated()  # from now on it notes which streams it evaluates
         self._looks: list[tuple[int, int, StreamKey]] = []
         """When which stream is to be looked at, by its key: one that is over may stand here for long."""
         self._order = count()
@@ -331,7 +331,7 @@ class FirstHand:
             if stream is not None and not stream.suspended:
                 stream.looked_ns = now_ns
                 if self._stays_inactive(stream, states, now_ns):
-                    self.rules.rest(key)
+                    self.rules.unschedule(key)
 
     def _stays_inactive(self, stream: OwnStream, states: Sequence[RuleState] | None, now_ns: int) -> bool:
         """Tell whether no rule can hold before some later instant; the next look is then."""

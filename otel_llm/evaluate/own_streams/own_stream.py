@@ -40,7 +40,7 @@ class Identity:
 class OwnStream(Grouped):
     """A stream between its commit and its end, as `FirstHand` follows it; instants are unix ns of one clock.
 
-    Its arithmetic is its state; its row of the table is a copy, made by `write` when somebody reads the table.
+    Its arithmetic is its state; its row of the table is a copy, made by `write` before the table is read.
     """
 
     table: StreamTable

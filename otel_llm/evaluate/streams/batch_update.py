@@ -41,7 +41,7 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
 
     `slots`: each segment's, -1 for none. Where a batch holds several of one stream they are applied in order of number.
     """
-    from otel_llm.core import streams as core  # who follows no exports loads no kernels
+    from otel_llm.core import streams as core  # a process without exports loads no kernels
 
     number = len(plain)
     places, in_order = np.arange(number), False

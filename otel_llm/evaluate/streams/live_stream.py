@@ -37,7 +37,7 @@ class LiveStream(Grouped):
     key: StreamKey = field(init=False)
     """(trace id, span id, choice)."""
     group: Group = ("", "", "", "")
-    """What windows and counters tell streams by; unknown names are empty."""
+    """The names under which windows and counters add it up; unknown names are empty."""
     exact_resume: bool = False
     slot: int = -1
     state: StreamState = StreamState.FOUND

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.windows import Ledger
 
 Group = tuple[str, str, str, str]
-"""SLO class, model, instance and measured_at: what streams are told apart by where they are added up."""
+"""SLO class, model, instance and measured_at: the names under which streams are added up."""
 
 
 class Grouped:
@@ -56,7 +56,7 @@ class StreamInFlight(StreamView, Protocol):
 
     @property
     def group(self) -> Group:
-        """Return what windows and counters tell it by."""
+        """Return the names under which windows and counters add it up."""
 
     @property
     def begun(self) -> bool:
@@ -92,5 +92,5 @@ class StreamInFlight(StreamView, Protocol):
 
 
 def group_of(resolved: Resolved, slo: SloClass) -> Group:
-    """Return what a stream of a class is told by where streams are added up."""
+    """Return the names under which a stream of a class is added up."""
     return (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)

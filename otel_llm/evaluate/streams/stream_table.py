@@ -86,7 +86,7 @@ class StreamTable(Block):
     of the `PARTS` it is charged early with. That follows from its request: after a restart a stream has another slot
     and must be charged at the same instants all the same.
     `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
-    in `fresh_ns[slot]` until somebody asks for them (`hand_over`) or there is no room.
+    in `fresh_ns[slot]` until they are used (`hand_over`) or there is no room.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class StreamTable(Block):
         self.charged_ns[slot] = 0
         self.streams[slot] = stream
         if key is not None:
-            from otel_llm.core.slot_index import put  # who knows streams first hand loads no kernels
+            from otel_llm.core.slot_index import put  # a process that owns its streams loads no kernels
 
             put(self._index, self._seed, np.frombuffer(key, np.int64), slot)
         return slot

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.tokens import Value
 
 _IDENTITIES: Final = 4096
-"""Identities of which it is remembered which rules can hold for them: names are telemetry."""
+"""Identities whose rules are remembered; a bound, since names are telemetry."""
 
 
 class ApplicableRules:

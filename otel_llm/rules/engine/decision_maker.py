@@ -79,7 +79,7 @@ class DecisionMaker:
     """Decide, and keep the budgets; nothing is done here.
 
     `decided`: what stands in the decision file already; it spends its budgets again and is not returned, but handed to
-    `again`, for who has to know what fires.
+    `again`, which restores what fires.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class DecisionMaker:
         self._again = self._again or former._again
 
     def forget(self, request: Hashable) -> None:
-        """Drop what was counted for a request of which no stream is left."""
+        """Drop what was counted for a request without streams."""
         for budgets in self._budgets.values():
             for budget in budgets:
                 budget.forget(request)

@@ -1,6 +1,6 @@
 """The rule engine: a function of changes of streams and instants on one virtual clock; no clock is read, nothing sent.
 
-Whoever drives it calls, for everything received at an instant t, in this order:
+For everything received at an instant t its owner calls, in this order:
 
     advance(t - 1, views)    what was due before, by what was known before
     update(view, t)          for each stream that the batch changed, after the whole batch was applied to it
@@ -26,10 +26,10 @@ from otel_llm.rules.engine.rule_state import (
     began_to_fire,
     begin_anew,
     identity_changed,
-    is_asleep,
     look,
     next_due_ns,
     refuted,
+    stays_inactive,
 )
 from otel_llm.rules.engine.state_machine import Event, Output, Phase, step
 from otel_llm.rules.language.snapshot import IDENTITY, Snapshot
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """A stream that was looked at: its rules that can hold, whether any ever fired, whether nothing begins to fire."""
+    """A stream that was evaluated: its rules' states, whether any ever fired, whether none may begin to fire now."""
 
     key: StreamKey
     states: list[RuleState]
@@ -70,7 +70,7 @@ class RuleEngine:
         self.decision_maker = DecisionMaker(rules, self.decided, again)
         self._queue = EvaluationQueue()
         self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
-        self._looked: dict[StreamKey, Followed] | None = None
+        self._evaluated: dict[StreamKey, Followed] | None = None
 
     def __len__(self) -> int:
         """Return how many streams are followed."""
@@ -79,33 +79,33 @@ class RuleEngine:
     def update(
         self, view: StreamView, now_ns: int, *, late: bool = False, identity_since_ns: int | None = None
     ) -> None:
-        """Note that a stream is new or has changed; the next `advance` looks at it, at its now.
+        """Note that a stream is new or has changed; the next `advance` evaluates it, at its now.
 
         `late`: only segments older than the lateness have changed it. Nothing begins to fire then, until others come.
         `identity_since_ns`: since when its identity is what it is, on its own axis; from the commit on where None.
         """
-        watched = self._queue.streams.get(view.key) or self._watch(view)
+        followed = self._queue.streams.get(view.key) or self._follow(view)
         identity = identity_of(view)
-        if identity != watched.identity:
+        if identity != followed.identity:
             if identity_since_ns is not None:
-                pairs = zip(IDENTITY, watched.identity, identity, strict=True)
+                pairs = zip(IDENTITY, followed.identity, identity, strict=True)
                 changed = frozenset(name for name, old, new in pairs if old != new)
-                for state in watched.states:
+                for state in followed.states:
                     identity_changed(state, changed, identity_since_ns)
-            watched.identity = identity
-            watched.states = self._applicable.states(view, watched.states, identity_since_ns)
-        if watched.suspended:
+            followed.identity = identity
+            followed.states = self._applicable.states(view, followed.states, identity_since_ns)
+        if followed.suspended:
             return
-        watched.muted = late and (watched.muted or watched.changed_ns is None)
-        self._queue.change(watched, now_ns)
+        followed.muted = late and (followed.muted or followed.changed_ns is None)
+        self._queue.change(followed, now_ns)
 
     def ended(self, view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
         """Follow a stream no longer, and resolve what fires; `end_ns` on the stream's axis."""
-        watched = self._queue.streams.get(view.key)
-        if watched is None:
+        followed = self._queue.streams.get(view.key)
+        if followed is None:
             return []
-        decisions = self._close(watched.states, view, end_ns, now_ns)
-        self._forget(watched)
+        decisions = self._close(followed.states, view, end_ns, now_ns)
+        self._forget(followed)
         return decisions
 
     def refuted(self, decision: Decision, now_ns: int) -> bool:
@@ -121,18 +121,18 @@ class RuleEngine:
             return False
         if not self.decision_maker.refuted(decision, stream[:2]):
             return False
-        watched = self._queue.streams.get(stream)
-        for state in () if watched is None else watched.states:
+        followed = self._queue.streams.get(stream)
+        for state in () if followed is None else followed.states:
             if state.rule.hash != decision.rule_hash or state.phase is not Phase.FIRING:
                 continue
             retries = {} if state.retries is None else state.retries
             retry = retries.get(place, Retry(state.flip_ns))
-            if watched is not None and retry.tried_ns == decision.flip_ns:
+            if followed is not None and retry.tried_ns == decision.flip_ns:
                 retry.refute(now_ns)
                 state.retries = {**retries, place: retry}
-                state.due_ns = state.flip_ns  # with the stream's next look, which is at `now_ns` at the latest
-                watched.due_ns = now_ns if watched.due_ns is None else min(watched.due_ns, now_ns)
-                self._queue.enqueue(watched)
+                state.due_ns = state.flip_ns  # at the stream's next evaluation, at `now_ns` at the latest
+                followed.due_ns = now_ns if followed.due_ns is None else min(followed.due_ns, now_ns)
+                self._queue.enqueue(followed)
         return True
 
     def next_timer(self) -> int | None:
@@ -140,82 +140,82 @@ class RuleEngine:
         return self._queue.next_due()
 
     def take_evaluated(self) -> list[Evaluated]:
-        """Return the streams looked at since this was last asked; from the first time on they are noted."""
-        if self._looked is None:
-            self._looked = {}
+        """Return the streams evaluated since the last call; they are noted from the first call on."""
+        if self._evaluated is None:
+            self._evaluated = {}
             return []
-        found = [Evaluated(key, one.states, one.fired, one.muted) for key, one in self._looked.items()]
-        self._looked.clear()
+        found = [Evaluated(key, one.states, one.fired, one.muted) for key, one in self._evaluated.items()]
+        self._evaluated.clear()
         return found
 
     def follow_from(self, view: StreamView, at_ns: int, dues: Mapping[str, int | None]) -> None:
-        """Follow a stream that somebody else has watched up to `at_ns`.
+        """Follow a stream that the prefilter has evaluated up to `at_ns`.
 
-        `dues`: by rule the instant, on the stream's axis, at which it is next to be looked at if no token comes; None
-        for none. Rules that it does not name are looked at when they would have been.
+        `dues`: by rule the instant, on the stream's axis, at which it is next to be evaluated if no token comes; None
+        for none. Rules that it does not name are evaluated when they would have been.
         """
-        watched = self._queue.streams.get(view.key) or self._watch(view)
+        followed = self._queue.streams.get(view.key) or self._follow(view)
         x_ns = max(at_ns + view.offset_ns, view.stream.last_ns)
         facts = None
-        for state in watched.states:
+        for state in followed.states:
             if state.rule.name in dues:
                 state.due_ns = dues[state.rule.name]
             else:
                 facts = facts or Snapshot(view)
                 truth = state.rule.when.truth(facts, x_ns, state.rule.max_fact_age_ns)
                 state.due_ns = next_due_ns(state, facts, x_ns, truth, muted=False)
-        watched.plan(view)
-        self._queue.enqueue(watched)
+        followed.plan(view)
+        self._queue.enqueue(followed)
 
     def suspend(self, key: StreamKey) -> None:
         """Evaluate no rule of a stream until `begin_anew`; what fires goes on firing."""
-        watched = self._queue.streams.get(key)
-        if watched is not None:
-            watched.suspended = True
-            watched.changed_ns = watched.due_ns = None
+        followed = self._queue.streams.get(key)
+        if followed is not None:
+            followed.suspended = True
+            followed.changed_ns = followed.due_ns = None
 
     def begin_anew(self, view: StreamView, now_ns: int) -> None:
         """Evaluate a stream, suspended or not, from now on: no rule looks back to what was before."""
-        watched = self._queue.streams.get(view.key) or self._watch(view)
-        watched.suspended = False
+        followed = self._queue.streams.get(view.key) or self._follow(view)
+        followed.suspended = False
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
-        for state in watched.states:
+        for state in followed.states:
             begin_anew(state, x_ns)
         self.update(view, now_ns, identity_since_ns=x_ns)
 
     def drop(self, key: StreamKey) -> None:
         """Follow a stream no longer for which nothing ever fired; another `update` takes it up again."""
-        watched = self._queue.streams.get(key)
-        if watched is not None:
-            self._forget(watched)
+        followed = self._queue.streams.get(key)
+        if followed is not None:
+            self._forget(followed)
 
     def succeed(self, former: RuleEngine, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
         """Take over from another engine what it knows of rules that mean the same; return how the others' firings end.
 
-        Every stream that was followed is looked at at the next `advance`.
+        Every stream that was followed is evaluated at the next `advance`.
         """
         decisions: list[Decision] = []
         own = self._applicable.by_hash
-        for key, watched in former._queue.streams.items():
+        for key, followed in former._queue.streams.items():
             view = views.get(key)
             if view is None:
                 continue
-            gone = [state for state in watched.states if state.rule.hash not in own]
+            gone = [state for state in followed.states if state.rule.hash not in own]
             decisions += former._close(gone, view, now_ns + view.offset_ns, now_ns)
-            known = [replace(state, rule=own[state.rule.hash]) for state in watched.states if state.rule.hash in own]
-            taken = self._watch(view)
+            known = [replace(state, rule=own[state.rule.hash]) for state in followed.states if state.rule.hash in own]
+            taken = self._follow(view)
             taken.states = self._applicable.states(view, known)
-            taken.fired, taken.muted, taken.suspended = watched.fired, watched.muted, watched.suspended
-            self.update(view, now_ns, late=watched.muted)
+            taken.fired, taken.muted, taken.suspended = followed.fired, followed.muted, followed.suspended
+            self.update(view, now_ns, late=followed.muted)
         self.decision_maker.succeed(former.decision_maker)
         return decisions
 
     def pending(self, rule: str) -> list[tuple[StreamKey, int]]:
         """Return the streams on which a rule waits for its `for`, and since when it has held, on the stream's axis."""
         return [
-            (watched.key, state.run.start_ns)
-            for watched in self._queue.streams.values()
-            for state in watched.states
+            (followed.key, state.run.start_ns)
+            for followed in self._queue.streams.values()
+            for state in followed.states
             if state.rule.name == rule and state.phase is Phase.PENDING and state.run is not None
         ]
 
@@ -223,49 +223,50 @@ class RuleEngine:
         """Tell whether a stream is followed."""
         return key in self._queue.streams
 
-    def rest(self, key: StreamKey) -> None:
-        """Look at a stream no more before its next `update`: somebody else sees to it that this comes in time."""
-        watched = self._queue.streams.get(key)
-        if watched is not None:
-            watched.due_ns = None
+    def unschedule(self, key: StreamKey) -> None:
+        """Evaluate a stream no more before its next `update`, which the caller makes in time."""
+        followed = self._queue.streams.get(key)
+        if followed is not None:
+            followed.due_ns = None
 
     def advance(self, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
-        """Look at everything that is due up to now, in order of instant; a stream without a view is forgotten."""
+        """Evaluate everything that is due up to now, in order of instant; a stream without a view is forgotten."""
         decisions: list[Decision] = []
         while (due := self._queue.pop(now_ns)) is not None:
-            at_ns, watched = due
-            view = views.get(watched.key)
+            at_ns, followed = due
+            view = views.get(followed.key)
             if view is None:
-                self._forget(watched)
+                self._forget(followed)
                 continue
-            decisions += self._look(watched, view, at_ns)
-            self._queue.enqueue(watched)
-            if self._looked is not None:
-                self._looked[watched.key] = watched
+            decisions += self._evaluate(followed, view, at_ns)
+            self._queue.enqueue(followed)
+            if self._evaluated is not None:
+                self._evaluated[followed.key] = followed
         return decisions
 
-    def _look(self, watched: Followed, view: StreamView, now_ns: int) -> list[Decision]:
+    def _evaluate(self, followed: Followed, view: StreamView, now_ns: int) -> list[Decision]:
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
         at = Moment(Snapshot(view), x_ns, now_ns)
         decisions: list[Decision] = []
-        for state in watched.states:
-            if watched.changed_ns is None and (state.due_ns is None or state.due_ns > x_ns):
+        for state in followed.states:
+            if followed.changed_ns is None and (state.due_ns is None or state.due_ns > x_ns):
                 continue
-            if is_asleep(state, at.facts, x_ns):
+            if stays_inactive(state, at.facts, x_ns):
                 state.due_ns = None
                 continue
             if state.phase is Phase.FIRING and refuted(state, at.facts):
-                decisions += self._take(state, Event.REFUTED, state.flip_ns, at)
-            found = look(state, at.facts, x_ns, muted=watched.muted)
-            decisions += self._take(state, found.event, found.since_ns, at)
+                decisions += self._transition(state, Event.REFUTED, state.flip_ns, at)
+            found = look(state, at.facts, x_ns, muted=followed.muted)
+            decisions += self._transition(state, found.event, found.since_ns, at)
             if state.retries is not None:
                 decisions += self._try_again(state, found.truth, at)
-            state.due_ns = next_due_ns(state, at.facts, x_ns, found.truth, muted=watched.muted)
+            state.due_ns = next_due_ns(state, at.facts, x_ns, found.truth, muted=followed.muted)
             if state.retries is not None:
                 state.due_ns = _from_refutation(state, view, now_ns)
-        watched.fired = watched.fired or bool(decisions) or any(state.phase is Phase.FIRING for state in watched.states)
-        watched.changed_ns = None
-        watched.plan(view)
+        fires = any(state.phase is Phase.FIRING for state in followed.states)
+        followed.fired = followed.fired or bool(decisions) or fires
+        followed.changed_ns = None
+        followed.plan(view)
         return decisions
 
     def _close(self, states: list[RuleState], view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
@@ -277,12 +278,12 @@ class RuleEngine:
             at = Moment(Snapshot(view), x_ns, now_ns)
             for state in firing:
                 wrong = refuted(state, at.facts)
-                # It may have begun to fire at an instant at which the stream was over, and nobody knew.
+                # It may have begun to fire after the stream was over, before its end was received.
                 event, since_ns = (Event.REFUTED, state.flip_ns) if wrong else (Event.ENDED, max(x_ns, state.flip_ns))
-                decisions += self._take(state, event, since_ns, at)
+                decisions += self._transition(state, event, since_ns, at)
         return decisions
 
-    def _take(self, state: RuleState, event: Event, since_ns: int, at: Moment) -> list[Decision]:
+    def _transition(self, state: RuleState, event: Event, since_ns: int, at: Moment) -> list[Decision]:
         """Make the transition; return the decisions that go with it."""
         state.phase, output = step(state.phase, event)
         if output is None:
@@ -307,17 +308,17 @@ class RuleEngine:
                 decisions += self.decision_maker.fire_again(state, flip_ns, place, at)
         return decisions
 
-    def _watch(self, view: StreamView) -> Followed:
-        watched = Followed(view.key, identity_of(view), self._applicable.states(view, []))
-        self._queue.streams[view.key] = watched
+    def _follow(self, view: StreamView) -> Followed:
+        followed = Followed(view.key, identity_of(view), self._applicable.states(view, []))
+        self._queue.streams[view.key] = followed
         self._streams_of[view.key[:2]] += 1
-        return watched
+        return followed
 
-    def _forget(self, watched: Followed) -> None:
-        del self._queue.streams[watched.key]
-        if self._looked is not None:
-            self._looked.pop(watched.key, None)
-        request = watched.key[:2]
+    def _forget(self, followed: Followed) -> None:
+        del self._queue.streams[followed.key]
+        if self._evaluated is not None:
+            self._evaluated.pop(followed.key, None)
+        request = followed.key[:2]
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]

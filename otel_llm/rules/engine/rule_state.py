@@ -1,4 +1,4 @@
-"""Where one rule stands on one stream, and what a look at the facts finds: since when, until when, what next."""
+"""The state of one rule on one stream, and what a look at the facts finds: since when, until when, what next."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Found(NamedTuple):
     truth: bool | None
 
 
-def is_asleep(state: RuleState, now: Snapshot, x_ns: int) -> bool:
-    """Tell, cheaply, that an inactive rule stays so until the next segment: nearly every look at a healthy stream."""
+def stays_inactive(state: RuleState, now: Snapshot, x_ns: int) -> bool:
+    """Tell cheaply that an inactive rule stays so until the next segment: nearly every look at a healthy stream."""
     rule, when = state.rule, state.rule.when
     if state.phase is not Phase.INACTIVE or rule.on_missing != "hold" or not when.ages:
         return False

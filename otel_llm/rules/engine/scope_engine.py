@@ -59,7 +59,7 @@ class ScopeEngine:
 
     @property
     def left_firing(self) -> list[tuple[Scope, Labels]]:
-        """Return of what rules fire by the decision file, of which nothing was seen since."""
+        """Return the subjects on which rules fire by the decision file, and that were not seen since."""
         return list(self._fired)
 
     def of(self, scope: Scope) -> Sequence[Rule]:
@@ -67,7 +67,7 @@ class ScopeEngine:
         return self._rules_of[scope]
 
     def pending(self, rule: str) -> list[tuple[Labels, int]]:
-        """Return of what a rule waits for its `for`, by labels, and since when its condition has held."""
+        """Return the labels on which a rule waits for its `for`, and since when its condition has held."""
         return [
             (labels, state.since_ns)
             for (_, labels), states in self._states.items()
@@ -79,14 +79,14 @@ class ScopeEngine:
         """Look at every rule of the scope at the facts' instant."""
         decisions: list[Decision] = []
         for state in self.follow(facts):
-            decisions += self._take(state, _find(state, facts), facts)
+            decisions += self._transition(state, _find(state, facts), facts)
         return decisions
 
     def over(self, facts: ScopeFacts) -> list[Decision]:
         """Follow an instance or class no longer; what fires is over."""
         decisions: list[Decision] = []
         for state in self._states.pop((facts.scope, facts.labels), ()):
-            decisions += self._take(state, Event.ENDED, facts)
+            decisions += self._transition(state, Event.ENDED, facts)
         self.decision_maker.forget(facts.labels)
         return decisions
 
@@ -114,7 +114,7 @@ class ScopeEngine:
                 if state.rule.hash in own:
                     known.append(_ScopeRuleState(own[state.rule.hash], state.phase, state.holds, state.since_ns))
                 else:
-                    decisions += former._take(state, Event.ENDED, facts)
+                    decisions += former._transition(state, Event.ENDED, facts)
             self._states[facts.scope, facts.labels] = self._new_states(facts.scope, facts.labels, known)
         self._fired = former._fired
         return decisions
@@ -142,7 +142,7 @@ class ScopeEngine:
             if rule.name in states or part is None or part.run(*(identity[name] for name in part.facts))
         ]
 
-    def _take(self, state: _ScopeRuleState, event: Event, facts: ScopeFacts) -> list[Decision]:
+    def _transition(self, state: _ScopeRuleState, event: Event, facts: ScopeFacts) -> list[Decision]:
         """Make the transition; return the decisions that go with it."""
         state.phase, output = step(state.phase, event)
         if output is None:
@@ -195,7 +195,7 @@ def _read(names: Iterable[str], facts: ScopeFacts, rule: Rule) -> dict[str, Valu
 
 
 def _firing(rules: RuleSet, decided: Collection[Decided]) -> dict[tuple[Scope, Labels], dict[str, int]]:
-    """Return of which instance or class rules fire, by what was decided last: their hashes, and since when."""
+    """Return, by subject, the hashes of rules whose last decision is that they fire, and since when."""
     scopes = {rule.hash: rule.scope for rule in rules.rules if rule.scope != "stream"}
     last: dict[tuple[str, Labels], tuple[int, str]] = {}
     for rule_hash, subject, flip_unix_nano, state in decided:
