@@ -60,7 +60,7 @@ class Groups:
         """Decide by this engine's rules from now on; return how firings of rules that are gone end."""
         former, charged = self.engine, self._benefit
         # The facts that went with those firings are those that were kept for them.
-        self._count_flying(now_ns)
+        self._count_in_flight(now_ns)
         subjects = [self._facts(one, now_ns) for one in self._subjects.all()]
         self._set(engine, classes, charged=charged)
         decisions = self.engine.succeed(former, subjects)
@@ -78,7 +78,7 @@ class Groups:
             self._charged.begin_anew()
 
     def wake(self, now_ns: int) -> None:
-        """Note that something happened: the next whole second is looked at."""
+        """Note that something happened: rules are evaluated at the next whole second."""
         tick_ns = max(_second(now_ns), self._last_tick_ns + SECOND_NS)
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
@@ -109,7 +109,7 @@ class Groups:
                 total.add(-math.fsum(costs.tolist()))  # one number whatever the order of slots
 
     def tick(self, now_ns: int) -> list[Decision]:
-        """Look at a whole second; return what was decided."""
+        """Evaluate all rules at a whole second; return what was decided."""
         self._last_tick_ns = now_ns
         self.charge(self._table.slots_in_flight())
         changed = bool(self._pending)
@@ -118,12 +118,12 @@ class Groups:
                 for rolling in subject.windows.values():
                     rolling.add(totals, now_ns)
         self._forget_pending()
-        flying = self._count_flying(now_ns)
+        in_flight = self._count_in_flight(now_ns)
         decisions: list[Decision] = []
         if not self.paused:
             for subject in self._subjects.all():
-                decisions += self._look(subject, now_ns)
-        self.next_tick_ns = now_ns + SECOND_NS if flying or changed else self._next_tick_ns(now_ns)
+                decisions += self._evaluate(subject, now_ns)
+        self.next_tick_ns = now_ns + SECOND_NS if in_flight or changed else self._next_tick_ns(now_ns)
         return decisions
 
     def resume(self, now_ns: int) -> None:
@@ -136,8 +136,8 @@ class Groups:
         for scope, labels in self.engine.left_firing:
             self._subjects.add(scope, labels, self._needs[scope], now_ns)
         for subject in self._subjects.all():
-            subject.begin_again(now_ns)
-        self._count_flying(now_ns)
+            subject.restart(now_ns)
+        self._count_in_flight(now_ns)
         for subject in self._subjects.all():
             self.engine.follow(self._facts(subject, now_ns))
         self.next_tick_ns = None
@@ -145,7 +145,7 @@ class Groups:
 
     # A tick's parts.
 
-    def _look(self, subject: Subject, now_ns: int) -> list[Decision]:
+    def _evaluate(self, subject: Subject, now_ns: int) -> list[Decision]:
         facts = self._facts(subject, now_ns)
         decisions = self.engine.look(facts)
         if now_ns >= subject.over_ns:
@@ -153,10 +153,10 @@ class Groups:
             self._subjects.drop(subject)
         return decisions
 
-    def _count_flying(self, now_ns: int) -> int:
+    def _count_in_flight(self, now_ns: int) -> int:
         """Count the streams in flight of every subject, and those whose reader waits; return how many there are."""
         for subject in self._subjects.all():
-            subject.count_anew()
+            subject.reset_streams()
         table = self._table
         slots = table.slots_in_flight()
         if not slots.size:
@@ -169,11 +169,11 @@ class Groups:
         known = self._starving(slots, groups, ages, len(streams), now_ns) if ages else {}
         for index in np.flatnonzero(streams).tolist():
             for subject in self._of_group(table.groups[index], now_ns, int(heard_ns[index])):
-                flying = subject.flying
-                flying.streams += int(streams[index])
-                for age, (some, hungry) in flying.known.items():
+                counts = subject.in_flight
+                counts.streams += int(streams[index])
+                for age, (some, hungry) in counts.known.items():
                     more, starving = known[age]
-                    flying.known[age] = (some + int(more[index]), hungry + int(starving[index]))
+                    counts.known[age] = (some + int(more[index]), hungry + int(starving[index]))
         return len(slots)
 
     def _starving(
@@ -213,7 +213,7 @@ class Groups:
             labels=subject.labels,
             now_ns=now_ns,
             heard_ns=subject.heard_ns,
-            flying=subject.flying,
+            in_flight=subject.in_flight,
             windows=subject.windows,
             since_ns=subject.since_ns,
             objective=self._objective(subject.labels),

@@ -36,7 +36,7 @@ class Subject:
     needs: Needs = field(default_factory=Needs)
     windows: dict[str, SlidingWindow] = field(default_factory=dict)
     since_ns: dict[str, int] = field(default_factory=dict)
-    flying: InFlightCounts = field(default_factory=lambda: InFlightCounts(0, {}))
+    in_flight: InFlightCounts = field(default_factory=lambda: InFlightCounts(0, {}))
     heard_ns: int = 0
     busy_ns: int = 0
 
@@ -47,14 +47,14 @@ class Subject:
         self.windows = {
             window: self.windows.get(window) or SlidingWindow(WINDOW_NS[window]) for window in needs.windows
         }
-        self.count_anew()
+        self.reset_streams()
 
-    def count_anew(self) -> None:
-        """Forget which streams are in flight."""
-        self.flying = InFlightCounts(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
+    def reset_streams(self) -> None:
+        """Set the counts of streams in flight to none."""
+        self.in_flight = InFlightCounts(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
 
-    def begin_again(self, now_ns: int) -> None:
-        """Forget what ended."""
+    def restart(self, now_ns: int) -> None:
+        """Begin with empty windows: the journal has been read."""
         self.windows, self.since_ns = {}, {}
         self.heard_ns, self.busy_ns = self.heard_ns or now_ns, self.busy_ns or now_ns
         self.keep(self.needs, now_ns)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from otel_llm.slo.classes import EXPONENTIAL_CAP_S
+from otel_llm.slo.batch.many import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.slo.classes import Benefit
     from otel_llm.slo.verdict import Verdict
 
     Ints = npt.NDArray[np.int64]
@@ -120,8 +119,8 @@ class Charged:
             classes, member = np.unique(self._table.slo_index[slots[waited]], return_inverse=True)
             for at, index in enumerate(classes.tolist()):
                 own = waited[member == at]
-                benefit = self._table.classes[index].benefit
-                cost[own] = _penalty_tokens(benefit, after_ns[own]) - _penalty_tokens(benefit, before_ns[own])
+                slo = self._table.classes[index]
+                cost[own] = penalties(after_ns[own], slo) - penalties(before_ns[own], slo)
         return cost
 
 
@@ -159,13 +158,3 @@ class Meter:
             max(0.0, cost) + max(0, -tokens) + abort,
             max(0.0, -cost),
         )
-
-
-def _penalty_tokens(benefit: Benefit, idle_ns: Ints) -> Floats:
-    """Return alpha f(l) as `Benefit.penalty_tokens` does, of many."""
-    idle_s = idle_ns / 1e9
-    if benefit.penalty == "linear":
-        return benefit.alpha * idle_s
-    if benefit.penalty == "quadratic":
-        return benefit.alpha * (idle_s * idle_s)
-    return benefit.alpha * np.expm1(np.minimum(idle_s, EXPONENTIAL_CAP_S))

@@ -123,9 +123,9 @@ class FirstHand:
         input_tokens: int | None = None,
         now_ns: int,
     ) -> None:
-        """Say who serves a stream from now on, whether it can be resumed exactly, its prompt's length; None: as before.
+        """Set a stream's replica, whether it can be resumed exactly, and its prompt's length; None: as before.
 
-        What its reader got and waited before counts for who served it then.
+        What its reader got and waited before is charged to the replica that served it then.
         """
         self._catch_up(now_ns)
         changed = False
@@ -244,7 +244,7 @@ class FirstHand:
                     elif not (stream.suspended or self._stays_inactive(stream, stream.inactive_states, at_ns)):
                         self.rules.update(stream, at_ns)
             decisions = self.rules.advance(at_ns, self.streams)
-            self._note_inactive(at_ns)
+            self._unschedule_inactive(at_ns)
             self._decide(decisions)
             if self.groups is not None and self.groups.next_tick_ns == at_ns:
                 self._write()
@@ -309,7 +309,7 @@ class FirstHand:
         self._now_ns = max(self._now_ns, now_ns)
 
     def _changed(self, stream: OwnStream, now_ns: int, *, anew: bool = False) -> None:
-        """Have all rules of a stream evaluated at the next `advance`; `anew`: without looking back."""
+        """Have all rules of a stream evaluated at the next `advance`; `anew`: they do not look back."""
         if stream.suspended:
             return
         if anew:
@@ -324,8 +324,8 @@ class FirstHand:
             heapq.heappush(self._looks, (at_ns, next(self._order), stream.key))
             self._next_ns = min(self._next_ns, at_ns)
 
-    def _note_inactive(self, now_ns: int) -> None:
-        """Note of the streams that were evaluated which need no evaluation for a while, whatever tokens come."""
+    def _unschedule_inactive(self, now_ns: int) -> None:
+        """Unschedule the streams just evaluated that need no evaluation for a while, whatever tokens come."""
         for key, states, _, _ in self.rules.take_evaluated():
             stream = self.streams.get(key)
             if stream is not None and not stream.suspended:
@@ -346,7 +346,7 @@ class FirstHand:
         return False
 
     def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
-        """Name who serves a stream from now on."""
+        """Name the replica that serves a stream from now on."""
         slo_class, model, before, measured_at = stream.group
         if before:
             self._settle(stream, now_ns)

@@ -1,8 +1,8 @@
-"""Until when no rule of a stream can hold, however many tokens come: until then tokens need no look at its rules.
+"""Find until when no rule of a stream can hold, whatever tokens come: before that, tokens need no evaluation.
 
-A term of a `&&` that bounds a fact from the side from which only time moves it cannot begin to hold before the fact's
-present line crosses the bound: a token makes a gap shorter, a runway longer and idle time no longer. That instant is
-computed, so that a rule which begins to hold there is evaluated there.
+A token shortens a gap, lengthens a runway and adds no idle time; only time moves these facts the other way. So a term
+of a `&&` that bounds one of them against that way cannot begin to hold before the fact's present line crosses the
+bound. That instant is computed, and a rule that begins to hold there is evaluated there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOW: Final = 0
 
 
 class InactiveUntil:
-    """Tell until when streams are calm under the rules of a set."""
+    """Find until when the rules of a set stay inactive on a stream."""
 
     def __init__(self, rules: RuleSet) -> None:
         self._bounds: dict[str, tuple[tuple[Opens, int], ...]] = {
@@ -37,9 +37,9 @@ class InactiveUntil:
         }
 
     def of(self, stream: OwnStream, states: Iterable[RuleState]) -> int:
-        """Return the first instant at which one of these rules may hold; one in the past where it may at any.
+        """Return the first instant at which one of these rules may hold; 0 where it may at any.
 
-        `states`: where the rules that apply to the stream stand.
+        `states`: those of the rules that apply to the stream.
         """
         until_ns = NEVER
         for state in states:

@@ -65,11 +65,11 @@ class OwnStream(Grouped):
     ended_ns: int | None = None
     outcome: str | None = None
     look_ns: int | None = None
-    """When its rules are next to be evaluated, or found to be calm still; None where the next token says when."""
+    """When its rules are next to be evaluated, if they may hold then; None where the next token says when."""
     looked_ns: int = 0
     """When they were last evaluated."""
     inactive_states: Sequence[RuleState] | None = None
-    """Where its rules stand while none of them can hold before `look_ns`, whatever tokens come."""
+    """The states of its rules while none of them can hold before `look_ns`, whatever tokens come."""
     written_tokens: int | None = None
     """How many tokens the judgement in its row of the table has; None where it is to be written in any case."""
 

@@ -74,17 +74,11 @@ class Block(ColumnViews):
 class StreamTable(Block):
     """Hold what changes with every segment; the rest of a stream is in its LiveStream.
 
-    `offset_ns`, `watermark_ns`, `receipt_ns` as LiveStream says; `segments`: how many were applied from number 0 on
-    without a gap; `tokens`: of any kind, applied; `first_ns`, `last_ns`: the first and the last of them, the commit
-    before the first; `metered_*`, `windowed_*`: what the counters and the windows
-    of instances and classes have of it; `identity`: what its rules' terms on identity come to; `group`, `slo_index`:
-    places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next segment can be applied by
-    columns; `ahead`: the columns know more than the stream's own Stream; `prefiltered`: its rules are evaluated by
-    columns; `known_tokens`: how many there were when the engine last evaluated them. `due_ns`: when its rules are to be
-    evaluated next, on the collector's axis; `found_ns`: when the first of its request was received; `charged_ns`: the
-    end of the last window it was charged to early; `in_flight`: the commit is known and the end is not; `part`: which
-    of the `PARTS` it is charged early with. That follows from its request: after a restart a stream has another slot
-    and must be charged at the same instants all the same.
+    `rows` as `otel_llm.core.stream_columns` says; `group`, `slo_index` are places in `groups` and `classes`. Columns of
+    their own: `due_ns`, when a stream's rules are to be evaluated next, and `found_ns`, when the first of its request
+    was received, both on the collector's axis; `charged_ns`, the end of the last window it was charged to early;
+    `in_flight`, whether the commit is known and the end is not; `part`, which of the `PARTS` it is charged early with.
+    That follows from its request: after a restart a stream has another slot and must be charged at the same instants.
     `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
     in `fresh_ns[slot]` until they are used (`hand_over`) or there is no room.
     """

@@ -98,7 +98,7 @@ class ScopeFacts:
     labels: Labels
     now_ns: int
     heard_ns: int
-    flying: InFlightCounts
+    in_flight: InFlightCounts
     windows: Mapping[str, SlidingWindow]
     since_ns: Mapping[str, int]
     objective: Objective | None
@@ -109,7 +109,7 @@ class ScopeFacts:
         if window is not None:
             return _WINDOWED[stem](self, window, self.windows[window].total(self.now_ns))
         if name == "streams":
-            return self.flying.streams
+            return self.in_flight.streams
         if name in _STARVING:
             return self._starving(name, max_age_ns)
         return dict(self.labels)[name]
@@ -136,9 +136,9 @@ class ScopeFacts:
         return min(instants, default=None)
 
     def _starving(self, name: str, max_age_ns: int) -> Value | None:
-        known, starving = self.flying.known[max_age_ns]
+        known, starving = self.in_flight.known[max_age_ns]
         if name == "starving":
-            return starving if known or not self.flying.streams else None
+            return starving if known or not self.in_flight.streams else None
         return starving / known if known else None
 
 

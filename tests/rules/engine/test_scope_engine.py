@@ -36,7 +36,7 @@ def facts(
         labels=LABELS,
         now_ns=T0 + second * S,
         heard_ns=T0 + second * S - S // 2,
-        flying=flying or InFlightCounts(0, {1_500_000_000: (0, 0)}),
+        in_flight=flying or InFlightCounts(0, {1_500_000_000: (0, 0)}),
         windows=windows,
         since_ns=dict.fromkeys(windows, T0 + since * S),
         objective=Objective(Fraction(9, 10), Fraction(9, 10), Fraction(9, 10)),
