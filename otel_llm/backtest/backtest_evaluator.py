@@ -1,7 +1,7 @@
 """One evaluator of a backtest: the collector's own, over journals, on the receipt times that stand in them.
 
 What comes out is what a collector would have decided that received these exports at these instants: evaluator, rule
-engine, sieve and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
+engine, prefilter and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
 journal's folder is written.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_llm.collector.config.settings import Limits
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.io.journal_format import Record
     from otel_llm.readers.rows import Row

@@ -185,7 +185,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
                 evaluator.mark_closed(batch)
             else:
                 pipeline.replay(batch, record.receipt_ns)
-        for _ in evaluator.meter.charge_flying():
+        for _ in evaluator.meter.charge_in_flight():
             pass  # the run before has counted it
         evaluator.resume_group_rules(last_ns)
     finally:

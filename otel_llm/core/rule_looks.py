@@ -261,40 +261,40 @@ def look(
     due_ns: Ints,
     slots: Ints,
     at_ns: Ints,
-    calm: Bools,
-    stirred: Bools,
+    unchanged: Bools,
+    may_change: Bools,
     opens_ns: Ints,
 ) -> int:
     """Look at all rules of the streams in `slots`, each at its own instant; return the earliest instant noted.
 
     `rules`, `terms`, `constants`: as `rule_tables` says. `rows`: the streams' columns; `states` (slots, rules)
-    INACTIVE, SETTLED or OPEN; `at_ns` (S,) on the collector's axis. Written: `due_ns`, at each slot, when the stream is
-    to be looked at next, on the collector's axis, NEVER where it is not calm; `calm` (S,), whether no rule stirs;
-    `stirred` (S, rules), whether a rule's state may change now; `opens_ns` (S, rules), when that of one that does not
-    stir may next, on the stream's axis.
+    INACTIVE, FIRING_FINAL or FIRING_REFUTABLE; `at_ns` (S,) on the collector's axis. Written: `may_change` (S, rules),
+    whether a rule's state may change now; `opens_ns` (S, rules), when that of another rule may next, on the stream's
+    axis; `unchanged` (S,), whether no rule's state may change now; `due_ns`, at each slot, when the stream is to be
+    looked at next, on the collector's axis, NEVER where it is not unchanged.
     """
     earliest_ns = NEVER
     for place in range(len(slots)):
         slot = slots[place]
         row = rows[slot]
         x_ns = max(int(at_ns[place] + row[column.OFFSET_NS]), int(row[column.LAST_NS]))
-        rests = True
+        none_may = True
         next_ns = NEVER
         for number in range(len(rules)):
             if states[slot, number] == table.INACTIVE:
                 may, next_of_rule_ns = _look_inactive(rules[number], terms, constants, row, x_ns)
             else:
                 may, next_of_rule_ns = _look_firing(rules[number], terms, constants, row, x_ns)
-                may |= states[slot, number] == table.OPEN and row[column.TOKENS] != row[column.KNOWN_TOKENS]
-            stirred[place, number] = may
+                may |= states[slot, number] == table.FIRING_REFUTABLE and row[column.TOKENS] != row[column.KNOWN_TOKENS]
+            may_change[place, number] = may
             opens_ns[place, number] = next_of_rule_ns
-            rests &= not may
+            none_may &= not may
             next_ns = min(next_ns, next_of_rule_ns)
-        if rests and next_ns != NEVER:
+        if none_may and next_ns != NEVER:
             next_ns -= int(row[column.OFFSET_NS])
         else:
             next_ns = NEVER
-        calm[place] = rests
+        unchanged[place] = none_may
         due_ns[slot] = next_ns
         earliest_ns = min(earliest_ns, next_ns)
     return earliest_ns

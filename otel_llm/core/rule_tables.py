@@ -70,9 +70,9 @@ NOT: Final = 16
 # What a look has to know of a rule's state on a stream.
 INACTIVE: Final = 0
 """The rule is inactive on the stream."""
-SETTLED: Final = 1
+FIRING_FINAL: Final = 1
 """It fires, and no token that is still under way can refute that."""
-OPEN: Final = 2
+FIRING_REFUTABLE: Final = 2
 """It fires, and a token that is still under way may refute that: nothing is to be done before one comes."""
-AT_WORK: Final = 3
+BY_ENGINE: Final = 3
 """Anything else: the engine looks at it."""

@@ -41,8 +41,8 @@ READY: Final = 12
 """Whether nothing of it waits, so that the next segment can be applied here."""
 AHEAD: Final = 13
 """Whether this row knows more than the stream's own Stream."""
-SIEVED: Final = 14
-"""Whether its rules can be looked at by columns."""
+PREFILTERED: Final = 14
+"""Whether its rules are evaluated by columns."""
 KNOWN_TOKENS: Final = 15
 """TOKENS when the rule engine last looked at them."""
 PLAIN: Final = 16
@@ -64,7 +64,7 @@ READ_LAST_NS: Final = 21
 ALLOWANCE_NS: Final = 22
 """The reading line's deadline of the next token."""
 DRY_NS: Final = 23
-"""When someone who began with the first token runs out of text; before it, earlier than any token."""
+"""When a reader who began with the first token runs out of text; before it, earlier than any token."""
 STALLS: Final = 24
 STALLED: Final = 25
 """Whether the last token ended a stall, which then goes on with the next."""
@@ -95,7 +95,11 @@ RUNNING_END: Final = 38
 
 MOVED_AT: Final = 38
 """Where it stands among those moved last together; means nothing unless it stands there."""
-WIDTH: Final = 39
+WINDOWED_TOKENS: Final = 39
+"""Tokens that the windows of its instance and class have of it."""
+WINDOWED_IDLE_NS: Final = 40
+"""Idle time that they have of it."""
+WIDTH: Final = 41
 
 INDEX_WIDTH: Final = 4
 """Columns of the index of streams by their keys: see `otel_llm.core.slot_index`."""

@@ -1,8 +1,8 @@
-"""Rules of scopes instance and class: what their facts are made of, kept up while streams run, looked at each second.
+"""Rules of scopes instance and class: their facts are kept up while streams run, and evaluated each second.
 
-Nothing is done with a segment. A request that ends is added to its group's totals of the second; on each whole second
-of the virtual clock these are added to the windows of its labels, streams in flight are counted by columns, and the
-rules are looked at. An instant at which nothing can have changed is passed over.
+A segment costs nothing here. A request that ends is added to its group's totals of the second. On each whole second of
+the virtual clock these are added to the windows of its labels, streams in flight are counted by columns, and the rules
+are evaluated. A second in which nothing can have changed is skipped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.evaluate.subjects import Subjects
+from otel_llm.evaluate.usage import Charged
 from otel_llm.rules.engine.scope_engine import ScopeEngine
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
 from otel_llm.rules.engine.sliding_window import Totals
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.subjects import Subject
-    from otel_llm.evaluate.usage import Meter
     from otel_llm.rules.decisions.decision_records import Decision, Labels
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses
@@ -37,34 +37,30 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Keep the facts of instances and classes, and have their rules looked at.
+    """Keep the facts of instances and classes, and have their rules evaluated.
 
-    `quiet`: facts are kept and no rule is looked at, as long as a journal is read that does not go back far enough.
+    `paused`: facts are kept and no rule is evaluated, while a journal is read that does not reach back far enough.
     """
 
-    def __init__(
-        self, table: StreamTable, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
-    ) -> None:
+    def __init__(self, table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> None:
         self._table = table
-        self._meter = meter
-        self.quiet = False
+        self.paused = False
         self.next_tick_ns: int | None = None
         self._last_tick_ns = 0
         self._subjects = Subjects(counts)
         self._pending: dict[Group, Totals] = {}
-        """What came since the last tick, by group: added to the windows of both scopes at the next."""
+        """Totals since the last tick, by group: added to the windows of both scopes at the next."""
         self._heard_ns: dict[Group, int] = {}
         """When anything was last received of streams that ended since."""
-        self._charged_tokens: Ints = np.zeros(0, dtype=np.int64)
-        self._charged_idle_ns: Ints = np.zeros(0, dtype=np.int64)
-        """By slot: what the windows have of the stream that is in it."""
+        self._charged = Charged(table, "windowed")
+        """What the windows have of each stream in flight."""
         self._set(engine, classes)
 
     def use(self, engine: RuleEngine, classes: SloClasses, now_ns: int) -> list[Decision]:
         """Decide by this engine's rules from now on; return how firings of rules that are gone end."""
         former, charged = self.engine, self._benefit
         # The facts that went with those firings are those that were kept for them.
-        self._count_flying(now_ns)
+        self._count_in_flight(now_ns)
         subjects = [self._facts(one, now_ns) for one in self._subjects.all()]
         self._set(engine, classes, charged=charged)
         decisions = self.engine.succeed(former, subjects)
@@ -74,15 +70,15 @@ class Groups:
         return decisions
 
     def _set(self, engine: RuleEngine, classes: SloClasses, *, charged: bool = False) -> None:
-        self.engine = ScopeEngine(engine.rules, engine.acting, engine.decided)
+        self.engine = ScopeEngine(engine.rules, engine.decision_maker, engine.decided)
         self._classes = classes
         self._needs = {scope: needs(self.engine.of(scope)) for scope in GROUP_SCOPES}
         self._benefit = any(found.benefit for found in self._needs.values())
         if self._benefit and not charged:
-            self._begin_to_charge()
+            self._charged.begin_anew()
 
     def wake(self, now_ns: int) -> None:
-        """Note that something happened: the next whole second is looked at."""
+        """Note that something happened: rules are evaluated at the next whole second."""
         tick_ns = max(_second(now_ns), self._last_tick_ns + SECOND_NS)
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
@@ -99,53 +95,49 @@ class Groups:
         """Charge what was not charged yet of the verdict's benefit; without one, all that was charged goes back."""
         if not self._benefit:
             return
-        self._make_room()
-        tokens, idle_ns, abort = 0, 0, 0.0
-        if verdict is not None and verdict.idle_ns is not None:
-            tokens, idle_ns, abort = verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty
-        slot, benefit = stream.slot, stream.slo.benefit
-        total = self._of(stream.group).benefit
-        total.add(tokens - int(self._charged_tokens[slot]))
-        total.add(benefit.penalty_tokens(int(self._charged_idle_ns[slot])))
-        total.add(-benefit.penalty_tokens(idle_ns))
-        total.add(-abort)
-        self._charged_tokens[slot] = self._charged_idle_ns[slot] = 0
+        tokens, before_ns, idle_ns, abort = self._charged.close(stream, verdict)
+        total, benefit = self._of(stream.group).benefit, stream.slo.benefit
+        for term in (tokens, benefit.penalty_tokens(before_ns), -benefit.penalty_tokens(idle_ns), -abort):
+            total.add(term)
 
     def charge(self, slots: Ints) -> None:
         """Charge what readers of some streams got and waited so far, before one of them gets another group."""
         if self._benefit:
-            self._charge(slots)
+            for group, tokens, _, costs in self._charged.charge(slots):
+                total = self._of(group).benefit
+                total.add(int(tokens.sum()))
+                total.add(-math.fsum(costs.tolist()))  # one number whatever the order of slots
 
     def tick(self, now_ns: int) -> list[Decision]:
-        """Look at a whole second; return what was decided."""
+        """Evaluate all rules at a whole second; return what was decided."""
         self._last_tick_ns = now_ns
-        self.charge(self._table.flying())
+        self.charge(self._table.slots_in_flight())
         changed = bool(self._pending)
         for group, totals in self._pending.items():
             for subject in self._of_group(group, now_ns, self._heard_ns.get(group, 0)):
                 for rolling in subject.windows.values():
                     rolling.add(totals, now_ns)
         self._forget_pending()
-        flying = self._count_flying(now_ns)
+        in_flight = self._count_in_flight(now_ns)
         decisions: list[Decision] = []
-        if not self.quiet:
+        if not self.paused:
             for subject in self._subjects.all():
-                decisions += self._look(subject, now_ns)
-        self.next_tick_ns = now_ns + SECOND_NS if flying or changed else self._next_tick_ns(now_ns)
+                decisions += self._evaluate(subject, now_ns)
+        self.next_tick_ns = now_ns + SECOND_NS if in_flight or changed else self._next_tick_ns(now_ns)
         return decisions
 
     def resume(self, now_ns: int) -> None:
         """Begin to decide, once the journal is read: windows begin empty, and what fired before fires."""
-        self.quiet = False
+        self.paused = False
         self._last_tick_ns = max(self._last_tick_ns, now_ns - now_ns % SECOND_NS)
         self._forget_pending()
         if self._benefit:
-            self._begin_to_charge()
+            self._charged.begin_anew()
         for scope, labels in self.engine.left_firing:
             self._subjects.add(scope, labels, self._needs[scope], now_ns)
         for subject in self._subjects.all():
-            subject.begin_again(now_ns)
-        self._count_flying(now_ns)
+            subject.restart(now_ns)
+        self._count_in_flight(now_ns)
         for subject in self._subjects.all():
             self.engine.follow(self._facts(subject, now_ns))
         self.next_tick_ns = None
@@ -153,7 +145,7 @@ class Groups:
 
     # A tick's parts.
 
-    def _look(self, subject: Subject, now_ns: int) -> list[Decision]:
+    def _evaluate(self, subject: Subject, now_ns: int) -> list[Decision]:
         facts = self._facts(subject, now_ns)
         decisions = self.engine.look(facts)
         if now_ns >= subject.over_ns:
@@ -161,12 +153,12 @@ class Groups:
             self._subjects.drop(subject)
         return decisions
 
-    def _count_flying(self, now_ns: int) -> int:
+    def _count_in_flight(self, now_ns: int) -> int:
         """Count the streams in flight of every subject, and those whose reader waits; return how many there are."""
         for subject in self._subjects.all():
-            subject.count_anew()
+            subject.reset_streams()
         table = self._table
-        slots = table.flying()
+        slots = table.slots_in_flight()
         if not slots.size:
             return 0
         groups = table.group[slots]
@@ -177,17 +169,17 @@ class Groups:
         known = self._starving(slots, groups, ages, len(streams), now_ns) if ages else {}
         for index in np.flatnonzero(streams).tolist():
             for subject in self._of_group(table.groups[index], now_ns, int(heard_ns[index])):
-                flying = subject.flying
-                flying.streams += int(streams[index])
-                for age, (some, hungry) in flying.known.items():
+                counts = subject.in_flight
+                counts.streams += int(streams[index])
+                for age, (some, hungry) in counts.known.items():
                     more, starving = known[age]
-                    flying.known[age] = (some + int(more[index]), hungry + int(starving[index]))
+                    counts.known[age] = (some + int(more[index]), hungry + int(starving[index]))
         return len(slots)
 
     def _starving(
         self, slots: Ints, groups: Ints, ages: set[int], length: int, now_ns: int
     ) -> dict[int, tuple[Ints, Ints]]:
-        """Count by group, for each greatest age of telemetry, the streams of which it is known, and those starving."""
+        """Count by group, for each age up to which telemetry counts, the streams that are known, and those starving."""
         table = self._table
         x_ns = table.now_ns(slots, now_ns)
         age_ns = x_ns - table.watermark_ns[slots]
@@ -205,34 +197,6 @@ class Groups:
             )
         return found
 
-    def _charge(self, slots: Ints) -> None:
-        """Charge what readers got and waited since they were last charged, up to each one's watermark."""
-        self._make_room()
-        table, running = self._table, self._table.running
-        tokens = running.count[slots]
-        idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
-        before, before_ns = self._charged_tokens[slots], self._charged_idle_ns[slots]
-        changed = (tokens != before) | (idle_ns != before_ns)
-        if not changed.any():
-            return
-        slots, tokens, idle_ns = slots[changed], tokens[changed] - before[changed], idle_ns[changed]
-        costs = self._meter.penalties(slots, before_ns[changed], idle_ns)
-        self._charged_tokens[slots] += tokens
-        self._charged_idle_ns[slots] = idle_ns
-        groups, member = np.unique(table.group[slots], return_inverse=True)
-        for at, group in enumerate(groups.tolist()):
-            own = member == at
-            total = self._of(table.groups[group]).benefit
-            total.add(int(tokens[own].sum()))
-            total.add(-math.fsum(costs[own].tolist()))  # one number whatever the order of slots
-
-    def _begin_to_charge(self) -> None:
-        """Take what readers have got and waited so far as charged."""
-        self._charged_tokens[:] = self._charged_idle_ns[:] = 0
-        pending, self._pending = self._pending, {}
-        self._charge(self._table.flying())
-        self._pending = pending
-
     def _next_tick_ns(self, now_ns: int) -> int | None:
         """Return the next second at which something can change though nothing is in flight; None if there is none."""
         instants = []
@@ -249,7 +213,7 @@ class Groups:
             labels=subject.labels,
             now_ns=now_ns,
             heard_ns=subject.heard_ns,
-            flying=subject.flying,
+            in_flight=subject.in_flight,
             windows=subject.windows,
             since_ns=subject.since_ns,
             objective=self._objective(subject.labels),
@@ -262,7 +226,7 @@ class Groups:
             return None
 
     def _of_group(self, group: Group, now_ns: int, heard_ns: int) -> list[Subject]:
-        """Return whom a group counts for, in the scopes for which there is a rule: it has a stream now."""
+        """Return the subjects that a group with a stream counts for, in the scopes that have a rule."""
         found = []
         for scope, asked in self._needs.items():
             if self.engine.of(scope):
@@ -278,23 +242,14 @@ class Groups:
         self._pending.clear()
         self._heard_ns.clear()
 
-    def _make_room(self) -> None:
-        more = self._table.size - len(self._charged_tokens)
-        if more:
-            zeros = np.zeros(more, dtype=np.int64)
-            self._charged_tokens = np.concatenate((self._charged_tokens, zeros))
-            self._charged_idle_ns = np.concatenate((self._charged_idle_ns, zeros))
-
 
 def _second(instant_ns: int) -> int:
     """Return the first whole second not before an instant."""
     return -(-instant_ns // SECOND_NS) * SECOND_NS
 
 
-def groups_for(
-    table: StreamTable, meter: Meter, engine: RuleEngine, classes: SloClasses, counts: Counter[str]
-) -> Groups | None:
+def groups_for(table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> Groups | None:
     """Return who keeps the facts that rules of scopes instance and class ask for; None where there is no such rule."""
     if not engine.rules.group_rules:
         return None
-    return Groups(table, meter, engine, classes, counts)
+    return Groups(table, engine, classes, counts)

@@ -1,14 +1,14 @@
-"""Cache what a commit says of its stream, by its attributes: most commits carry the attributes of others."""
+"""Cache what a commit says of its stream, by its attributes: most commits have the attributes of earlier ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.evaluate.live_stream import group_of
+from otel_llm.evaluate.streams.stream_in_flight import group_of
 
 if TYPE_CHECKING:
-    from otel_llm.evaluate.stream_table import Group
+    from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.readers.assemble.received_request import ReceivedRequest
     from otel_llm.readers.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
@@ -35,7 +35,7 @@ class IdentityCache:
         self._known: dict[int, tuple[Attributes, CommitIdentity]] = {}
 
     def of(self, parts: ReceivedRequest) -> CommitIdentity:
-        """Return what is known of a request of which there is nothing but the commit of choice 0."""
+        """Return what the commit of choice 0 says of a request, where nothing else of it was received."""
         attributes = parts.streams[0].prefix.attributes
         known = self._known.get(id(attributes))  # the reader gives those that are written alike as one object
         if known is None:

@@ -1,8 +1,8 @@
 """Schedule the evaluation of rules on streams in flight: by columns first, one by one where a rule may hold.
 
-Each stream has one evaluator at a time. While none of its rules is active it is the columnar prefilter (the sieve); the
-engine takes it over as soon as a rule may hold, and keeps it until all its rules are inactive. All decisions are the
-engine's.
+Each stream has one evaluator at a time (single writer). While the state of none of its rules may change that is the
+columnar prefilter; the engine takes the stream over as soon as one may, and keeps it until none may. All decisions are
+the engine's.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.core.rule_tables import AT_WORK, INACTIVE, LOOK_EVERY_NS
+from otel_llm.core.rule_tables import BY_ENGINE, INACTIVE, LOOK_EVERY_NS
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.engine.prefilter import Sieve, state_of
+from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT
+from otel_llm.rules.engine.prefilter import Prefilter, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.live_stream import LiveStream
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.live_stream import LiveStream
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.rules.engine.prefilter import Looks
+    from otel_llm.rules.engine.prefilter import PrefilterResult
     from otel_llm.rules.engine.rule_engine import RuleEngine
 
     Ints = npt.NDArray[np.int64]
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class RuleScheduler:
     """Evaluate the rules of every stream in flight when it moves and when it is due; instants on the collector's axis.
 
-    `by_columns`: whether the sieve is used; without it the engine evaluates everything, at a hundred times the cost.
+    `by_columns`: whether the prefilter is used; without it the engine evaluates everything, at 100 times the cost.
     """
 
     def __init__(self, table: StreamTable, engine: RuleEngine, *, by_columns: bool = True) -> None:
@@ -43,64 +44,64 @@ class RuleScheduler:
         self.use(engine, (), 0)
 
     def use(self, engine: RuleEngine, streams: Iterable[LiveStream], now_ns: int) -> None:
-        """Decide by this engine from now on; `streams`: those in flight, all of which are looked at."""
+        """Decide by this engine from now on; `streams`: those in flight; all are evaluated."""
         self.engine = engine
-        self._sieve = Sieve(engine.rules)
-        self._clear = self._by_columns and self._sieve.clear
+        self._prefilter = Prefilter(engine.rules)
+        self._clear = self._by_columns and self._prefilter.clear
         self._places = {rule.name: at for at, rule in enumerate(engine.rules.stream_rules)}
-        self._states = np.zeros((0, self._sieve.count), dtype=np.int8)
+        self._states = np.zeros((0, self._prefilter.count), dtype=np.int8)
         self._due_ns: int = NEVER
         self._table.due_ns[:] = NEVER
-        self._table.sieved[:] = False
-        engine.looked_at()
-        flying = [stream for stream in streams if stream.begun and stream.ended_ns is None]
-        for stream in flying:
+        self._table.prefiltered[:] = False
+        engine.take_evaluated()
+        in_flight = [stream for stream in streams if stream.state in IN_FLIGHT]
+        for stream in in_flight:
             self.begin(stream)
-        # Those that the engine has taken over from another it looks at in any case.
-        fresh = [stream.slot for stream in flying if not engine.follows(stream.key)]
+        # The engine evaluates those that it has taken over from the former engine in any case.
+        fresh = [stream.slot for stream in in_flight if not engine.follows(stream.key)]
         if fresh:
             self.evaluate_moved(np.array(fresh), np.ones(len(fresh), dtype=bool), now_ns)
-        for stream in flying:
+        for stream in in_flight:
             if engine.follows(stream.key):
-                self._leave(stream.slot)
+                self._release(stream.slot)
 
     def begin(self, stream: LiveStream) -> None:
-        """Take up a stream that has begun; it is looked at with what it came with."""
+        """Follow a stream whose commit became known; `evaluate_moved` evaluates it."""
         slot = stream.slot
-        self._table.identity[slot] = self._sieve.bits((*stream.group, stream.exact_resume))
-        self._table.sieved[slot] = self._can_sieve(stream)
+        self._table.identity[slot] = self._prefilter.bits((*stream.group, stream.exact_resume))
+        self._table.prefiltered[slot] = self._can_prefilter(stream)
         self._room()[slot] = INACTIVE
 
     def begin_all(self, streams: Sequence[LiveStream]) -> None:
-        """Take up streams of which nothing but the commit has come."""
+        """Follow streams that have a commit and nothing else yet."""
         if not streams:
             return
         slots = [stream.slot for stream in streams]
-        bits = self._sieve.bits
+        bits = self._prefilter.bits
         self._table.identity[slots] = [bits((*stream.group, stream.exact_resume)) for stream in streams]
-        # As `_can_sieve` has it: nothing of them waits, and there are no tokens yet.
-        self._table.sieved[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
+        # As `_can_prefilter` has it: nothing of them waits, and there are no tokens yet.
+        self._table.prefiltered[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
         self._room()[slots] = INACTIVE
 
-    def evaluate_moved(self, slots: Ints, heard: Bools, now_ns: int) -> None:
-        """Evaluate streams whose segments were applied; `heard`: whether a segment of each was in time, (S,)."""
+    def evaluate_moved(self, slots: Ints, on_time: Bools, now_ns: int) -> None:
+        """Evaluate streams whose segments were applied; `on_time`: whether a segment of each was in time, (S,)."""
         table = self._table
-        sieved = (table.sieved[slots] & table.ready[slots] & heard) != 0
-        chosen = slots[sieved]
+        prefiltered = (table.prefiltered[slots] & table.ready[slots] & on_time) != 0
+        chosen = slots[prefiltered]
         if chosen.size:
-            sieved[sieved] = self._sift(chosen, np.full(len(chosen), now_ns)).calm
-        for slot, acts in zip(slots[~sieved].tolist(), heard[~sieved].tolist(), strict=True):
+            prefiltered[prefiltered] = self._look_by_columns(chosen, np.full(len(chosen), now_ns)).unchanged
+        for slot, acts in zip(slots[~prefiltered].tolist(), on_time[~prefiltered].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
 
     def leave_to_engine(self, stream: LiveStream, now_ns: int) -> None:
         """Leave a stream to the engine: its request has another stream, and they share budgets."""
-        if self._table.sieved[stream.slot]:
-            self._leave(stream.slot)
-            self.engine.take_up(stream, now_ns - 1, {})  # what is due at this very instant is still to be looked at
+        if self._table.prefiltered[stream.slot]:
+            self._release(stream.slot)
+            self.engine.follow_from(stream, now_ns - 1, {})  # what is due at this very instant is not evaluated yet
 
     def ended(self, stream: LiveStream, end_ns: int, now_ns: int) -> list[Decision]:
         """Follow a stream no longer; `end_ns` on its own axis."""
-        self._table.sieved[stream.slot] = False
+        self._table.prefiltered[stream.slot] = False
         self._table.due_ns[stream.slot] = NEVER
         return self.engine.ended(stream, end_ns, now_ns)
 
@@ -115,7 +116,7 @@ class RuleScheduler:
     def evaluate_due(self, now_ns: int) -> None:
         """Evaluate what fell due up to now by columns, each stream at its own instant; hand the rest to the engine."""
         while self._due_ns <= now_ns:
-            self._rouse(np.flatnonzero(self._table.due_ns <= now_ns))
+            self._evaluate_slots(np.flatnonzero(self._table.due_ns <= now_ns))
             self._due_ns = int(self._table.due_ns.min(initial=NEVER))
 
     def evaluate_due_of(self, slots: Ints, now_ns: int) -> None:
@@ -125,36 +126,36 @@ class RuleScheduler:
         """
         due = self._table.due_ns
         while (slots := slots[due[slots] <= now_ns]).size:
-            self._rouse(np.unique(slots))
+            self._evaluate_slots(np.unique(slots))
 
-    def _rouse(self, slots: Ints) -> None:
+    def _evaluate_slots(self, slots: Ints) -> None:
         if not slots.size:
             return
         table, at_ns = self._table, self._table.due_ns[slots]
-        calm, stirred, opens_ns, _ = self._sift(slots, at_ns)
-        steps = self._sieve.stepping
-        for place in np.flatnonzero(~calm).tolist():
+        unchanged, may_change, opens_ns, _ = self._look_by_columns(slots, at_ns)
+        steps = self._prefilter.stepping
+        for place in np.flatnonzero(~unchanged).tolist():
             slot, due_ns = int(slots[place]), int(at_ns[place])
             stream = table.streams[slot]
             if due_ns == table.receipt_ns[slot]:  # a segment has moved it: what rules make of that is the engine's
                 self._hand_over(slot, due_ns, late=False)
                 continue
-            self._leave(slot)
+            self._release(slot)
             if stream is None:
                 continue
             x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
-            looks = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
-            rules = zip(self._places, stirred[place].tolist(), opens_ns[place].tolist(), steps, strict=True)
+            looked = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
+            rules = zip(self._places, may_change[place].tolist(), opens_ns[place].tolist(), steps, strict=True)
             # What the columns cannot tell, which is deadlines between two looks at them, the engine finds out.
             dues = {
                 name: x_ns if may else None if next_ns == NEVER else next_ns
                 for name, may, next_ns, by_steps in rules
-                if looks or not may or not by_steps
+                if looked or not may or not by_steps
             }
-            self.engine.take_up(stream, due_ns, dues)
+            self.engine.follow_from(stream, due_ns, dues)
 
     def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
-        """Let the engine look at everything that is due up to now, and with it at whatever else is."""
+        """Have the engine evaluate what is due up to now; where it evaluates anything, the prefilter goes first."""
         due_ns = self.engine.next_timer()
         if due_ns is None or due_ns > now_ns:
             return []
@@ -162,66 +163,67 @@ class RuleScheduler:
         return self.engine.advance(now_ns, live)
 
     def reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        """Take the streams that have no active rule any more back from the engine."""
+        """Take back from the engine the streams that the prefilter can evaluate again."""
         if self._clear:
             self._reclaim(now_ns, live)
 
-    def _can_sieve(self, stream: LiveStream) -> bool:
+    def _can_prefilter(self, stream: LiveStream) -> bool:
         # A request of several choices shares budgets among its streams: the engine keeps them all.
         plain = self._table.ready[stream.slot] and len(stream.parts.streams) == 1
         return self._clear and bool(plain) and len(stream.tokens_so_far.times_ns) == stream.applied_tokens
 
     def _hand_over(self, slot: int, now_ns: int, *, late: bool) -> None:
-        """Have the engine look at a stream that has changed, unless it is over."""
+        """Have the engine evaluate a stream that has changed, unless it is over."""
         stream = self._table.streams[slot]
         if stream is not None and stream.begun and stream.ended_ns is None:
-            self._leave(slot)
+            self._release(slot)
             self.engine.update(stream, now_ns, late=late)
 
-    def _leave(self, slot: int) -> None:
+    def _release(self, slot: int) -> None:
+        """Take a stream from the prefilter."""
         self._table.due_ns[slot] = NEVER
-        self._table.sieved[slot] = 0
+        self._table.prefiltered[slot] = 0
 
     def _reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        resting: list[tuple[LiveStream, bool]] = []
+        returned: list[tuple[LiveStream, bool]] = []
         states = self._room()
-        for key, cells, fired, muted in self.engine.looked_at():
+        for key, rule_states, fired, muted in self.engine.take_evaluated():
             stream = live.get(key)
-            if stream is None or stream.ended_ns is not None or muted or not self._can_sieve(stream):
+            if stream is None or stream.ended_ns is not None or muted or not self._can_prefilter(stream):
                 continue
-            found = [(self._places[cell.rule.name], state_of(cell)) for cell in cells]
-            if any(state == AT_WORK for _, state in found):
+            found = [(self._places[rule_state.rule.name], state_of(rule_state)) for rule_state in rule_states]
+            if any(state == BY_ENGINE for _, state in found):
                 continue
             row = states[stream.slot]
             row[:] = INACTIVE
             for place, state in found:
                 row[place] = state
-            resting.append((stream, fired))
-        if not resting:
+            returned.append((stream, fired))
+        if not returned:
             return
-        slots = np.array([stream.slot for stream, _ in resting], dtype=np.int64)
+        slots = np.array([stream.slot for stream, _ in returned], dtype=np.int64)
         self._table.known_tokens[slots] = self._table.tokens[slots]
-        calm = self._sift(slots, np.full(len(slots), now_ns)).calm
-        for (stream, fired), rests in zip(resting, calm.tolist(), strict=True):
-            if not rests:
-                self._leave(stream.slot)  # the sieve is the more careful of the two: it stays with the engine
+        unchanged = self._look_by_columns(slots, np.full(len(slots), now_ns)).unchanged
+        for (stream, fired), stays in zip(returned, unchanged.tolist(), strict=True):
+            if not stays:
+                self._release(stream.slot)  # the prefilter is the more careful of the two: it stays with the engine
                 continue
-            self._table.sieved[stream.slot] = 1
+            self._table.prefiltered[stream.slot] = 1
             if fired:
-                self.engine.rest(stream.key)
+                self.engine.unschedule(stream.key)
             else:
                 self.engine.drop(stream.key)
 
-    def _sift(self, slots: Ints, at_ns: Ints) -> Looks:
+    def _look_by_columns(self, slots: Ints, at_ns: Ints) -> PrefilterResult:
         """Look at streams by columns at these instants, and note when to look again."""
         table = self._table
-        found = self._sieve.look(table.rows, self._room(), table.due_ns, slots, at_ns)
+        found = self._prefilter.look(table.rows, self._room(), table.due_ns, slots, at_ns)
         self._due_ns = min(self._due_ns, found.earliest_ns)
         return found
 
     def _room(self) -> npt.NDArray[np.int8]:
         if len(self._states) < self._table.size:
-            states = np.zeros((self._table.size, self._sieve.count), dtype=np.int8)
+            states = np.zeros((self._table.size, self._prefilter.count), dtype=np.int8)
             states[: len(self._states)] = self._states
             self._states = states
         return self._states

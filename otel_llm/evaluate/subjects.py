@@ -1,23 +1,23 @@
-"""The instances and classes that rules are looked at for: who they are, what is kept of each, and how many."""
+"""The instances and classes for which rules are evaluated: their labels, what is kept of each, and how many."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.evaluate.stream_table import MOST_GROUPS
-from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, Flying, Needs
-from otel_llm.rules.engine.sliding_window import Rolling
+from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
+from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, InFlightCounts, Needs
+from otel_llm.rules.engine.sliding_window import SlidingWindow
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from otel_llm.evaluate.stream_table import Group
+    from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.rules.decisions.decision_records import Labels
     from otel_llm.rules.language.facts import Scope
 
 MAX_SUBJECTS: Final = 500
-"""Instances and classes told apart in one scope; beyond them models and instances count as `other`, as in metrics."""
+"""Subjects of one scope with labels of their own; beyond them models and instances are `other`, as in metrics."""
 OTHER: Final = "other"
 LINGER_NS: Final = 60 * SECOND_NS
 """How long one is followed, at least, after its last stream."""
@@ -34,9 +34,9 @@ class Subject:
     scope: Scope
     labels: Labels
     needs: Needs = field(default_factory=Needs)
-    windows: dict[str, Rolling] = field(default_factory=dict)
+    windows: dict[str, SlidingWindow] = field(default_factory=dict)
     since_ns: dict[str, int] = field(default_factory=dict)
-    flying: Flying = field(default_factory=lambda: Flying(0, {}))
+    in_flight: InFlightCounts = field(default_factory=lambda: InFlightCounts(0, {}))
     heard_ns: int = 0
     busy_ns: int = 0
 
@@ -44,15 +44,17 @@ class Subject:
         """Keep what is needed from now on: windows that are new begin empty."""
         self.needs = needs
         self.since_ns = {window: self.since_ns.get(window, now_ns) for window in needs.windows}
-        self.windows = {window: self.windows.get(window) or Rolling(WINDOW_NS[window]) for window in needs.windows}
-        self.count_anew()
+        self.windows = {
+            window: self.windows.get(window) or SlidingWindow(WINDOW_NS[window]) for window in needs.windows
+        }
+        self.reset_streams()
 
-    def count_anew(self) -> None:
-        """Forget which streams are in flight."""
-        self.flying = Flying(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
+    def reset_streams(self) -> None:
+        """Set the counts of streams in flight to none."""
+        self.in_flight = InFlightCounts(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
 
-    def begin_again(self, now_ns: int) -> None:
-        """Forget what ended."""
+    def restart(self, now_ns: int) -> None:
+        """Begin with empty windows: the journal has been read."""
         self.windows, self.since_ns = {}, {}
         self.heard_ns, self.busy_ns = self.heard_ns or now_ns, self.busy_ns or now_ns
         self.keep(self.needs, now_ns)
@@ -79,7 +81,7 @@ class Subjects:
         return self._ordered
 
     def of(self, scope: Scope, group: Group, needs: Needs, now_ns: int) -> Subject:
-        """Return whom a group counts for, made where it is new."""
+        """Return the subject that a group counts for, made where it is new."""
         known = self._known[scope]
         labels = labels_of(scope, group)
         if labels not in known and len(known) >= MAX_SUBJECTS:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.evaluate.stream_table import PARTS
+from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING
 from otel_llm.slo.windows import Charge, WindowTotals, window_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.evaluate.live_stream import LiveStream
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.live_stream import LiveStream
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
@@ -119,8 +119,8 @@ class Windowing:
             if until_ns > self._closed_until_ns:
                 self._closed_until_ns, self._swept = until_ns, 0
 
-    def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int, int], None]) -> None:
-        """Close every window that is due. `judge_before(end of the window, now)` judges first what ended in it.
+    def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int], None]) -> None:
+        """Close every window that is due. `judge_before(end of the window)` judges first what ended in it.
 
         Streams that have told of everything before a window's end are charged in the half of the lateness before it
         closes, a part at a time: all of them at once would take as long as a reader waits. When a stream is charged
@@ -134,7 +134,7 @@ class Windowing:
             if self._swept < PARTS:
                 self._charge_known(start, table)
                 continue
-            judge_before(start + self.window_ns, now_ns)
+            judge_before(start + self.window_ns)
             for slot in np.flatnonzero(table.charged_ns < start + self.window_ns).tolist():
                 stream = table.streams[slot]
                 if stream is not None and stream.begun:
@@ -150,7 +150,7 @@ class Windowing:
         until = start + self.window_ns
         part = np.flatnonzero(table.part == self._swept)
         self._swept += 1
-        part = part[table.begun[part] & (table.charged_ns[part] < until)]
+        part = part[table.in_flight[part] & (table.charged_ns[part] < until)]
         for slot, unbroken in zip(part.tolist(), table.running.unbroken(part).tolist(), strict=True):
             stream = table.streams[slot]
             if stream is not None and stream.watermark_ns >= until + stream.shift_ns:

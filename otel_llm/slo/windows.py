@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.columns import WINDOW_COLUMNS
+from otel_llm.slo.ended_totals import EndedTotals
 from otel_llm.slo.exact import ExactSum
 from otel_llm.slo.ledger import Charge, Ledger, window_charges, window_start
 from otel_llm.slo.quantiles import Sketch
@@ -22,27 +22,24 @@ __all__ = ["Charge", "ExactSum", "Ledger", "Sketch", "WindowTotals", "window_cha
 _GROUP = ("slo_class", "model", "instance", "measured_at")
 
 
+COUNTS: Final = (
+    "requests_started", "requests_ended", "met_true", "met_false", "met_null", "incomplete", "aborted", "tokens_read",
+    "goodput_tokens", "idle_ns",
+)  # fmt: skip
+"""What is counted in whole numbers: requests, tokens, and ns of idle time."""
+
+
 @dataclass(slots=True)
-class WindowTotals:
-    """Add up what requests owe one window; counts and ns are integers, sums of benefit exact in any order.
+class WindowTotals(EndedTotals):
+    """Add up what requests owe one window; counts and ns are integers, sums of benefit exact in any order."""
 
-    `met_null` counts every request that ended here without a verdict on its deadlines, incomplete ones included;
-    `goodput_tokens` are the tokens read of met requests, where they end.
-    """
-
+    COUNTS: ClassVar = COUNTS
+    SKETCHES: ClassVar = ("fluidity", "idle")
     requests_started: int = 0
-    requests_ended: int = 0
-    met_true: int = 0
-    met_false: int = 0
-    met_null: int = 0
     incomplete: int = 0
-    aborted: int = 0
     tokens_read: int = 0
-    goodput_tokens: int = 0
     idle_ns: int = 0
-    benefit: ExactSum = field(default_factory=ExactSum)
     fluidity: Sketch = field(default_factory=Sketch)
-    idle: Sketch = field(default_factory=Sketch)
 
     @property
     def empty(self) -> bool:
@@ -62,29 +59,10 @@ class WindowTotals:
 
     def ended(self, outcome: str, verdict: Verdict | None) -> None:
         """Count a request that ended in this window; no verdict where tokens of it are missing."""
-        self.requests_ended += 1
-        self.aborted += outcome in ABORTED
+        EndedTotals.ended(self, outcome, verdict)  # no super(): a dataclass with slots is made anew
         self.incomplete += verdict is None
-        met = None if verdict is None else verdict.met
-        self.met_true += met is True
-        self.met_false += met is False
-        self.met_null += met is None
-        if verdict is None:
-            return
-        if met:
-            self.goodput_tokens += verdict.tokens_read
-        if verdict.fluidity_index is not None:
+        if verdict is not None and verdict.fluidity_index is not None:
             self.fluidity.add(verdict.fluidity_index)
-        if verdict.idle_ns is not None:
-            self.idle.add(verdict.idle_ns / 1e9)
-
-    def merge(self, other: WindowTotals) -> None:
-        """Add all that another total holds."""
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.benefit.merge(other.benefit)
-        self.fluidity.merge(other.fluidity)
-        self.idle.merge(other.idle)
 
     def row(
         self, window_start_ns: int, window_ns: int, group: Mapping[str, str | None]
@@ -105,10 +83,3 @@ class WindowTotals:
             "idle_p99_s": self.idle.quantile(P99),
         }
         return {name: cells[name] for name in WINDOW_COLUMNS}
-
-
-COUNTS: Final = (
-    "requests_started", "requests_ended", "met_true", "met_false", "met_null", "incomplete", "aborted", "tokens_read",
-    "goodput_tokens", "idle_ns",
-)  # fmt: skip
-"""What is counted in whole numbers: requests, tokens, and ns of idle time."""

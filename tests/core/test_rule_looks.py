@@ -14,9 +14,9 @@ from support.core_rules import rule
 from support.core_spans import SEED, TIMES_USUAL
 from support.kernel_modes import MODES, shown_in
 
-from otel_llm.core.rule_tables import INACTIVE, OPEN, SETTLED
+from otel_llm.core.rule_tables import FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.engine.prefilter import Sieve
+from otel_llm.rules.engine.prefilter import Prefilter
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.language.parser import MAX_DEPTH
 from otel_llm.slo.classes import SloClass
@@ -34,9 +34,9 @@ def look_at(when: str, x_ms: int, state: int = INACTIVE, max_fact_age: str = "1h
     stream = Stream(SloClass(), COMMIT)
     stream.extend([COMMIT + at * MS for at in (1000, 1100, 1200, 2000)], [0] * 4)
     one = View(stream, watermark_ns=COMMIT + 2000 * MS, offset_ns=70 * MS)
-    found = Rows([one], Sieve(one_rule(when, max_fact_age=max_fact_age))).look([COMMIT + x_ms * MS], state)
+    found = Rows([one], Prefilter(one_rule(when, max_fact_age=max_fact_age))).look([COMMIT + x_ms * MS], state)
     opens_ns = int(found.opens_ns[0, 0])
-    return bool(found.stirred[0, 0]), None if opens_ns == NEVER else (opens_ns - COMMIT) / MS
+    return bool(found.may_change[0, 0]), None if opens_ns == NEVER else (opens_ns - COMMIT) / MS
 
 
 BEYOND = 1e-6
@@ -94,12 +94,12 @@ def test_an_old_fact_opens_nothing() -> None:
 
 
 def test_a_rule_that_fires_does_so_until_a_term_changes_or_for_good_when_facts_are_old() -> None:
-    assert look_at("gap_seconds < 0.5", 2100, SETTLED) == (False, 2500)
-    assert look_at("gap_seconds < 0.5", 2100, SETTLED, "500ms") == (False, 2500)
-    assert look_at("gap_seconds < 0.5", 2500, SETTLED) == (True, None)
-    assert look_at("gap_seconds < 0.5", 2100, SETTLED, "400ms") == (False, None)
-    assert look_at("gap_seconds < 0.5", 2500, SETTLED, "400ms") == (False, None)
-    assert look_at("deadline_misses > 5", 2100, OPEN) == (False, 2200)
+    assert look_at("gap_seconds < 0.5", 2100, FIRING_FINAL) == (False, 2500)
+    assert look_at("gap_seconds < 0.5", 2100, FIRING_FINAL, "500ms") == (False, 2500)
+    assert look_at("gap_seconds < 0.5", 2500, FIRING_FINAL) == (True, None)
+    assert look_at("gap_seconds < 0.5", 2100, FIRING_FINAL, "400ms") == (False, None)
+    assert look_at("gap_seconds < 0.5", 2500, FIRING_FINAL, "400ms") == (False, None)
+    assert look_at("deadline_misses > 5", 2100, FIRING_REFUTABLE) == (False, 2200)
 
 
 @pytest.mark.parametrize(("innermost", "found"), [("tokens == 4", (True, None)), ("tokens == 5", (False, None))])
@@ -116,12 +116,14 @@ def digest_of_all(number: int) -> str:
     random = Random(SEED)
     for _ in range(number):
         views, x_ns = drawn(random, 20)
-        sieve = Sieve(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
-        if sieve.clear:
-            rows = Rows(views, sieve)
-            states = [[random.choice((INACTIVE, INACTIVE, SETTLED, OPEN)) for _ in range(3)] for _ in views]
+        prefilter = Prefilter(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
+        if prefilter.clear:
+            rows = Rows(views, prefilter)
+            states = [
+                [random.choice((INACTIVE, INACTIVE, FIRING_FINAL, FIRING_REFUTABLE)) for _ in range(3)] for _ in views
+            ]
             looks = rows.look(x_ns, np.array(states, dtype=np.int8))
-            for column in (looks.calm, looks.stirred, looks.opens_ns, rows.table.due_ns):
+            for column in (looks.unchanged, looks.may_change, looks.opens_ns, rows.table.due_ns):
                 found.update(column.tobytes())
     return found.hexdigest()
 

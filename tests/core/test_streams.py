@@ -19,7 +19,7 @@ from support.requests import slo_classes
 
 from otel_llm.core import stream_columns as columns
 from otel_llm.core import streams as core
-from otel_llm.evaluate.running_many import RunningMany
+from otel_llm.evaluate.streams.running_many import RunningMany
 from otel_llm.slo.classes import CONTENT, Deadline, Fluidity, SloClass
 from otel_llm.slo.live.running import Running
 

@@ -20,9 +20,8 @@ from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.receive.errors import BusyError
-from otel_llm.evaluate import evaluator as evaluating
-from otel_llm.evaluate import stream_table as tabling
-from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
+from otel_llm.evaluate.evaluator import MAX_CHOICES, RegistryLimits, Timeouts
+from otel_llm.evaluate.streams import stream_table as tabling
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read
@@ -42,7 +41,7 @@ def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.M
         said = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: f"model {number}"}
         take(one, number, commit(number, request=number, said=said))
         if number % 500 == 0:
-            one.metered += one.evaluator.meter.charge_flying()
+            one.metered += one.evaluator.meter.charge_in_flight()
         if number > 40:  # forty are in flight
             over = number - 40
             take(one, number, piece(1, 0, [over], number, request=over, said=ends(1, 2)), request(number, number=over))
@@ -50,7 +49,7 @@ def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.M
         flying = list(one.evaluator.live.values())
         assert [table.groups[table.group[stream.slot]] for stream in flying] == [stream.group for stream in flying]
     assert len({stream.model for stream in flying}) == 40
-    one.metered += one.evaluator.meter.charge_flying()
+    one.metered += one.evaluator.meter.charge_in_flight()
     assert {charge.group[1] for charge in one.metered} <= {f"model {number}" for number in range(1, 3000)}
     assert sum(charge.tokens_read for charge in one.metered) == 2959
 
@@ -58,22 +57,21 @@ def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.M
 # Others' spans.
 
 
-def test_times_that_wait_are_so_many_at_most_and_the_oldest_are_judged_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "WAITING_TIMES", 100)
-    one = seen()
+def test_times_that_wait_are_so_many_at_most_and_the_oldest_are_judged_first() -> None:
+    one = seen(limits=RegistryLimits(waiting_times=100))
     waited = []
     for number in range(1, 11):
         times = [T0_NS + i * 10**6 for i in range(1, 31)]
         span = request_span(request=number, end_ns=at(100), events=times)
         take(one, 100 + number, span)
-        waited.append(one.evaluator._waiting_times)
+        waited.append(one.evaluator.registry.waiting_times)
         assert len(one.rows) == max(0, number - 3)
     assert max(waited) <= 100
     take(one, 200, *[request_span(request=number, end_ns=at(100), events=[T0_NS] * 101) for number in (20, 21)])
-    assert one.evaluator._waiting_times <= 101
+    assert one.evaluator.registry.waiting_times <= 101
     one.evaluator.advance(at(60_000))
-    assert one.evaluator._waiting_times == 0
-    assert not one.evaluator._orphans
+    assert one.evaluator.registry.waiting_times == 0
+    assert not one.evaluator.registry.orphans
     assert len(one.rows) == 12
     assert sorted(int(str(row["trace_id"]), 16) for row in one.rows) == [*range(1, 11), 20, 21]
 
@@ -82,21 +80,20 @@ def test_times_of_a_request_span_whose_segments_came_wait_no_longer() -> None:
     one = seen()
     span = request_span(end_ns=at(100), events=[T0_NS + 5])
     take(one, 100, span)
-    assert one.evaluator._waiting_times == 1
+    assert one.evaluator.registry.waiting_times == 1
     take(one, 110, commit())
-    assert one.evaluator._waiting_times == 0
+    assert one.evaluator.registry.waiting_times == 0
 
 
 # Streams that are over.
 
 
-def test_so_many_that_are_over_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "FINISHED_REMEMBERED", 10)
-    one = seen()
+def test_so_many_that_are_over_are_remembered() -> None:
+    one = seen(limits=RegistryLimits(tombstones=10))
     for number in range(1, 31):
         last = piece(1, 0, [], number, request=number, said=ends(0, 2))
         take(one, number, commit(request=number), last, request(number, number=number))
-    assert 10 <= len(one.evaluator._tombstones) <= 20
+    assert 10 <= len(one.evaluator.registry.tombstones) <= 20
     take(one, 40, commit(request=30))
     assert (one.evaluator.counts["late_or_duplicate_segments"], len(one.evaluator.live)) == (1, 0)
     take(one, 41, commit(request=1))  # forgotten: nobody can tell it from a new one

@@ -66,7 +66,7 @@ def test_what_was_due_before_a_request_span_ended_the_stream_is_decided(by_colum
 
 @pytest.mark.parametrize("instants", [[2000], [1010, 1057, 1153, 1160, 1171, 2000], range(1001, 2000, 7)])
 def test_whoever_looks_at_the_clock_when_makes_no_difference(by_columns: bool, instants: list[int]) -> None:
-    # R1 is one that the sieve cannot rule out before the first token; R2 moves by steps.
+    # R1 is one that the prefilter cannot rule out before the first token; R2 moves by steps.
     one = seen(ruleset(TWO_RULES.format("!(ttft_seconds > 5.0)", "deadline_misses >= 4")), by_columns=by_columns)
     take(one, 0, commit())
     advance(one, *instants)
@@ -174,10 +174,9 @@ def test_streams_that_ended_leave_nothing_behind(by_columns: bool, when: str) ->
     advance(one, 100_000)
     engine, table = one.evaluator.rules, one.evaluator.table
     assert not one.evaluator.live
-    assert not engine._watched
-    assert not engine._looked
-    assert not engine._changes
-    assert not engine._timers
+    assert not len(engine)
+    assert not engine.take_evaluated()
+    assert engine.next_timer() is None
     assert not len(table)
     assert not table._index[:, -1].any()
     assert not any(table.streams)

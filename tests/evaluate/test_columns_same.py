@@ -96,7 +96,7 @@ def test_columns_give_the_rows_and_windows_of_the_audit(seed: int) -> None:
 
 
 def test_most_of_what_is_drawn_goes_by_columns() -> None:
-    segments = columns = sieved = decisions = 0
+    segments = columns = prefiltered = decisions = 0
     for seed in range(20):
         random = Random(seed)
         drawn = fleet(random)
@@ -106,8 +106,8 @@ def test_most_of_what_is_drawn_goes_by_columns() -> None:
             columns += 0 if batch.plain is None else len(batch.plain)
             segments += batch.spans - len(batch.requests)
             seen.take(delivery)
-            sieved += int(seen.evaluator.table.sieved.sum())
+            prefiltered += int(seen.evaluator.table.prefiltered.sum())
         decisions += len(seen.rest().decisions)
     assert columns > 0.6 * segments
-    assert sieved > 300
+    assert prefiltered > 300
     assert decisions > 100

@@ -16,7 +16,7 @@ from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import MAX_CHOICES, Timeouts
-from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode
@@ -288,10 +288,10 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
     evaluator = live.evaluator
     evaluator.advance(T0_NS + 10_000 * SECOND)
     assert not evaluator.live
-    assert not evaluator._parts
-    assert not evaluator._orphans
-    assert not evaluator._flying
-    assert not evaluator._due
+    assert not evaluator.registry.parts
+    assert not evaluator.registry.orphans
+    assert not evaluator.registry.ended
+    assert evaluator.timers.next_due() is None
     assert not live.windowing._open
 
 

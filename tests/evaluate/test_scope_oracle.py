@@ -18,8 +18,7 @@ from support.core_fleets import Fleet, Seen, advances, fleet
 from support.core_spans import examples
 from support.groups import scoped
 
-from otel_llm.evaluate.sink import StreamInFlight
-from otel_llm.evaluate.stream_table import Group
+from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision, Labels
 from otel_llm.rules.files.ruleset import Rule, RuleSet
@@ -67,7 +66,7 @@ class Noting(Seen):
 
 @dataclass
 class Stepped(Seen):
-    """Looks at the clock at each whole second, and notes what is in flight then."""
+    """PrefilterResult at the clock at each whole second, and notes what is in flight then."""
 
     flying: list[tuple[int, Group]] = field(default_factory=list)
     end_s: int = 0
@@ -83,7 +82,7 @@ class Stepped(Seen):
                 self.take(deliveries.pop(0))
             self.evaluator.advance(now_s * SECOND)
             table = self.evaluator.table
-            self.flying += [(now_s, table.groups[int(table.group[slot])]) for slot in table.flying()]
+            self.flying += [(now_s, table.groups[int(table.group[slot])]) for slot in table.slots_in_flight()]
 
 
 def rules_of(random: Random) -> RuleSet:

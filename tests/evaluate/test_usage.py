@@ -41,7 +41,7 @@ def test_charges_come_to_the_benefit_whenever_somebody_looks(seed: int) -> None:
             one.evaluator.reload(slo_classes(random), RuleSet(()), delivery.receipt_ns - 1)
         one.take(delivery)
         while random.random() < often:
-            one.metered += one.evaluator.meter.charge_flying()
+            one.metered += one.evaluator.meter.charge_in_flight()
     one.rest()
     benefit = math.fsum(verdict.benefit or 0.0 for verdict in one.verdicts if verdict is not None)
     kept, moved = balance(one.metered)
@@ -54,8 +54,8 @@ def test_nothing_is_charged_twice() -> None:
     one = seen()
     take(one, 0, commit())
     take(one, 1000, piece(1, 0, [100, 900], 1000))
-    (first,) = one.evaluator.meter.charge_flying()
-    assert list(one.evaluator.meter.charge_flying()) == []
+    (first,) = one.evaluator.meter.charge_in_flight()
+    assert list(one.evaluator.meter.charge_in_flight()) == []
     # 400 ms until the second token is due at the reader's pace, and 900 it came: half a second of waiting.
     assert (first.tokens_read, first.idle_ns, first.penalty_tokens, first.refunded_tokens) == (
         2,
@@ -71,7 +71,7 @@ def test_waiting_that_turns_out_to_be_none_is_given_back() -> None:
     one = seen()
     take(one, 0, commit())
     take(one, 1000, piece(1, 0, [], 1000))
-    (waited,) = one.evaluator.meter.charge_flying()
+    (waited,) = one.evaluator.meter.charge_in_flight()
     assert waited.idle_ns == 800 * 10**6
     take(
         one, 1100, piece(2, 0, [], 1100, said=ends(0, 3)), request(1100)
@@ -84,7 +84,7 @@ def test_a_stream_that_is_told_apart_late_is_charged_under_its_name() -> None:
     one = seen()
     take(one, 0, commit(said={}))
     take(one, 500, piece(1, 0, [100, 200], 500))
-    one.metered += one.evaluator.meter.charge_flying()
+    one.metered += one.evaluator.meter.charge_in_flight()
     take(one, 600, piece(2, 2, [], 600, said=ends(2, 3)), request(600, said={**IDENTITY, semconv.SLO_CLASS: "agent"}))
     assert balance([charge for charge in one.metered if charge.group[0] == "chat"])[0] == pytest.approx(0.0)
     (verdict,) = one.verdicts
@@ -106,7 +106,7 @@ def test_many_streams_of_many_classes_at_one_look(penalty: str) -> None:
         said = {**IDENTITY, semconv.SLO_CLASS: names[number % 5], semconv.GEN_AI_REQUEST_MODEL: f"m{number % 3}"}
         take(one, 0, commit(request=number, said=said))
         take(one, 2000, piece(1, 0, [number * 10, 1500], 2000, request=number))
-    found = {charge.group: charge for charge in one.evaluator.meter.charge_flying()}
+    found = {charge.group: charge for charge in one.evaluator.meter.charge_in_flight()}
     assert len(found) == 15
     for group, charge in found.items():
         streams = [stream for stream in one.evaluator.live.values() if stream.group == group]
@@ -124,9 +124,9 @@ def test_the_class_of_a_stream_in_flight_stays_what_it_was_charged_by() -> None:
     one = seen(classes=known)
     take(one, 0, commit())
     take(one, 1000, piece(1, 0, [900], 1000))
-    one.metered += one.evaluator.meter.charge_flying()
+    one.metered += one.evaluator.meter.charge_in_flight()
     one.evaluator.reload(SloClasses((dearer, *known.classes[1:]), "chat"), RuleSet(()), at(1100))
-    one.metered += one.evaluator.meter.charge_flying()
+    one.metered += one.evaluator.meter.charge_in_flight()
     take(one, 1300, piece(2, 1, [], 1300, said=ends(1, 3)), request(1300))
     (verdict,) = one.verdicts
     assert verdict is not None

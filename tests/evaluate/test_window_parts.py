@@ -19,7 +19,7 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.evaluate.stream_table import PARTS
+from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
@@ -187,6 +187,6 @@ def test_who_has_told_everything_is_charged_before_the_window_closes() -> None:
             until_ns = at(end - 5000 + 250)
             one.evaluator.advance(until_ns + 5 * SECOND - 1)
             assert one.windowing.closed_until_ns == until_ns - SECOND
-            assert (table.charged_ns[table.flying()] == until_ns).all()
+            assert (table.charged_ns[table.slots_in_flight()] == until_ns).all()
         if end % 1000 == 500 and end > 5000:  # half of the lateness before that, nobody was
-            assert (table.charged_ns[table.flying()] <= (one.windowing.closed_until_ns or 0)).any()
+            assert (table.charged_ns[table.slots_in_flight()] <= (one.windowing.closed_until_ns or 0)).any()

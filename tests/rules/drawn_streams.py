@@ -11,9 +11,9 @@ import numpy.typing as npt
 from rules.scripted import View, key
 from support.core_fleets import MS, slo_class
 
-from otel_llm.evaluate.sink import StreamInFlight
-from otel_llm.evaluate.stream_table import StreamTable
-from otel_llm.rules.engine.prefilter import Looks, Sieve
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+from otel_llm.evaluate.streams.stream_table import StreamTable
+from otel_llm.rules.engine.prefilter import Prefilter, PrefilterResult
 from otel_llm.slo.stream import Stream
 
 COMMIT = 1_790_000_000_000_000_000
@@ -51,16 +51,16 @@ def drawn(random: Random, number: int) -> tuple[list[View], list[int]]:
 
 
 class Rows:
-    """Rows of streams in a table, as the evaluator holds them, and looks at them by a sieve.
+    """Rows of streams in a table, as the evaluator holds them, and looks at them by a prefilter.
 
     `more_tokens`: how many have come since the engine looked at them.
     """
 
-    def __init__(self, views: Sequence[View], sieve: Sieve, *, more_tokens: int = 0) -> None:
+    def __init__(self, views: Sequence[View], prefilter: Prefilter, *, more_tokens: int = 0) -> None:
         self.table = table = StreamTable()
         taken = [table.take(cast("StreamInFlight", one), None) for one in (*views, *views)]
         self.slots = np.array(taken[:-1:2][::-1], dtype=np.int64)  # not all, nor in order
-        self._sieve = sieve
+        self._prefilter = prefilter
         for slot, one in zip(self.slots.tolist(), views, strict=True):
             stream = one.stream
             table.running.store(slot, stream.running, stream.slo)
@@ -70,11 +70,11 @@ class Rows:
             table.last_ns[slot] = stream.last_ns
             table.known_tokens[slot] = len(stream.times_ns) - more_tokens
             identity = (one.slo_class, one.model, one.instance, one.measured_at, one.exact_resume)
-            table.identity[slot] = sieve.bits(identity)
+            table.identity[slot] = prefilter.bits(identity)
 
-    def look(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> Looks:
+    def look(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> PrefilterResult:
         """Look at all of them, each at its own instant; `states`: (S, rules), or one for all."""
-        of_slots = np.zeros((self.table.size, self._sieve.count), dtype=np.int8)
+        of_slots = np.zeros((self.table.size, self._prefilter.count), dtype=np.int8)
         of_slots[self.slots] = states
         at_ns = np.array(x_ns, dtype=np.int64) - self.table.offset_ns[self.slots]
-        return self._sieve.look(self.table.rows, of_slots, self.table.due_ns, self.slots, at_ns)
+        return self._prefilter.look(self.table.rows, of_slots, self.table.due_ns, self.slots, at_ns)

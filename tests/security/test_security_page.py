@@ -18,7 +18,7 @@ from otel_llm.actions.execute import action_receiver as receiving
 from otel_llm.cli import web_client as asking
 from otel_llm.collector.config.settings import Limits
 from otel_llm.core import limits as message_limits
-from otel_llm.evaluate import evaluator
+from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.live import exposition, labels, user_metrics
 from otel_llm.live.page import PIECE_BYTES
 from otel_llm.readers.formats import parquet_files
@@ -35,7 +35,7 @@ HOUR_S = 3600
 CONSTANTS: dict[str, object] = {
     "tokens on one span": message_limits.MAX_TOKENS,
     "tokens that one message may expand to": message_limits.MAX_MESSAGE_TOKENS,
-    "finished requests remembered, at least": evaluator.FINISHED_REMEMBERED,
+    "finished requests remembered, at least": RegistryLimits().tombstones,
     "bytes of headers": RelayLimits().header_bytes,
     "bytes of a signed command": receiving.MOST_BODY_BYTES,
     "sets of labels": user_metrics.MAX_SERIES,

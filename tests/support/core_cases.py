@@ -10,7 +10,7 @@ from support.core_spans import sent_segment
 from support.otlp import IDENTITY, T0_NS, Value, request_span, token
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
@@ -65,11 +65,12 @@ def seen(
     classes: SloClasses | None = None,
     timeouts: Timeouts | None = None,
     window_ns: int = 10 * SECOND,
+    limits: RegistryLimits | None = None,
 ) -> Seen:
     """Return an evaluator that has seen nothing yet."""
     known = load_slo() if classes is None else classes
     drawn = Fleet(known, rules or RuleSet(()), timeouts or Timeouts(), window_ns, ())
-    return Seen(drawn, by_columns=by_columns)
+    return Seen(drawn, by_columns=by_columns, limits=limits)
 
 
 def take(one: Seen, ms: float, *spans: Span, columns: bool = True) -> None:

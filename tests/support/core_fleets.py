@@ -13,8 +13,8 @@ from support.core_spans import as_sent
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Evaluator, Timeouts
-from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.evaluator import Evaluator, RegistryLimits, Timeouts
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.batch import Batch
@@ -291,6 +291,7 @@ class Seen:
     by_columns: bool = True
     known: Iterable[Decided] = ()
     """Decisions that stand in the file already."""
+    limits: RegistryLimits | None = None
     rows: list[Row] = field(default_factory=list)
     verdicts: list[Verdict | None] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
@@ -306,6 +307,7 @@ class Seen:
             self.windowing,
             self,
             fleet.timeouts,
+            self.limits,
             by_columns=self.by_columns,
         )
 
@@ -321,7 +323,7 @@ class Seen:
                 self.evaluator.advance(waiting.pop(0))
             self.take(delivery, columns=columns)
             if scrape:
-                self.metered += self.evaluator.meter.charge_flying()
+                self.metered += self.evaluator.meter.charge_in_flight()
         for instant in waiting:
             self.evaluator.advance(instant)
         return self.rest()

@@ -16,7 +16,7 @@ from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
 from otel_llm.collector.pipeline import Pipeline, build
 from otel_llm.collector.restart import FROM_NS, WINDOWS_NS, Windows, replay
-from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.journal.checkpoint import write_resume
@@ -64,7 +64,7 @@ def unbroken(fleet: Fleet, crash: Crash) -> Left:
         seen.take(delivery)
         if number == crash.journaled:
             rows = len(seen.rows)
-            seen.metered += seen.evaluator.meter.charge_flying()
+            seen.metered += seen.evaluator.meter.charge_in_flight()
             seen.metered.clear()
         if number == crash.checkpoint:
             point = seen.evaluator.resume_point()

@@ -37,7 +37,7 @@ STEPS = ("deadlines", "deadline_misses", "fluidity_index")
 
 
 def comparison(random: Random, *, plain: bool) -> str:
-    """Draw one comparison; `plain`: of one fact, not of deadlines, with one constant, as the sieve can look at it."""
+    """Draw one comparison; `plain`: of one fact, not of deadlines, with one constant, for the prefilter."""
     kind = random.choice((0, 1, 2, 6)) if plain else random.randrange(12)
     op = random.choice(ORDERS)
     if kind == 0:
@@ -87,7 +87,7 @@ def _slanted(random: Random, op: str) -> str:
 
 
 def expression(random: Random, depth: int = 2, *, plain: bool = True) -> str:
-    """Draw a condition; `plain` keeps it so that the sieve can look at it, deadlines beside the rest only."""
+    """Draw a condition; `plain` keeps it so that the prefilter can look at it, deadlines beside the rest only."""
     if plain and depth == 2 and random.random() < 0.35:
         rest = expression(random, 1)
         return random.choice((step(random), f"{step(random)} && ({rest})", f"({rest}) && {step(random)}"))
@@ -120,7 +120,7 @@ def _action(random: Random) -> Action:
 
 
 def rule(random: Random, name: str, *, plain: bool) -> Rule:
-    """Draw a rule; `plain`: one at which the sieve can look, mostly."""
+    """Draw a rule; `plain`: one at which the prefilter can look, mostly."""
     on_missing: OnMissing = "hold" if plain else random.choice(("hold", "false", "fire"))
     resolve = expression(random, 1) if random.random() < 0.4 else None
     return Rule(
@@ -138,6 +138,6 @@ def rule(random: Random, name: str, *, plain: bool) -> Rule:
 
 
 def rule_set(random: Random) -> RuleSet:
-    """Draw one to four rules; of most sets the sieve can look at all of them."""
+    """Draw one to four rules; of most sets the prefilter can look at all of them."""
     plain = random.random() < 0.8
     return RuleSet(tuple(rule(random, f"R{at}", plain=plain) for at in range(random.randint(1, 4))))

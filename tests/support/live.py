@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
-from otel_llm.evaluate.sink import StreamInFlight
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp.export_request import decode, read
@@ -53,7 +53,7 @@ class Live:
             batch = read(message.SerializeToString()) if self.columns else decode(message)
             batch.received(last)
             self.evaluator.apply(batch, last)
-            self.metered += self.evaluator.meter.charge_flying()
+            self.metered += self.evaluator.meter.charge_in_flight()
         timeouts = self.timeouts
         self.evaluator.advance(last + timeouts.lost_after_ns + timeouts.lateness_ns + 2 * self.window_ns)
         if until_ns is not None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.language.snapshot import StreamKey
 
@@ -75,7 +75,7 @@ class ActionContext:
         if not instance:
             return ()
         table = self.table()
-        slots = table.flying()
+        slots = table.slots_in_flight()
         groups, member = np.unique(table.group[slots], return_inverse=True)
         here = np.array([table.groups[at][2] == instance for at in groups.tolist()], dtype=bool)
         slots = slots[here[member]] if slots.size else slots

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.actions.sinks.sinks import Sinks
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
     from otel_llm.readers.rows import Row
 
@@ -24,7 +24,7 @@ SHOWN_ROWS: Final = 200
 
 def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str, Any]:
     """Return the streams in flight, those closest to starving first, and the last verdicts and decisions."""
-    slots = table.flying()
+    slots = table.slots_in_flight()
     runway_ns = table.runway_ns(slots, now_ns)
     shown = np.argsort(runway_ns, kind="stable")[:SHOWN_STREAMS]
     streams = [table.streams[slot] for slot in slots[shown].tolist()]
@@ -40,9 +40,9 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
     """Charge what readers got and waited up to now; return how many streams are in flight and how many readers wait."""
-    for metered in meter.charge_flying():
+    for metered in meter.charge_in_flight():
         sinks.charged(metered)
-    slots = table.flying()
+    slots = table.slots_in_flight()
     starving = table.runway_ns(slots, now_ns) < 0
     numbers: Counter[int] = Counter(table.group[slots].tolist())
     hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())

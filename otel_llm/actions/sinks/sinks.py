@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.events import Candidate, Order
     from otel_llm.actions.sinks.action_context import ActionContext
     from otel_llm.actions.sinks.console import Console
-    from otel_llm.evaluate.sink import StreamInFlight
-    from otel_llm.evaluate.stream_table import Group
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision

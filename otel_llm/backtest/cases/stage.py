@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.alerts.firing import Alert
     from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
-    from otel_llm.evaluate.sink import StreamInFlight
+    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision, Labels, Subject

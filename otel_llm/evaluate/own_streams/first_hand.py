@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.evaluate.group_facts import groups_for
-from otel_llm.evaluate.own_streams.calm import NEVER, Calm
+from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, write
-from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.rows import verdict_row
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.sink import Sink
     from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.verdict import Verdict
@@ -65,9 +65,9 @@ class FirstHand:
         """Those in flight."""
         self._table = StreamTable()
         self._meter = Meter(self._table)
-        self.groups: Groups | None = groups_for(self._table, self._meter, rules, classes, self.counts)
-        self._calm = Calm(rules.rules)
-        rules.looked_at()  # from now on it notes which streams it has evaluated
+        self.groups: Groups | None = groups_for(self._table, rules, classes, self.counts)
+        self._inactive_until = InactiveUntil(rules.rules)
+        rules.take_evaluated()  # from now on it notes which streams it evaluates
         self._looks: list[tuple[int, int, StreamKey]] = []
         """When which stream is to be looked at, by its key: one that is over may stand here for long."""
         self._order = count()
@@ -90,7 +90,7 @@ class FirstHand:
         self._table.name(stream.slot, group, slo)
         write(self._table, (stream,), now_ns)
         self._table.found_ns[stream.slot] = now_ns
-        self._table.begun[stream.slot] = True
+        self._table.in_flight[stream.slot] = True
         self.streams[key] = stream
         stream.looked_ns = now_ns
         self._changed(stream, now_ns)
@@ -111,7 +111,7 @@ class FirstHand:
         if self._now_ns < now_ns:
             self._now_ns = now_ns
         stream.stream.extend(times_ns, kinds)
-        if stream.look_ns is None and not stream.quiet and stream.ended_ns is None:
+        if stream.look_ns is None and not stream.suspended and stream.ended_ns is None:
             self._look_at(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
 
     def identify(
@@ -123,9 +123,9 @@ class FirstHand:
         input_tokens: int | None = None,
         now_ns: int,
     ) -> None:
-        """Say who serves a stream from now on, whether it can be resumed exactly, its prompt's length; None: as before.
+        """Set a stream's replica, whether it can be resumed exactly, and its prompt's length; None: as before.
 
-        What its reader got and waited before counts for who served it then.
+        What its reader got and waited before is charged to the replica that served it then.
         """
         self._catch_up(now_ns)
         changed = False
@@ -159,14 +159,14 @@ class FirstHand:
             self._look_at(stream, now_ns + self._look_every_ns)
 
     def pause(self, stream: OwnStream, now_ns: int) -> None:
-        """Evaluate no stream rule of it until `go_on`: its generation was stopped on purpose."""
+        """Evaluate no stream rule of it until `resume`: its generation was stopped on purpose."""
         if stream.paused:
             return
         self.advance(now_ns)
         stream.paused = True
         self.rules.suspend(stream.key)
 
-    def go_on(self, stream: OwnStream, now_ns: int) -> None:
+    def resume(self, stream: OwnStream, now_ns: int) -> None:
         """Evaluate its rules again; none looks back to the pause."""
         if not stream.paused:
             return
@@ -204,7 +204,7 @@ class FirstHand:
         write(self._table, (stream,), now_ns)
         stream.ended_ns, stream.outcome = end_ns, outcome
         del self.streams[stream.key]
-        self._table.begun[stream.slot] = False
+        self._table.in_flight[stream.slot] = False
         self._decide(self.rules.ended(stream, end_ns, now_ns))
         if self.groups is not None:
             self.groups.ended(stream, outcome, verdict, now_ns)
@@ -241,10 +241,10 @@ class FirstHand:
                     if stream.catches_up:
                         stream.catches_up = False
                         self._changed(stream, at_ns, anew=True)
-                    elif not (stream.quiet or self._stays_calm(stream, stream.calm, at_ns)):
+                    elif not (stream.suspended or self._stays_inactive(stream, stream.inactive_states, at_ns)):
                         self.rules.update(stream, at_ns)
             decisions = self.rules.advance(at_ns, self.streams)
-            self._see_calm(at_ns)
+            self._unschedule_inactive(at_ns)
             self._decide(decisions)
             if self.groups is not None and self.groups.next_tick_ns == at_ns:
                 self._write()
@@ -268,12 +268,12 @@ class FirstHand:
         self._write()
         engine = RuleEngine(rules)
         self._decide(engine.succeed(self.rules, now_ns, self.streams))
-        self.rules, self._calm = engine, Calm(rules)
-        engine.looked_at()
+        self.rules, self._inactive_until = engine, InactiveUntil(rules)
+        engine.take_evaluated()
         if self.groups is not None:
             self._decide(self.groups.use(engine, classes, now_ns))
         if self.groups is None or not rules.group_rules:
-            self.groups = groups_for(self._table, self._meter, engine, classes, self.counts)
+            self.groups = groups_for(self._table, engine, classes, self.counts)
         if self.groups is not None:
             self.groups.wake(now_ns)
         for stream in self.streams.values():
@@ -309,8 +309,8 @@ class FirstHand:
         self._now_ns = max(self._now_ns, now_ns)
 
     def _changed(self, stream: OwnStream, now_ns: int, *, anew: bool = False) -> None:
-        """Have all rules of a stream evaluated at the next `advance`; `anew`: without looking back."""
-        if stream.quiet:
+        """Have all rules of a stream evaluated at the next `advance`; `anew`: they do not look back."""
+        if stream.suspended:
             return
         if anew:
             self.rules.begin_anew(stream, now_ns)
@@ -324,28 +324,29 @@ class FirstHand:
             heapq.heappush(self._looks, (at_ns, next(self._order), stream.key))
             self._next_ns = min(self._next_ns, at_ns)
 
-    def _see_calm(self, now_ns: int) -> None:
-        """Note of the streams that were evaluated which need no evaluation for a while, whatever tokens come."""
-        for key, cells, _, _ in self.rules.looked_at():
+    def _unschedule_inactive(self, now_ns: int) -> None:
+        """Unschedule the streams just evaluated that need no evaluation for a while, whatever tokens come."""
+        for key, states, _, _ in self.rules.take_evaluated():
             stream = self.streams.get(key)
-            if stream is not None and not stream.quiet:
+            if stream is not None and not stream.suspended:
                 stream.looked_ns = now_ns
-                if self._stays_calm(stream, cells, now_ns):
-                    self.rules.rest(key)
+                if self._stays_inactive(stream, states, now_ns):
+                    self.rules.unschedule(key)
 
-    def _stays_calm(self, stream: OwnStream, cells: Sequence[Cell] | None, now_ns: int) -> bool:
+    def _stays_inactive(self, stream: OwnStream, states: Sequence[RuleState] | None, now_ns: int) -> bool:
         """Tell whether no rule can hold before some later instant; the next look is then."""
-        until_ns = now_ns if cells is None else self._calm.until_ns(stream, cells)
+        until_ns = now_ns if states is None else self._inactive_until.of(stream, states)
         if until_ns > now_ns:
-            stream.calm = cells
+            stream.inactive_states = states
             self._look_at(stream, until_ns)
             return True
-        if stream.calm is not None:
-            stream.calm = stream.look_ns = None  # that look was due because it was calm; now the next token says when
+        if stream.inactive_states is not None:
+            # That look was due since no rule could hold before it; now the next token says when.
+            stream.inactive_states = stream.look_ns = None
         return False
 
     def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
-        """Name who serves a stream from now on."""
+        """Name the replica that serves a stream from now on."""
         slo_class, model, before, measured_at = stream.group
         if before:
             self._settle(stream, now_ns)

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.evaluate.stream_table import Grouped
+from otel_llm.evaluate.streams.stream_in_flight import Grouped
 from otel_llm.readers.assemble.resolved import Resolved
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.records import Scalar, StreamKey
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.windows import Ledger
 
@@ -38,7 +39,7 @@ class Identity:
 class OwnStream(Grouped):
     """A stream between its commit and its end, as `FirstHand` follows it; instants are unix ns of one clock.
 
-    Its arithmetic is its state; its row of the table is a copy, made by `write` when somebody reads the table.
+    Its arithmetic is its state; its row of the table is a copy, made by `write` before the table is read.
     """
 
     table: StreamTable
@@ -63,16 +64,16 @@ class OwnStream(Grouped):
     ended_ns: int | None = None
     outcome: str | None = None
     look_ns: int | None = None
-    """When its rules are next to be evaluated, or found to be calm still; None where the next token says when."""
+    """When its rules are next to be evaluated, if they may hold then; None where the next token says when."""
     looked_ns: int = 0
     """When they were last evaluated."""
-    calm: Sequence[Cell] | None = None
-    """Where its rules stand while none of them can hold before `look_ns`, whatever tokens come."""
+    inactive_states: Sequence[RuleState] | None = None
+    """The states of its rules while none of them can hold before `look_ns`, whatever tokens come."""
     written_tokens: int | None = None
     """How many tokens the judgement in its row of the table has; None where it is to be written in any case."""
 
     @property
-    def quiet(self) -> bool:
+    def suspended(self) -> bool:
         """Tell whether none of its rules is evaluated: it is paused, or bytes wait for its client or did just now."""
         return self.paused or self.has_gap or self.catches_up
 

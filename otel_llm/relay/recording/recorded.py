@@ -230,7 +230,7 @@ class Recorded:
             semconv.MIGRATION_REASON: reason,
         }
         self._recording.event(semconv.RESUMED_EVENT, self._recorder.clock_ns(), attributes)
-        self._tell(self._first_hand.go_on)
+        self._tell(self._first_hand.resume)
 
     def ended(self, outcome: str, at_ns: int | None = None, error: str | None = None) -> None:
         """End the recording, once; `error` is an `error.type`. A choice that finished is completed, whatever came then.
@@ -267,7 +267,7 @@ class Recorded:
     def starving(self) -> int:
         """Count its streams whose reader has read all and waits; none that is paused, or behind a slow client."""
         now_ns = self._now_ns()
-        return sum(not one.quiet and one.stream.running.starving(now_ns) for one in self._streams.values())
+        return sum(not one.suspended and one.stream.running.starving(now_ns) for one in self._streams.values())
 
     # What is shown.
 

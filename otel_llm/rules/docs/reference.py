@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.engine.state_machine import TABLE, Event, State
+from otel_llm.rules.engine.state_machine import TABLE, Event, Phase
 from otel_llm.rules.language.facts import STREAM_FACTS, WINDOW_FACTS, WINDOWS, Fact
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def window_facts() -> str:
 
 def state_table() -> str:
     """Return the state machine as a table: a row an event, a column a state."""
-    rows = [(f"`{event}`", *(_cell(state, event) for state in State)) for event in Event]
-    return _table(("a look finds", *(f"while {state}" for state in State)), rows)
+    rows = [(f"`{event}`", *(_cell(state, event) for state in Phase)) for event in Event]
+    return _table(("a look finds", *(f"while {state}" for state in Phase)), rows)
 
 
 def state_diagram() -> str:
     """Return the state machine as a Mermaid diagram: the events that lead from one state to another."""
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> inactive"]
-    edges: dict[tuple[State, State], list[str]] = {}
+    edges: dict[tuple[Phase, Phase], list[str]] = {}
     for (state, event), (following, _) in TABLE.items():
         if following is not state:
             edges.setdefault((state, following), []).append(event)
@@ -86,11 +86,11 @@ def _stream_row(fact: Fact) -> tuple[str, ...]:
     return f"`{fact.name}`", fact.type, fact.unit, fact.meaning, fact.before, ", ".join([moves, *lasting, *gap])
 
 
-def _cell(state: State, event: Event) -> str:
+def _cell(state: Phase, event: Event) -> str:
     step = TABLE.get((state, event))
     if step is None:
         return "cannot happen"
-    text = "stays" if step.state is state else f"→ {step.state}"
+    text = "stays" if step.phase is state else f"→ {step.phase}"
     return text if step.output is None else f"{text}, {step.output}"
 
 

@@ -82,7 +82,7 @@ class Budget:
             self._requests[request] -= 1
 
     def forget(self, request: Hashable) -> None:
-        """Drop the count of a request of which no stream is left."""
+        """Drop the count of a request without streams."""
         self._requests.pop(request, None)
 
     def _spend(self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None) -> None:

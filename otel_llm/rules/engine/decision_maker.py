@@ -14,7 +14,7 @@ from otel_llm.rules.language.condition import read_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import Action, Rule, RuleSet, Verb
     from otel_llm.rules.language.condition import Condition
     from otel_llm.rules.language.snapshot import Snapshot, StreamKey
@@ -75,11 +75,11 @@ def deciding(rule: Rule, output: Output) -> Condition:
     return rule.resolve_when if output is Output.RESOLVE and rule.resolve_when is not None else rule.when
 
 
-class Acting:
+class DecisionMaker:
     """Decide, and keep the budgets; nothing is done here.
 
     `decided`: what stands in the decision file already; it spends its budgets again and is not returned, but handed to
-    `again`, for who has to know what fires.
+    `again`, which restores what fires.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Acting:
         self._refuted: dict[Hashable, set[tuple[Decided, int]]] = {}
         """By request, the actions that were refuted: each gives back once."""
 
-    def fire(self, cell: Cell, at: Moment) -> list[Decision]:
+    def fire(self, state: RuleState, at: Moment) -> list[Decision]:
         """Decide the actions of a rule that began to fire, by the facts at its flip."""
-        return self._fire(cell, cell.flip_ns, range(len(cell.rule.actions)), at)
+        return self._fire(state, state.flip_ns, range(len(state.rule.actions)), at)
 
-    def fire_again(self, cell: Cell, flip_ns: int, place: int, at: Moment) -> list[Decision]:
+    def fire_again(self, state: RuleState, flip_ns: int, place: int, at: Moment) -> list[Decision]:
         """Decide one action of a rule that fires once more, by the facts at the flip that made it due again."""
-        return self._fire(cell, flip_ns, (place,), at)
+        return self._fire(state, flip_ns, (place,), at)
 
     def refuted(self, decision: Decision, request: Hashable) -> bool:
         """Give back what an action that was refuted has spent of `per_request`; return whether it had spent any.
@@ -116,11 +116,11 @@ class Acting:
         self._budgets[rule.name][decision.place].give_back(request)
         return True
 
-    def _fire(self, cell: Cell, flip_ns: int, places: Iterable[int], at: Moment) -> list[Decision]:
+    def _fire(self, state: RuleState, flip_ns: int, places: Iterable[int], at: Moment) -> list[Decision]:
         flip = snapshot_at(at.facts, flip_ns)
-        max_age_ns = cell.rule.max_fact_age_ns if cell.missing else None
+        max_age_ns = state.rule.max_fact_age_ns if state.missing else None
         return self.act(
-            cell.rule,
+            state.rule,
             flip_ns,
             at.about,
             read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
@@ -128,11 +128,11 @@ class Acting:
             places=places,
         )
 
-    def close(self, cell: Cell, output: Output, since_ns: int, at: Moment) -> list[Decision]:
+    def close(self, state: RuleState, output: Output, since_ns: int, at: Moment) -> list[Decision]:
         """Record the end of a firing, with the facts at its first instant."""
-        names = deciding(cell.rule, output).facts
+        names = deciding(state.rule, output).facts
         facts = read_facts(names, snapshot_at(at.facts, since_ns), since_ns, None)
-        return self.end(cell.rule, output, since_ns, at.about, facts)
+        return self.end(state.rule, output, since_ns, at.about, facts)
 
     def act(
         self,
@@ -166,7 +166,7 @@ class Acting:
         """Record the end of a firing, with the facts at its first instant."""
         return self._new([self._decision(rule, about, since_ns, None, _ENDS[output], facts, {})])
 
-    def succeed(self, former: Acting) -> None:
+    def succeed(self, former: DecisionMaker) -> None:
         """Take over the budgets of rules that mean the same, and what was decided before."""
         hashes = {rule.hash for rule in former._set.rules}
         for rule in self._set.rules:
@@ -179,7 +179,7 @@ class Acting:
         self._again = self._again or former._again
 
     def forget(self, request: Hashable) -> None:
-        """Drop what was counted for a request of which no stream is left."""
+        """Drop what was counted for a request without streams."""
         for budgets in self._budgets.values():
             for budget in budgets:
                 budget.forget(request)

@@ -1,9 +1,9 @@
-"""Tell, for many streams at once, of which no rule can change its state now, and until when that is certain.
+"""Find, among many streams at once, those on which no rule can change its state now, and until when that is certain.
 
-Nearly every look at a healthy stream finds nothing. The sieve writes the conditions of rules into tables, and a kernel
-looks at the streams' rows by them, with the engine's own integers and thresholds. It leaves to the engine what it
-cannot rule out: it decides nothing itself, so the decisions are those of an engine that looks at everything. A rule
-with arithmetic on facts that move, or one that does not hold while facts are missing, is never ruled out here.
+Nearly every look at a healthy stream finds nothing. The prefilter writes the conditions of rules into tables, and a
+kernel looks at the streams' rows by them, with the engine's own integers and thresholds. It leaves to the engine what
+it cannot rule out and decides nothing itself, so the decisions are those of an engine that evaluates everything. A set
+with a rule that has arithmetic on facts that move, or whose `on_missing` is not hold, is left to the engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from otel_llm.core import rule_tables as table
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.language.compile import compile_expression, used_facts
 from otel_llm.rules.language.condition import is_identity
 from otel_llm.rules.language.crossings import MIRRORED, Threshold, comparison
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import Rule, RuleSet
     from otel_llm.rules.language.tokens import Value
     from otel_llm.rules.language.types import Typed
@@ -35,23 +35,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
 
-_FACTS: Final = {
-    "age_seconds": table.AGE,
-    "gap_seconds": table.GAP,
-    "fact_age_seconds": table.FACT_AGE,
-    "idle_seconds": table.IDLE,
-    "idle_decode_seconds": table.IDLE_DECODE,
-    "runway_seconds": table.RUNWAY,
-    "tokens": table.TOKENS,
-    "tokens_read": table.TOKENS_READ,
-    "deadlines": table.DEADLINES,
-    "deadline_misses": table.DEADLINE_MISSES,
-    "fluidity_index": table.FLUIDITY,
-    "ttft_seconds": table.TTFT,
-    "rate_tokens_per_second": table.RATE,
-}
-_CAN_MISS: Final = ("ttft_seconds", "rate_tokens_per_second", "deadlines", "deadline_misses", "fluidity_index")
-"""Facts that are missing until something has happened; the others only when they are old, or a segment is missing."""
+_FACTS: Final = {name: fact.kernel for name, fact in FACTS.items() if fact.kernel is not None}
 _ORDERS: Final = {
     "<": table.LESS,
     "<=": table.LESS | table.EQUAL,
@@ -83,20 +67,21 @@ class _Row(NamedTuple):
 _Part = list[_Row]
 
 
-class Looks(NamedTuple):
-    """What a look has found: `calm` (S,), which streams no rule stirs on; `stirred`, `opens_ns` (S, rules).
+class PrefilterResult(NamedTuple):
+    """What a look has found.
 
-    `stirred`: whether a rule's state may change now; `opens_ns`: when that of one that does not stir may next, on the
-    stream's axis; `earliest_ns`: the first of the instants that were noted in `due_ns`.
+    `may_change` (S, rules): whether a rule's state may change now; `opens_ns` (S, rules): when that of another rule may
+    next, on the stream's axis; `unchanged` (S,): whether no rule's state may change now; `earliest_ns`: the first of
+    the instants that were noted in `due_ns`.
     """
 
-    calm: Bools
-    stirred: Bools
+    unchanged: Bools
+    may_change: Bools
     opens_ns: Ints
     earliest_ns: int
 
 
-class Sieve:
+class Prefilter:
     """Look at the stream rules of a set over the rows of streams."""
 
     def __init__(self, rules: RuleSet) -> None:
@@ -117,24 +102,35 @@ class Sieve:
 
             self._look = look
 
-    def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> Looks:
-        """Look at the streams in `slots` (S,), each at its own instant `at_ns`; asked only where all rules are clear.
+    def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> PrefilterResult:
+        """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only where `clear`.
 
-        `rows`: those of all streams; `states` (slots, rules) INACTIVE, SETTLED or OPEN. Into `due_ns` it is noted when
-        to look at each next, NEVER where it is not calm. Both instants on the collector's axis.
+        `rows`: those of all streams; `states` (slots, rules): INACTIVE, FIRING_FINAL or FIRING_REFUTABLE. Written:
+        `due_ns`, at each slot, when to look at the stream next, NEVER where it is not unchanged. `at_ns` and `due_ns`
+        are on the collector's axis.
         """
         number = len(slots)
         if not self.count:
             due_ns[slots] = NEVER
             nothing = np.zeros((number, 0), dtype=bool)
-            return Looks(np.ones(number, dtype=bool), nothing, nothing.astype(np.int64), NEVER)
-        calm = np.empty(number, dtype=bool)
-        stirred = np.empty((number, self.count), dtype=bool)
+            return PrefilterResult(np.ones(number, dtype=bool), nothing, nothing.astype(np.int64), NEVER)
+        unchanged = np.empty(number, dtype=bool)
+        may_change = np.empty((number, self.count), dtype=bool)
         opens_ns = np.empty((number, self.count), dtype=np.int64)
         earliest_ns = self._look(
-            self._rules, self._terms, self._constants, rows, states, due_ns, slots, at_ns, calm, stirred, opens_ns
+            self._rules,
+            self._terms,
+            self._constants,
+            rows,
+            states,
+            due_ns,
+            slots,
+            at_ns,
+            unchanged,
+            may_change,
+            opens_ns,
         )
-        return Looks(calm, stirred, opens_ns, earliest_ns)
+        return PrefilterResult(unchanged, may_change, opens_ns, earliest_ns)
 
     def _bits(self, identity: tuple[Value, ...]) -> int:
         """Return what a stream's identity decides, a bit a term."""
@@ -177,13 +173,13 @@ class Sieve:
         return _Row(table.IDENTITY, edge=len(self._fixed) - 1)
 
 
-def state_of(cell: Cell) -> int:
-    """Return what the sieve has to know of a rule's state on a stream."""
-    if cell.state is State.INACTIVE:
+def state_of(state: RuleState) -> int:
+    """Return what the prefilter has to know of a rule's state on a stream."""
+    if state.phase is Phase.INACTIVE:
         return table.INACTIVE
-    if cell.state is State.FIRING and not cell.missing and cell.retries is None:
-        return table.SETTLED if cell.flip_tokens is None else table.OPEN
-    return table.AT_WORK
+    if state.phase is Phase.FIRING and not state.missing and state.retries is None:
+        return table.FIRING_FINAL if state.flip_tokens is None else table.FIRING_REFUTABLE
+    return table.BY_ENGINE
 
 
 def _steps(typed: Typed) -> bool:
@@ -225,7 +221,7 @@ def _tables(
         for part in (*others, *steps):
             of_terms += [(*row[:4], len(part)) for row in part]
             constants += [row.constant for row in part]
-        needs = sum(1 << _FACTS[name] for name in rule.when.facts if name in _CAN_MISS)
+        needs = sum(1 << _FACTS[name] for name in rule.when.facts if FACTS[name].can_miss)
         max_age_ns = rule.max_fact_age_ns if rule.when.ages else NEVER
         of_rules.append((begin, begin + sum(map(len, others)), len(of_terms), max_age_ns, needs))
     return (

@@ -1,4 +1,4 @@
-"""Where one rule stands on one stream, and what a look at the facts finds: since when, until when, what next."""
+"""The state of one rule on one stream, and what a look at the facts finds: since when, until when, what next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.rules.engine.history import run_start, snapshot_at
-from otel_llm.rules.engine.state_machine import Event, State, step
+from otel_llm.rules.engine.state_machine import Event, Phase, step
 
 if TYPE_CHECKING:
     from otel_llm.rules.engine.retry import Retry
@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class Cell:
+class RuleState:
     """One rule on one stream; instants on the stream's own axis.
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
@@ -37,7 +37,7 @@ class Cell:
 
     rule: Rule
     floor_ns: int
-    state: State = State.INACTIVE
+    phase: Phase = Phase.INACTIVE
     run: Run | None = None
     missing: bool = False
     flip_ns: int = 0
@@ -54,95 +54,95 @@ class Found(NamedTuple):
     truth: bool | None
 
 
-def is_asleep(cell: Cell, now: Snapshot, x_ns: int) -> bool:
-    """Tell, cheaply, that an inactive rule stays so until the next segment: nearly every look at a healthy stream."""
-    rule, when = cell.rule, cell.rule.when
-    if cell.state is not State.INACTIVE or rule.on_missing != "hold" or not when.ages:
+def stays_inactive(state: RuleState, now: Snapshot, x_ns: int) -> bool:
+    """Tell cheaply that an inactive rule stays so until the next segment: nearly every look at a healthy stream."""
+    rule, when = state.rule, state.rule.when
+    if state.phase is not Phase.INACTIVE or rule.on_missing != "hold" or not when.ages:
         return False
     return when.motion.is_shut(now, x_ns, now.watermark_ns + rule.max_fact_age_ns)
 
 
-def begin_anew(cell: Cell, x_ns: int) -> None:
+def begin_anew(state: RuleState, x_ns: int) -> None:
     """Look back no further than this instant from now on, since the facts before are not known; what fires stays so."""
-    cell.state, _ = step(cell.state, Event.CLEAR)
-    cell.floor_ns = max(cell.floor_ns, x_ns)
-    cell.run, cell.missing, cell.flip_tokens = None, False, None
-    _retry_anew(cell, x_ns)
+    state.phase, _ = step(state.phase, Event.CLEAR)
+    state.floor_ns = max(state.floor_ns, x_ns)
+    state.run, state.missing, state.flip_tokens = None, False, None
+    _retry_anew(state, x_ns)
 
 
-def identity_changed(cell: Cell, names: frozenset[str], since_ns: int) -> None:
+def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> None:
     """Do not look back with the facts of these names beyond the instant from which on they are what they are.
 
     What `when` was up to then stays as it was found.
     """
-    rule = cell.rule
+    rule = state.rule
     facts = rule.when.facts if rule.resolve_when is None else (*rule.when.facts, *rule.resolve_when.facts)
     if names.isdisjoint(facts):
         return
-    cell.floor_ns = max(cell.floor_ns, since_ns)
-    if cell.run is not None:
-        cell.run = cell.run._replace(known_ns=max(cell.run.known_ns, since_ns))
-    _retry_anew(cell, since_ns)
+    state.floor_ns = max(state.floor_ns, since_ns)
+    if state.run is not None:
+        state.run = state.run._replace(known_ns=max(state.run.known_ns, since_ns))
+    _retry_anew(state, since_ns)
 
 
-def look(cell: Cell, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
+def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     """Look at a stream's facts at its now; with `muted` nothing begins to fire."""
-    rule = cell.rule
+    rule = state.rule
     truth = rule.when.truth(now, x_ns, rule.max_fact_age_ns)
     if truth is None and rule.on_missing == "hold":
         return Found(Event.MISSING, x_ns, None)
     holds = rule.on_missing == "fire" if truth is None else truth
-    if holds is (cell.state is State.FIRING) or _waits_for_resolve_when(cell, now, x_ns, holds):
+    if holds is (state.phase is Phase.FIRING) or _waits_for_resolve_when(state, now, x_ns, holds):
         # Nothing depends on since when; should it later, all of it is looked back at then.
-        cell.run, cell.missing = None, truth is None
+        state.run, state.missing = None, truth is None
         return Found(Event.HOLDS if holds else Event.CLEAR, x_ns, truth)
-    cell.run = run = _run(cell, now, x_ns, holds, missing=truth is None)
-    cell.missing = truth is None
+    state.run = run = _run(state, now, x_ns, holds, missing=truth is None)
+    state.missing = truth is None
     if holds:
         flip_ns = run.start_ns + rule.for_ns
         return Found(Event.DUE if flip_ns <= x_ns and not muted else Event.HOLDS, flip_ns, truth)
-    resolved_ns = _resolved_ns(cell, now, x_ns, run.start_ns + rule.keep_firing_for_ns)
+    resolved_ns = _resolved_ns(state, now, x_ns, run.start_ns + rule.keep_firing_for_ns)
     if resolved_ns is None:
         return Found(Event.CLEAR, x_ns, truth)
     return Found(Event.RESOLVED, resolved_ns, truth)
 
 
-def refuted(cell: Cell, now: Snapshot) -> bool:
+def refuted(state: RuleState, now: Snapshot) -> bool:
     """Tell whether `when` did not hold at the flip, now that the tokens that were under way are known."""
-    if cell.flip_tokens is None:
+    if state.flip_tokens is None:
         return False
-    tokens = bisect_right(now.stream.times_ns, cell.flip_ns)
+    tokens = bisect_right(now.stream.times_ns, state.flip_ns)
     truth = None
-    if tokens != cell.flip_tokens:
-        truth = cell.rule.when.truth(snapshot_at(now, cell.flip_ns), cell.flip_ns)
+    if tokens != state.flip_tokens:
+        truth = state.rule.when.truth(snapshot_at(now, state.flip_ns), state.flip_ns)
         if truth is None:
             return False
-    cell.flip_tokens = None if now.watermark_ns >= cell.flip_ns else tokens
+    state.flip_tokens = None if now.watermark_ns >= state.flip_ns else tokens
     return truth is False
 
 
-def began_to_fire(cell: Cell, now: Snapshot, flip_ns: int) -> None:
+def began_to_fire(state: RuleState, now: Snapshot, flip_ns: int) -> None:
     """Note the flip, and whether tokens that are still under way can refute it."""
-    cell.flip_ns = cell.floor_ns = flip_ns
-    settled = cell.missing or now.watermark_ns >= flip_ns
-    cell.flip_tokens = None if settled else bisect_right(now.stream.times_ns, flip_ns)
+    state.flip_ns = state.floor_ns = flip_ns
+    settled = state.missing or now.watermark_ns >= flip_ns
+    state.flip_tokens = None if settled else bisect_right(now.stream.times_ns, flip_ns)
 
 
-def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, muted: bool) -> int | None:
+def next_due_ns(state: RuleState, now: Snapshot, x_ns: int, truth: bool | None, *, muted: bool) -> int | None:
     """Return the next instant after x at which, if no segment comes, the state may change; None if at none."""
-    rule, when, run = cell.rule, cell.rule.when, cell.run
+    rule, when, run = state.rule, state.rule.when, state.run
     gone = when.timed and now.has_gap
     until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages and not now.ageless else x_ns + _FAR_NS
     dues: list[int | None] = []
     if not gone and x_ns < until_ns:
-        dues.append(when.flip_ns(now, x_ns, until_ns, truth, found=cell.state is not State.INACTIVE))
+        dues.append(when.flip_ns(now, x_ns, until_ns, truth, found=state.phase is not Phase.INACTIVE))
     if not gone and when.ages and not now.ageless and rule.on_missing != "hold":
         dues.append(_within(until_ns + 1, x_ns, until_ns + 1))
     # Under `hold` nothing changes once the facts are missing; under the other two time goes on.
     last_ns = until_ns if rule.on_missing == "hold" and not gone else x_ns + _FAR_NS
-    if cell.state is State.PENDING and run is not None and not muted and not (gone and rule.on_missing == "hold"):
+    if state.phase is Phase.PENDING and run is not None and not muted and not (gone and rule.on_missing == "hold"):
         dues.append(_within(run.start_ns + rule.for_ns, x_ns, last_ns))
-    if cell.state is State.FIRING and truth is not True:
+    if state.phase is Phase.FIRING and truth is not True:
         if run is not None:
             dues.append(_within(run.start_ns + rule.keep_firing_for_ns, x_ns, last_ns))
         resolve = rule.resolve_when
@@ -154,20 +154,20 @@ def next_due_ns(cell: Cell, now: Snapshot, x_ns: int, truth: bool | None, *, mut
     return min((due for due in dues if due is not None), default=None)
 
 
-def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> Run:
+def _run(state: RuleState, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> Run:
     """Return since when `when`, or what `on_missing` says of it, has had its present value."""
-    rule, run = cell.rule, cell.run
+    rule, run = state.rule, state.run
     same = run if run is not None and run.value is value else None
     known_ns = min(now.watermark_ns, x_ns)
     if missing:
         stale_ns = now.watermark_ns + rule.max_fact_age_ns + 1
-        went_ns = stale_ns if rule.when.ages and cell.floor_ns <= stale_ns <= x_ns else x_ns
+        went_ns = stale_ns if rule.when.ages and state.floor_ns <= stale_ns <= x_ns else x_ns
         start_ns, known_ns = went_ns if same is None else same.start_ns, x_ns
-    elif cell.missing:
+    elif state.missing:
         # What was judged while facts were missing stays so up to now; what is known now can only reach further back.
         start_ns, known_ns = x_ns, x_ns
         if same is not None:
-            real_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
+            real_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)
             start_ns = min(same.start_ns, real_ns)
     elif same is not None and same.start_ns <= same.known_ns:
         # Up to what was known at the last look nothing can have changed.
@@ -175,32 +175,32 @@ def _run(cell: Cell, now: Snapshot, x_ns: int, value: bool, *, missing: bool) ->
         if start_ns <= same.known_ns:
             start_ns, known_ns = same.start_ns, max(same.known_ns, known_ns)
     else:
-        start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=cell.floor_ns)
+        start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)
     return Run(value, start_ns, known_ns)
 
 
-def _retry_anew(cell: Cell, x_ns: int) -> None:
-    for retry in (cell.retries or {}).values():
+def _retry_anew(state: RuleState, x_ns: int) -> None:
+    for retry in (state.retries or {}).values():
         retry.begin_anew(x_ns)
 
 
-def _waits_for_resolve_when(cell: Cell, now: Snapshot, x_ns: int, holds: bool) -> bool:
-    rule = cell.rule
+def _waits_for_resolve_when(state: RuleState, now: Snapshot, x_ns: int, holds: bool) -> bool:
+    rule = state.rule
     if holds or rule.resolve_when is None or rule.on_missing != "hold":
         return False
     return not rule.resolve_when.truth(now, x_ns, rule.max_fact_age_ns)
 
 
-def _resolved_ns(cell: Cell, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:
+def _resolved_ns(state: RuleState, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:
     """Return since when a firing rule, `when` not holding, is resolved: not before `ready_ns`; None if it is not."""
-    resolve = cell.rule.resolve_when
+    resolve = state.rule.resolve_when
     if x_ns < ready_ns:
         return None
     if resolve is None:
         return ready_ns
-    if not resolve.truth(now, x_ns, cell.rule.max_fact_age_ns):
+    if not resolve.truth(now, x_ns, state.rule.max_fact_age_ns):
         return None
-    return max(ready_ns, run_start(resolve, now, x_ns, value=True, floor_ns=cell.floor_ns))
+    return max(ready_ns, run_start(resolve, now, x_ns, value=True, floor_ns=state.floor_ns))
 
 
 def _within(instant_ns: int, after_ns: int, until_ns: int) -> int | None:

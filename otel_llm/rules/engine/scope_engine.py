@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from otel_llm.rules.engine.decision_maker import About, deciding
-from otel_llm.rules.engine.state_machine import Event, Output, State, step
+from otel_llm.rules.engine.state_machine import Event, Output, Phase, step
 from otel_llm.rules.language.condition import identity_part
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from otel_llm.rules.decisions.decision_records import Decided, Decision, Labels
-    from otel_llm.rules.engine.decision_maker import Acting
+    from otel_llm.rules.engine.decision_maker import DecisionMaker
     from otel_llm.rules.engine.scope_facts import ScopeFacts
     from otel_llm.rules.files.ruleset import Rule, RuleSet
     from otel_llm.rules.language.compile import Program
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Cell:
+class _ScopeRuleState:
     """One rule on one instance or class; `holds`, `since_ns`: what `when` came to last, and since when it has."""
 
     rule: Rule
-    state: State = State.INACTIVE
+    phase: Phase = Phase.INACTIVE
     holds: bool | None = None
     since_ns: int = 0
 
@@ -40,13 +40,13 @@ class _Cell:
 class ScopeEngine:
     """Follow the rules of scopes instance and class.
 
-    `acting` is the stream engine's too: it keeps the budgets of all rules. `decided`: decisions that stand in the
-    decision file: what fires there fires here, since these facts are not read again from the journal.
+    `decision_maker` is the stream engine's too: it keeps the budgets of all rules. `decided`: decisions that stand in
+    the decision file: what fires there fires here, since these facts are not read again from the journal.
     """
 
-    def __init__(self, rules: RuleSet, acting: Acting, decided: Collection[Decided] = ()) -> None:
+    def __init__(self, rules: RuleSet, decision_maker: DecisionMaker, decided: Collection[Decided] = ()) -> None:
         self.rules = rules
-        self._acting = acting
+        self.decision_maker = decision_maker
         self._rules: dict[Scope, list[tuple[Rule, Program | None]]] = {"instance": [], "class": []}
         for rule in rules.rules:
             if rule.scope in self._rules:
@@ -54,12 +54,12 @@ class ScopeEngine:
                 part = None if rule.on_missing == "fire" else identity_part(rule.when)
                 self._rules[rule.scope].append((rule, part))
         self._rules_of = {scope: tuple(rule for rule, _ in pairs) for scope, pairs in self._rules.items()}
-        self._cells: dict[tuple[Scope, Labels], list[_Cell]] = {}
+        self._states: dict[tuple[Scope, Labels], list[_ScopeRuleState]] = {}
         self._fired = _firing(rules, decided)
 
     @property
     def left_firing(self) -> list[tuple[Scope, Labels]]:
-        """Return of what rules fire by the decision file, of which nothing was seen since."""
+        """Return the subjects on which rules fire by the decision file, and that were not seen since."""
         return list(self._fired)
 
     def of(self, scope: Scope) -> Sequence[Rule]:
@@ -67,38 +67,38 @@ class ScopeEngine:
         return self._rules_of[scope]
 
     def pending(self, rule: str) -> list[tuple[Labels, int]]:
-        """Return of what a rule waits for its `for`, by labels, and since when its condition has held."""
+        """Return the labels on which a rule waits for its `for`, and since when its condition has held."""
         return [
-            (labels, cell.since_ns)
-            for (_, labels), cells in self._cells.items()
-            for cell in cells
-            if cell.rule.name == rule and cell.state is State.PENDING
+            (labels, state.since_ns)
+            for (_, labels), states in self._states.items()
+            for state in states
+            if state.rule.name == rule and state.phase is Phase.PENDING
         ]
 
     def look(self, facts: ScopeFacts) -> list[Decision]:
         """Look at every rule of the scope at the facts' instant."""
         decisions: list[Decision] = []
-        for cell in self.follow(facts):
-            decisions += self._take(cell, _find(cell, facts), facts)
+        for state in self.follow(facts):
+            decisions += self._transition(state, _find(state, facts), facts)
         return decisions
 
     def over(self, facts: ScopeFacts) -> list[Decision]:
         """Follow an instance or class no longer; what fires is over."""
         decisions: list[Decision] = []
-        for cell in self._cells.pop((facts.scope, facts.labels), ()):
-            decisions += self._take(cell, Event.ENDED, facts)
-        self._acting.forget(facts.labels)
+        for state in self._states.pop((facts.scope, facts.labels), ()):
+            decisions += self._transition(state, Event.ENDED, facts)
+        self.decision_maker.forget(facts.labels)
         return decisions
 
     def next_due_ns(self, scope: Scope, labels: Labels, now_ns: int) -> int | None:
         """Return the next instant after now at which a state may change though no fact does; None if none will."""
         dues = []
-        for cell in self._cells.get((scope, labels), ()):
-            rule = cell.rule
-            if cell.state is State.PENDING and cell.holds:
-                dues.append(cell.since_ns + rule.for_ns)
-            elif cell.state is State.FIRING and not cell.holds:
-                dues.append(cell.since_ns + rule.keep_firing_for_ns)
+        for state in self._states.get((scope, labels), ()):
+            rule = state.rule
+            if state.phase is Phase.PENDING and state.holds:
+                dues.append(state.since_ns + rule.for_ns)
+            elif state.phase is Phase.FIRING and not state.holds:
+                dues.append(state.since_ns + rule.keep_firing_for_ns)
         return min((due for due in dues if due > now_ns), default=None)
 
     def succeed(self, former: ScopeEngine, subjects: Iterable[ScopeFacts]) -> list[Decision]:
@@ -110,51 +110,51 @@ class ScopeEngine:
         own = {rule.hash: rule for rules in self._rules.values() for rule, _ in rules}
         for facts in subjects:
             known = []
-            for cell in former._cells.get((facts.scope, facts.labels), ()):
-                if cell.rule.hash in own:
-                    known.append(_Cell(own[cell.rule.hash], cell.state, cell.holds, cell.since_ns))
+            for state in former._states.get((facts.scope, facts.labels), ()):
+                if state.rule.hash in own:
+                    known.append(_ScopeRuleState(own[state.rule.hash], state.phase, state.holds, state.since_ns))
                 else:
-                    decisions += former._take(cell, Event.ENDED, facts)
-            self._cells[facts.scope, facts.labels] = self._new_cells(facts.scope, facts.labels, known)
+                    decisions += former._transition(state, Event.ENDED, facts)
+            self._states[facts.scope, facts.labels] = self._new_states(facts.scope, facts.labels, known)
         self._fired = former._fired
         return decisions
 
-    def follow(self, facts: ScopeFacts) -> list[_Cell]:
+    def follow(self, facts: ScopeFacts) -> list[_ScopeRuleState]:
         """Return what is known of the rules of an instance or class; what fires by the decision file fires here."""
         subject = facts.scope, facts.labels
-        cells = self._cells.get(subject)
-        if cells is None:
-            cells = self._cells[subject] = self._new_cells(*subject, ())
+        states = self._states.get(subject)
+        if states is None:
+            states = self._states[subject] = self._new_states(*subject, ())
             fired = self._fired.pop(subject, {})
-            for cell in cells:
-                if cell.rule.hash in fired:
-                    cell.state = State.FIRING
-                    self._fire(cell.rule, fired[cell.rule.hash], facts)
-        return cells
+            for state in states:
+                if state.rule.hash in fired:
+                    state.phase = Phase.FIRING
+                    self._fire(state.rule, fired[state.rule.hash], facts)
+        return states
 
-    def _new_cells(self, scope: Scope, labels: Labels, known: Collection[_Cell]) -> list[_Cell]:
-        """Return a cell for each rule that can ever hold for these labels; one that is known stays."""
-        cells = {cell.rule.name: cell for cell in known}
+    def _new_states(self, scope: Scope, labels: Labels, known: Collection[_ScopeRuleState]) -> list[_ScopeRuleState]:
+        """Return the state of each rule that can ever hold for these labels; one that is known stays."""
+        states = {state.rule.name: state for state in known}
         identity = dict(labels)
         return [
-            cells.get(rule.name) or _Cell(rule)
+            states.get(rule.name) or _ScopeRuleState(rule)
             for rule, part in self._rules[scope]
-            if rule.name in cells or part is None or part.run(*(identity[name] for name in part.facts))
+            if rule.name in states or part is None or part.run(*(identity[name] for name in part.facts))
         ]
 
-    def _take(self, cell: _Cell, event: Event, facts: ScopeFacts) -> list[Decision]:
+    def _transition(self, state: _ScopeRuleState, event: Event, facts: ScopeFacts) -> list[Decision]:
         """Make the transition; return the decisions that go with it."""
-        cell.state, output = step(cell.state, event)
+        state.phase, output = step(state.phase, event)
         if output is None:
             return []
-        rule = cell.rule
+        rule = state.rule
         if output is Output.FIRE:
             return self._fire(rule, facts.now_ns, facts)
         names = deciding(rule, output).facts
-        return self._acting.end(rule, output, facts.now_ns, _about(facts), _read(names, facts, rule))
+        return self.decision_maker.end(rule, output, facts.now_ns, _about(facts), _read(names, facts, rule))
 
     def _fire(self, rule: Rule, flip_ns: int, facts: ScopeFacts) -> list[Decision]:
-        return self._acting.act(
+        return self.decision_maker.act(
             rule,
             flip_ns,
             _about(facts),
@@ -168,18 +168,18 @@ def _about(facts: ScopeFacts) -> About:
     return About(None, dict(facts.labels), facts.labels, facts.now_ns, 0, age_ns)
 
 
-def _find(cell: _Cell, facts: ScopeFacts) -> Event:
+def _find(state: _ScopeRuleState, facts: ScopeFacts) -> Event:
     """Look at a rule's condition; return what was found, having noted since when it has been so."""
-    rule, now_ns = cell.rule, facts.now_ns
+    rule, now_ns = state.rule, facts.now_ns
     truth = _truth(rule.when, facts, rule)
     if truth is None and rule.on_missing == "hold":
         return Event.MISSING
     holds = rule.on_missing == "fire" if truth is None else truth
-    if holds is not cell.holds:
-        cell.holds, cell.since_ns = holds, now_ns
+    if holds is not state.holds:
+        state.holds, state.since_ns = holds, now_ns
     if holds:
-        return Event.DUE if now_ns >= cell.since_ns + rule.for_ns else Event.HOLDS
-    if cell.state is not State.FIRING or now_ns < cell.since_ns + rule.keep_firing_for_ns:
+        return Event.DUE if now_ns >= state.since_ns + rule.for_ns else Event.HOLDS
+    if state.phase is not Phase.FIRING or now_ns < state.since_ns + rule.keep_firing_for_ns:
         return Event.CLEAR
     if rule.resolve_when is not None and not _truth(rule.resolve_when, facts, rule):
         return Event.CLEAR
@@ -195,7 +195,7 @@ def _read(names: Iterable[str], facts: ScopeFacts, rule: Rule) -> dict[str, Valu
 
 
 def _firing(rules: RuleSet, decided: Collection[Decided]) -> dict[tuple[Scope, Labels], dict[str, int]]:
-    """Return of which instance or class rules fire, by what was decided last: their hashes, and since when."""
+    """Return, by subject, the hashes of rules whose last decision is that they fire, and since when."""
     scopes = {rule.hash: rule.scope for rule in rules.rules if rule.scope != "stream"}
     last: dict[tuple[str, Labels], tuple[int, str]] = {}
     for rule_hash, subject, flip_unix_nano, state in decided:

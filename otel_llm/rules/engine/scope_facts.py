@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from otel_llm.rules.decisions.decision_records import Labels
-    from otel_llm.rules.engine.sliding_window import Rolling, Totals
+    from otel_llm.rules.engine.sliding_window import SlidingWindow, Totals
     from otel_llm.rules.files.ruleset import Rule
     from otel_llm.rules.language.tokens import Value
     from otel_llm.slo.classes import Objective
@@ -37,7 +37,7 @@ class Needs:
 
     `windows`: names; `lasting_ns`: how long after its last stream something of a subject may still be decided;
     `starving_ns`: the greatest ages of telemetry (ns) by which streams are told to starve; `rates`, `benefit`: whether
-    somebody asks for an amount per second, and for smooth goodput.
+    a rule uses an amount per second, and smooth goodput.
     """
 
     windows: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def split(name: str) -> tuple[str, str | None]:
 
 
 @dataclass(slots=True)
-class Flying:
+class InFlightCounts:
     """Count streams in flight; `known`: by the age (ns) up to which telemetry counts, those known, those starving."""
 
     streams: int
@@ -98,8 +98,8 @@ class ScopeFacts:
     labels: Labels
     now_ns: int
     heard_ns: int
-    flying: Flying
-    windows: Mapping[str, Rolling]
+    in_flight: InFlightCounts
+    windows: Mapping[str, SlidingWindow]
     since_ns: Mapping[str, int]
     objective: Objective | None
 
@@ -109,7 +109,7 @@ class ScopeFacts:
         if window is not None:
             return _WINDOWED[stem](self, window, self.windows[window].total(self.now_ns))
         if name == "streams":
-            return self.flying.streams
+            return self.in_flight.streams
         if name in _STARVING:
             return self._starving(name, max_age_ns)
         return dict(self.labels)[name]
@@ -122,7 +122,7 @@ class ScopeFacts:
     def next_change_ns(self, *, rates: bool) -> int | None:
         """Return the next instant at which a fact may change though nothing is received; None if none will.
 
-        `rates`: whether anybody asks for an amount per second, which falls as the window's reach grows.
+        `rates`: whether a rule uses an amount per second, which falls as the window's reach grows.
         """
         instants = []
         for window, rolling in self.windows.items():
@@ -136,9 +136,9 @@ class ScopeFacts:
         return min(instants, default=None)
 
     def _starving(self, name: str, max_age_ns: int) -> Value | None:
-        known, starving = self.flying.known[max_age_ns]
+        known, starving = self.in_flight.known[max_age_ns]
         if name == "starving":
-            return starving if known or not self.flying.streams else None
+            return starving if known or not self.in_flight.streams else None
         return starving / known if known else None
 
 
@@ -148,10 +148,10 @@ def _share(part: int, whole: int) -> float | None:
 
 def _burn_rate(facts: ScopeFacts, total: Totals) -> float | None:
     wanted = None if facts.objective is None else facts.objective.attainment
-    judged = total.met + total.missed
+    judged = total.met_true + total.met_false
     if wanted is None or wanted >= 1 or not judged:
         return None
-    return float(Fraction(total.missed, judged) / (1 - wanted))
+    return float(Fraction(total.met_false, judged) / (1 - wanted))
 
 
 def _fluidity_ok_share(facts: ScopeFacts, total: Totals) -> float | None:
@@ -160,13 +160,13 @@ def _fluidity_ok_share(facts: ScopeFacts, total: Totals) -> float | None:
 
 
 _WINDOWED: Final[dict[str, Callable[[ScopeFacts, str, Totals], Value | None]]] = {
-    "requests": lambda _facts, _window, total: total.ended,
-    "attainment": lambda _facts, _window, total: _share(total.met, total.met + total.missed),
+    "requests": lambda _facts, _window, total: total.requests_ended,
+    "attainment": lambda _facts, _window, total: _share(total.met_true, total.met_true + total.met_false),
     "burn_rate": lambda facts, _window, total: _burn_rate(facts, total),
     "smooth_goodput": lambda facts, window, total: facts.rate(window, total.benefit.value),
     "goodput": lambda facts, window, total: facts.rate(window, total.goodput_tokens),
     "idle_p99": lambda _facts, _window, total: total.idle.quantile(P99),
     "fluidity_ok_share": lambda facts, _window, total: _fluidity_ok_share(facts, total),
-    "aborted_share": lambda _facts, _window, total: _share(total.aborted, total.ended),
+    "aborted_share": lambda _facts, _window, total: _share(total.aborted, total.requests_ended),
 }
 """How each fact over a window is read; a test holds it against the declared table."""

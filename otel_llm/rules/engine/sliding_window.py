@@ -1,13 +1,11 @@
-"""What ended lately, added up over windows that end now: sums that slide without ever being taken back."""
+"""Sliding windows: totals of the requests that ended lately, up to now; nothing is ever subtracted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.exact import ExactSum
-from otel_llm.slo.quantiles import Sketch
+from otel_llm.slo.ended_totals import EndedTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,51 +15,27 @@ if TYPE_CHECKING:
 
 PARTS: Final = 60
 """Into how many parts a window is divided: what is older than it leaves it a part at a time."""
-_COUNTS: Final = ("ended", "met", "missed", "aborted", "goodput_tokens", "fluid", "fluid_kept")
 
 
 @dataclass(slots=True)
-class Totals:
+class Totals(EndedTotals):
     """Add up requests that ended, and the benefit that readers got; exact in any order.
 
-    `met`, `missed`: of those of which it can be said; `fluid`: those with deadlines, `fluid_kept` those at or above the
-    class's fluidity objective; `idle`: seconds.
+    `fluid`: those with deadlines; `fluid_kept`: those at or above the class's fluidity objective.
     """
 
-    ended: int = 0
-    met: int = 0
-    missed: int = 0
-    aborted: int = 0
-    goodput_tokens: int = 0
+    COUNTS: ClassVar = (*EndedTotals.COUNTS, "fluid", "fluid_kept")
     fluid: int = 0
     fluid_kept: int = 0
-    benefit: ExactSum = field(default_factory=ExactSum)
-    idle: Sketch = field(default_factory=Sketch)
 
     def count(self, outcome: str, verdict: Verdict | None, fluidity: Fraction | None) -> None:
         """Count a request that ended; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
-        self.ended += 1
-        self.aborted += outcome in ABORTED
-        if verdict is None:
+        self.ended(outcome, verdict)
+        if verdict is None or fluidity is None or not verdict.deadlines or verdict.deadline_misses is None:
             return
-        self.met += verdict.met is True
-        self.missed += verdict.met is False
-        if verdict.met:
-            self.goodput_tokens += verdict.tokens_read
-        if fluidity is not None and verdict.deadlines and verdict.deadline_misses is not None:
-            self.fluid += 1
-            kept = (verdict.deadlines - verdict.deadline_misses) * fluidity.denominator
-            self.fluid_kept += kept >= fluidity.numerator * verdict.deadlines
-        if verdict.idle_ns is not None:
-            self.idle.add(verdict.idle_ns / 1e9)
-
-    def merge(self, other: Totals) -> None:
-        """Add all that another total holds."""
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.benefit.merge(other.benefit)
-        if other.idle.count:
-            self.idle.merge(other.idle)
+        self.fluid += 1
+        kept = (verdict.deadlines - verdict.deadline_misses) * fluidity.denominator
+        self.fluid_kept += kept >= fluidity.numerator * verdict.deadlines
 
 
 def merged(totals: Iterable[Totals]) -> Totals:
@@ -72,10 +46,10 @@ def merged(totals: Iterable[Totals]) -> Totals:
     return found
 
 
-class Rolling:
+class SlidingWindow:
     """Hold the totals of the last `window_ns`, to a sixtieth of it; instants in ns, never going back.
 
-    Part k holds what came in (k s, (k + 1) s], s a sixtieth of the window: at an instant the window is the part that
+    Part k holds what ended in (k s, (k + 1) s], s a sixtieth of the window: at an instant the window is the part that
     it lies in and the 59 before. Two stacks of parts: the older ones already added up from the newest of them on, so
     that the oldest leaves by being dropped. Adding and asking cost a few merges, whatever the window holds.
     """
@@ -92,7 +66,7 @@ class Rolling:
         self._found: Totals | None = None
 
     def add(self, totals: Totals, now_ns: int) -> None:
-        """Add what came up to now, since the last time."""
+        """Add what ended up to now, since the last call."""
         part = self._part(now_ns)
         self._found = None
         if not self._newer or self._newer[-1][0] != part:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class State(StrEnum):
+class Phase(StrEnum):
     """Where a rule stands on one stream."""
 
     INACTIVE = "inactive"
@@ -48,44 +48,44 @@ class Output(StrEnum):
 class Step(NamedTuple):
     """A transition: the state it leads to, and what it records."""
 
-    state: State
+    phase: Phase
     output: Output | None = None
 
 
 class IllegalEventError(ValueError):
     """Say that an event cannot happen in a state; nothing has changed."""
 
-    def __init__(self, state: State, event: Event) -> None:
-        super().__init__(f"{event} cannot happen while {state}")
-        self.state = state
+    def __init__(self, phase: Phase, event: Event) -> None:
+        super().__init__(f"{event} cannot happen while {phase}")
+        self.phase = phase
         self.event = event
 
 
-TABLE: Final[Mapping[tuple[State, Event], Step]] = {
-    (State.INACTIVE, Event.HOLDS): Step(State.PENDING),
-    (State.INACTIVE, Event.DUE): Step(State.FIRING, Output.FIRE),
-    (State.INACTIVE, Event.CLEAR): Step(State.INACTIVE),
-    (State.INACTIVE, Event.MISSING): Step(State.INACTIVE),
-    (State.INACTIVE, Event.ENDED): Step(State.INACTIVE),
-    (State.PENDING, Event.HOLDS): Step(State.PENDING),
-    (State.PENDING, Event.DUE): Step(State.FIRING, Output.FIRE),
-    (State.PENDING, Event.CLEAR): Step(State.INACTIVE),
-    (State.PENDING, Event.MISSING): Step(State.PENDING),
-    (State.PENDING, Event.ENDED): Step(State.INACTIVE),
-    (State.FIRING, Event.HOLDS): Step(State.FIRING),
-    (State.FIRING, Event.DUE): Step(State.FIRING),
-    (State.FIRING, Event.CLEAR): Step(State.FIRING),
-    (State.FIRING, Event.RESOLVED): Step(State.INACTIVE, Output.RESOLVE),
-    (State.FIRING, Event.MISSING): Step(State.FIRING),
-    (State.FIRING, Event.REFUTED): Step(State.INACTIVE, Output.REFUTE),
-    (State.FIRING, Event.ENDED): Step(State.INACTIVE, Output.END),
+TABLE: Final[Mapping[tuple[Phase, Event], Step]] = {
+    (Phase.INACTIVE, Event.HOLDS): Step(Phase.PENDING),
+    (Phase.INACTIVE, Event.DUE): Step(Phase.FIRING, Output.FIRE),
+    (Phase.INACTIVE, Event.CLEAR): Step(Phase.INACTIVE),
+    (Phase.INACTIVE, Event.MISSING): Step(Phase.INACTIVE),
+    (Phase.INACTIVE, Event.ENDED): Step(Phase.INACTIVE),
+    (Phase.PENDING, Event.HOLDS): Step(Phase.PENDING),
+    (Phase.PENDING, Event.DUE): Step(Phase.FIRING, Output.FIRE),
+    (Phase.PENDING, Event.CLEAR): Step(Phase.INACTIVE),
+    (Phase.PENDING, Event.MISSING): Step(Phase.PENDING),
+    (Phase.PENDING, Event.ENDED): Step(Phase.INACTIVE),
+    (Phase.FIRING, Event.HOLDS): Step(Phase.FIRING),
+    (Phase.FIRING, Event.DUE): Step(Phase.FIRING),
+    (Phase.FIRING, Event.CLEAR): Step(Phase.FIRING),
+    (Phase.FIRING, Event.RESOLVED): Step(Phase.INACTIVE, Output.RESOLVE),
+    (Phase.FIRING, Event.MISSING): Step(Phase.FIRING),
+    (Phase.FIRING, Event.REFUTED): Step(Phase.INACTIVE, Output.REFUTE),
+    (Phase.FIRING, Event.ENDED): Step(Phase.INACTIVE, Output.END),
 }
 """Every event that can happen in a state. Nothing is resolved or refuted that does not fire."""
 
 
-def step(state: State, event: Event) -> Step:
+def step(phase: Phase, event: Event) -> Step:
     """Return the transition; raises IllegalEventError for an event that cannot happen in this state."""
     try:
-        return TABLE[state, event]
+        return TABLE[phase, event]
     except KeyError:
-        raise IllegalEventError(state, event) from None
+        raise IllegalEventError(phase, event) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_llm.core import rule_tables as table
+
 Scope = Literal["stream", "instance", "class"]
 FactType = Literal["bool", "int", "double", "string"]
 SCOPES: Final[tuple[Scope, ...]] = ("stream", "instance", "class")
@@ -21,6 +23,9 @@ class Fact:
     `linear`: between tokens it is linear in time (perhaps with a floor), so its crossings are computed.
     `steps`: between tokens it may change by steps (deadlines that pass), so it is looked at every 100 ms.
     `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: the only texts it has, "" aside.
+    `can_miss`: it is missing until something has happened, and not only when it is old or a segment is missing.
+    `line`: the one of `slo.live.inflight.Lines` that it follows. `kernel`: the number by which `core.rule_looks` reads
+    it from a stream's row; None where it does not.
     """
 
     name: str
@@ -35,6 +40,9 @@ class Fact:
     steps: bool = False
     signed: bool = False
     values: tuple[str, ...] = ()
+    can_miss: bool = False
+    line: str = ""
+    kernel: int | None = None
 
 
 _STREAM: Final[tuple[Scope, ...]] = ("stream",)
@@ -45,8 +53,24 @@ def _identity(name: str, meaning: str, scopes: tuple[Scope, ...], values: tuple[
     return Fact(name, "string", "", scopes, meaning, before='"" where unknown', ages=False, values=values)
 
 
-def _clock(name: str, meaning: str, before: str = "", *, signed: bool = False) -> Fact:
-    return Fact(name, "double", "s", _STREAM, meaning, before, timed=True, linear=True, signed=signed)
+def _clock(line: str, kernel: int, meaning: str, before: str = "", *, signed: bool = False) -> Fact:
+    return Fact(
+        f"{line}_seconds",
+        "double",
+        "s",
+        _STREAM,
+        meaning,
+        before,
+        timed=True,
+        linear=True,
+        signed=signed,
+        line=line,
+        kernel=kernel,
+    )
+
+
+def _deadlines(name: str, meaning: str, kernel: int) -> Fact:
+    return Fact(name, "int", "", _STREAM, meaning, timed=True, steps=True, can_miss=True, kernel=kernel)
 
 
 STREAM_FACTS: Final[tuple[Fact, ...]] = (
@@ -54,14 +78,32 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
     _identity("model", "the requested model", SCOPES),
     _identity("instance", "which replica serves it", ("stream", "instance")),
     _identity("measured_at", "client, relay or server", SCOPES, ("client", "relay", "server")),
-    Fact("tokens", "int", "tokens", _STREAM, "tokens of any kind so far", "0"),
-    Fact("tokens_read", "int", "tokens", _STREAM, "tokens so far that the class's user reads", "0"),
-    _clock("age_seconds", "time since the commit"),
-    Fact("ttft_seconds", "double", "s", _STREAM, "time from the commit to the first token", "missing", timed=True),
-    _clock("gap_seconds", "time since the last token of any kind", "since the commit"),
-    _clock("idle_seconds", "how long the user has sat without text to read, so far"),
-    _clock("idle_decode_seconds", "the same from the first token read on", "0.0"),
-    _clock("runway_seconds", "reading time of the text still unread; negative while the user waits", signed=True),
+    Fact("tokens", "int", "tokens", _STREAM, "tokens of any kind so far", "0", kernel=table.TOKENS),
+    Fact(
+        "tokens_read",
+        "int",
+        "tokens",
+        _STREAM,
+        "tokens so far that the class's user reads",
+        "0",
+        kernel=table.TOKENS_READ,
+    ),
+    _clock("age", table.AGE, "time since the commit"),
+    Fact(
+        "ttft_seconds",
+        "double",
+        "s",
+        _STREAM,
+        "time from the commit to the first token",
+        "missing",
+        timed=True,
+        can_miss=True,
+        kernel=table.TTFT,
+    ),
+    _clock("gap", table.GAP, "time since the last token of any kind", "since the commit"),
+    _clock("idle", table.IDLE, "how long the user has sat without text to read, so far"),
+    _clock("idle_decode", table.IDLE_DECODE, "the same from the first token read on", "0.0"),
+    _clock("runway", table.RUNWAY, "reading time of the text still unread; negative while the user waits", signed=True),
     Fact(
         "rate_tokens_per_second",
         "double",
@@ -70,11 +112,11 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
         "(tokens read - 1) / time from the first of them to the last",
         "missing, until the second",
         timed=True,
+        can_miss=True,
+        kernel=table.RATE,
     ),
-    Fact("deadlines", "int", "", _STREAM, "token deadlines so far, overdue ones included", timed=True, steps=True),
-    Fact(
-        "deadline_misses", "int", "", _STREAM, "deadlines missed so far, overdue ones included", timed=True, steps=True
-    ),
+    _deadlines("deadlines", "token deadlines so far, overdue ones included", table.DEADLINES),
+    _deadlines("deadline_misses", "deadlines missed so far, overdue ones included", table.DEADLINE_MISSES),
     Fact(
         "fluidity_index",
         "double",
@@ -84,6 +126,8 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
         "missing while there are no deadlines",
         timed=True,
         steps=True,
+        can_miss=True,
+        kernel=table.FLUIDITY,
     ),
     Fact(
         "fact_age_seconds",
@@ -94,6 +138,7 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
         ages=False,
         linear=True,
         signed=True,  # looking back from a watermark, an earlier instant lies before it
+        kernel=table.FACT_AGE,
     ),
     Fact(
         "exact_resume",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from otel_llm.rules.language.facts import STREAM_FACTS
 from otel_llm.slo.live.inflight import Line
 
 if TYPE_CHECKING:
@@ -111,13 +112,7 @@ _AGE: Final = "fact_age_seconds"
 _NO_AGE: Final = Line(0, 0, 0)
 _FOREVER_NS: Final = 1 << 64
 """The watermark of facts that do not age; later than any instant."""
-_LINES: Final = {
-    "age_seconds": "age",
-    "gap_seconds": "gap",
-    "idle_seconds": "idle",
-    "idle_decode_seconds": "idle_decode",
-    "runway_seconds": "runway",
-}
+_LINES: Final = {fact.name: fact.line for fact in STREAM_FACTS if fact.line}
 
 
 def _ttft(snapshot: Snapshot, _x_ns: int) -> float | None:

@@ -175,7 +175,7 @@ def test_a_paused_stream_has_no_rules_evaluated_and_is_not_looked_back_at() -> N
     owner.tokens(stream, 100)
     owner.first_hand.pause(stream, at(200))
     assert owner.wait(5000) == []
-    owner.first_hand.go_on(stream, at(5000))
+    owner.first_hand.resume(stream, at(5000))
     assert owner.wait(5000) == [fires(5000)]
 
 
@@ -321,7 +321,7 @@ def test_bytes_that_wait_again_and_again_keep_rules_from_being_evaluated() -> No
         owner.first_hand.hold_back(stream, blocked=False, now_ns=at(ms + 20))
     owner.first_hand.pause(stream, at(1010))
     assert owner.wait(2000) == []
-    owner.first_hand.go_on(stream, at(2000))
+    owner.first_hand.resume(stream, at(2000))
     assert owner.wait(2000) == [fires(2000)]
 
 

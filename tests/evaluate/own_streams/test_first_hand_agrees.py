@@ -295,7 +295,7 @@ def play(told: list[Story], fleet: Fleet, look_every_ns: int, *, lags: bool = Fa
         """Return the streams of which a segment ends now."""
         waiting = {name for name in owner.streams if name in sender.waiting}
         if look_every_ns:
-            calm = {name for name, one in owner.streams.items() if one.calm is not None}
+            calm = {name for name, one in owner.streams.items() if one.inactive_states is not None}
             waiting = waiting & calm | {name for name, one in owner.streams.items() if one.looked_ns == at_ns}
         return [story for story in told if story.name in waiting]
 

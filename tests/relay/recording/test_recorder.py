@@ -281,7 +281,7 @@ def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_o
     assert recorded.starving() == 1
     rig.first_hand.pause(stream, now_ns + 100 * MS)
     assert recorded.starving() == 0
-    rig.first_hand.go_on(stream, now_ns + 100 * MS)
+    rig.first_hand.resume(stream, now_ns + 100 * MS)
     assert recorded.starving() == 1
     recorded.tokens(rig.host.now_ns, 0, 1, "content", exact=True)
     assert recorded.starving() == 0

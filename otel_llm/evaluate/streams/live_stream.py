@@ -6,17 +6,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from otel_llm.evaluate.stream_table import PARTS, Grouped
+from otel_llm import semconv
+from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT, StreamEvent, StreamState, following
+from otel_llm.evaluate.streams.stream_in_flight import Grouped
+from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.slo.stream import Stream
+from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
-    from otel_llm.evaluate.stream_table import Group, StreamTable
+    from otel_llm.evaluate.streams.stream_in_flight import Group
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.assemble.received_request import ReceivedRequest
     from otel_llm.readers.assemble.received_stream import ReceivedStream
     from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.readers.records import StreamKey
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.windows import Ledger
 
 
 @dataclass(slots=True, eq=False)
@@ -36,9 +40,11 @@ class LiveStream(Grouped):
     key: StreamKey = field(init=False)
     """(trace id, span id, choice)."""
     group: Group = ("", "", "", "")
-    """What windows and counters tell streams by; unknown names are empty."""
+    """The names under which windows and counters add it up; unknown names are empty."""
     exact_resume: bool = False
     slot: int = -1
+    state: StreamState = StreamState.FOUND
+    """Changed by `move` alone."""
     windows: Ledger | None = None
     waiting: list[int] = field(default_factory=list)
     """Numbers of the segments that came but wait for one before them."""
@@ -46,9 +52,6 @@ class LiveStream(Grouped):
     """Tokens from before the commit as they were sent, with their kinds: the arithmetic has them at the commit."""
     ended_ns: int | None = None
     outcome: str | None = None
-    settle_by_ns: int | None = None
-    """Collector time at which an ended stream is judged with what is there."""
-    settling: bool = False
     known: Resolved | None = None
     """What was known when the stream was found, if it can begin with that."""
     _arithmetic: Stream | None = None
@@ -149,12 +152,22 @@ class LiveStream(Grouped):
             return self.watermark_ns
         return max(self.watermark_ns, self.ended_ns) if self.resolve().complete else self.watermark_ns
 
-    def heard(self, end_ns: int, now_ns: int) -> None:
+    def note_receipt(self, end_ns: int, now_ns: int) -> None:
         """Note a segment received now."""
         table, slot = self.table, self.slot
         if end_ns - now_ns > table.offset_ns.item(slot):
             table.offset_ns[slot] = end_ns - now_ns
         table.receipt_ns[slot] = now_ns
+
+    def move(self, event: StreamEvent) -> None:
+        """Make a transition of the lifecycle; raises LifecycleError for one that the table does not have."""
+        self.state = following(self.state, event)
+        self.table.in_flight[self.slot] = self.state in IN_FLIGHT
+
+    def commit(self, commit_ns: int, input_tokens: int | None) -> None:
+        """Note the commit: windows are charged from then on."""
+        self.begin(commit_ns, input_tokens)
+        self.windows = Ledger(self.slo, commit_ns)
 
     def begin(self, commit_ns: int, input_tokens: int | None) -> None:
         """Start the arithmetic, or start it anew with what it had: what it was begun with has changed."""
@@ -188,9 +201,11 @@ class LiveStream(Grouped):
             self._apply(arithmetic)
             if len(arithmetic.times_ns) != tokens and self.parts.stream(self.choice).ending is None:
                 self._enter()
-        self.table.ready[self.slot] = (
-            self.ended_ns is None and not self.waiting and not self.parts.stream(self.choice).held
-        )
+        if self.state in IN_FLIGHT and bool(self.waiting) is not (self.state is StreamState.GAP):
+            self.move(StreamEvent.GAP_OPENED if self.waiting else StreamEvent.GAP_CLOSED)
+        # A segment that is applied though an empty one before it is missing is held still.
+        streaming = self.state is StreamState.STREAMING
+        self.table.ready[self.slot] = streaming and not self.parts.stream(self.choice).held
 
     def _apply(self, arithmetic: Stream) -> None:
         table, slot = self.table, self.slot
@@ -227,10 +242,35 @@ class LiveStream(Grouped):
         table.first_ns[slot] = arithmetic.times_ns[0] if arithmetic.times_ns else arithmetic.commit_ns
         table.keep(slot, arithmetic.plain_times)
 
-    def end(self, ended_ns: int) -> None:
+    def end(self, ended_ns: int, outcome: str) -> None:
         """Note the end; nothing is applied by columns any more."""
-        self.ended_ns = ended_ns
-        self.table.begun[self.slot] = self.table.ready[self.slot] = False
+        self.ended_ns, self.outcome = ended_ns, outcome
+        self.table.ready[self.slot] = False
+        self.move(StreamEvent.END)
+
+    def find_end(self) -> bool:
+        """Note the end where a segment, or else the request span, says it; return whether one does."""
+        last, request = self.received.last(), self.parts.request
+        if last is not None:
+            self.end(last.segment.end_ns, str(last.segment.attributes[semconv.OUTCOME]))
+        elif request is not None and self.parts.request_ends(self.choice):
+            self.end(request.end_ns, str(request.attributes[semconv.OUTCOME]))
+        return self.state is StreamState.ENDED
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell, of a stream that has ended, whether nothing that could still come would change its row."""
+        if self.has_gap:
+            return False
+        received, request = self.received, self.parts.request
+        last = received.last()
+        if last is None:  # the request span speaks for the end: every segment it counts must be here
+            declared = request.attributes.get(semconv.SEGMENTS) if request is not None else None
+            return isinstance(declared, int) and received.count() >= declared
+        tokens = last.segment.attributes.get(semconv.TOKENS)
+        if isinstance(tokens, int) and tokens > self.applied_tokens:
+            return False
+        return received.has(0) and request is not None
 
     def token_times(self) -> tuple[list[int], bytes | None]:
         """Return all tokens received, applied ones first, as unix ns and kinds (None: all content)."""
@@ -249,8 +289,3 @@ class LiveStream(Grouped):
         """Take over what is known of the stream now."""
         self.slo, self.group, self.exact_resume = slo, group, exact_resume
         self.table.name(self.slot, group, slo)
-
-
-def group_of(resolved: Resolved, slo: SloClass) -> Group:
-    """Return what a stream of a class is told by where streams are added up."""
-    return (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)

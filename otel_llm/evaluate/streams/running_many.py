@@ -9,7 +9,7 @@ import numpy as np
 
 from otel_llm.core import stream_columns
 from otel_llm.core.stream_columns import COMMIT_NS, DUE_NS, NEVER, RUNNING, RUNNING_END, UNKNOWN
-from otel_llm.evaluate.column_views import ColumnViews
+from otel_llm.evaluate.streams.column_views import ColumnViews
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

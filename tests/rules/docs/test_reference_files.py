@@ -21,11 +21,11 @@ from otel_llm.rules.files.yamlfile import ConfigError, load_yaml
 from otel_llm.rules.language.facts import FACTS, WINDOWS, in_scope
 from otel_llm.rules.lint.check import check_rules
 
-ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parents[1]
 RIGHT = rule_files([shipped_rules_dir()])
-LINTED = sorted((HERE / "lints").glob("*.yaml"))
-WRONG = sorted((HERE / "mistakes").glob("*.yaml")) + sorted((HERE / "hostile").glob("*.yaml"))
+LINTED = sorted((HERE / "lint" / "lints").glob("*.yaml"))
+WRONG = sorted((HERE / "lint" / "mistakes").glob("*.yaml")) + sorted((HERE / "files" / "hostile").glob("*.yaml"))
 VALIDATOR = jsonschema.Draft202012Validator(rule_schema())
 
 

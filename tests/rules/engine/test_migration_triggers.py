@@ -16,7 +16,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.stream import Stream
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples" / "migration-triggers"
 sys.path.insert(0, str(FOLDER))  # a folder of scripts, which find each other as they do when they are run
 

@@ -16,9 +16,9 @@ from otel_llm.rules.language.parser import MAX_CHARACTERS, Node, parse
 from otel_llm.rules.language.tokens import ExpressionError
 from otel_llm.rules.lint.check import check_rules
 
-HERE = Path(__file__).parent
-FILES = sorted((HERE / "hostile").glob("*.yaml"))
-FOLDERS = (shipped_rules_dir(), HERE / "lints", HERE / "mistakes", HERE / "hostile")
+HERE = Path(__file__).parents[1]
+FILES = sorted((HERE / "files" / "hostile").glob("*.yaml"))
+FOLDERS = (shipped_rules_dir(), HERE / "lint" / "lints", HERE / "lint" / "mistakes", HERE / "files" / "hostile")
 SEEDS = [
     [path.read_bytes() for path in sorted(folder.glob("*.yaml")) if path.stat().st_size < 3_000] for folder in FOLDERS
 ]

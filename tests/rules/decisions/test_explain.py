@@ -202,7 +202,7 @@ def test_a_firing_in_words(tmp_path: Path) -> None:
 
 
 def test_the_words_on_the_rules_page_are_given(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/rules.md").read_text(encoding="utf-8")
     rules = tmp_path / "rules.yaml"
     rules.write_text(page.split("```yaml\n")[1].split("```")[0])
     tokens = [300, 350, 400, *range(3400, 5400, 50)]

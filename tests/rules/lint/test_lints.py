@@ -1,6 +1,6 @@
 """Each lint has tiny files that it is about, with the very message; near misses stay silent, and so does what ships.
 
-`python tests/rules/test_lints.py` writes the messages anew; read the difference before it is committed.
+`python tests/rules/lint/test_lints.py` writes the messages anew; read the difference before it is committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "lints"
 FILES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "nothing")
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 EXECUTORS = ("abort",)
 
 

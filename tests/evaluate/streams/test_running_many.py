@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.requests import slo_classes
 
 from otel_llm.core.stream_columns import RUNNING, RUNNING_END, UNKNOWN, WIDTH
-from otel_llm.evaluate.running_many import RunningMany
+from otel_llm.evaluate.streams.running_many import RunningMany
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.live.running import Running
 

@@ -15,8 +15,8 @@ from otel_llm.rules.files.schema import ActionShape, RuleShape
 from otel_llm.rules.language.facts import WINDOWS
 from otel_llm.rules.lint.check import check_rules
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
-MISTAKES = Path(__file__).parent / "mistakes"
+PAGE = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
+MISTAKES = Path(__file__).parents[1] / "lint" / "mistakes"
 
 
 def blocks(language: str) -> list[str]:

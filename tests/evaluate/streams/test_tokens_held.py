@@ -10,8 +10,8 @@ from support.core_cases import at, commit, piece, seen, take
 from support.core_fleets import KIND_WORDS, Seen
 from support.core_spans import TIMES_USUAL
 
-from otel_llm.evaluate.live_stream import LiveStream
-from otel_llm.evaluate.stream_table import FRESH
+from otel_llm.evaluate.streams.live_stream import LiveStream
+from otel_llm.evaluate.streams.stream_table import FRESH
 from otel_llm.slo.classes import KINDS
 
 SEEDS = round(int(os.environ.get("OTEL_LLM_FLEETS", "30")) * TIMES_USUAL)

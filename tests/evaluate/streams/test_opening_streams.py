@@ -9,7 +9,7 @@ from support.core_cases import at, commit, ends, piece, request, seen, take
 from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
-from otel_llm.evaluate.live_stream import LiveStream
+from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.readers.assemble.received_stream import ReceivedStream
 from otel_llm.readers.records import Segment
 from otel_llm.rules.files.ruleset import RuleSet
@@ -45,7 +45,7 @@ def facts(stream: LiveStream) -> dict[str, object]:
         "identity": (stream.group, stream.exact_resume, stream.slo, stream.shift_ns),
         "row": table.rows[slot].tolist(),
         "due": table.due_ns.item(slot),
-        "begun": bool(table.begun[slot]),
+        "begun": bool(table.in_flight[slot]),
         "found": table.found_ns.item(slot),
         "parts": stream.received,
         "input_tokens": stream.stream.input_tokens,
@@ -73,7 +73,7 @@ def test_at_once_or_step_by_step(said: dict[str, Value], receipt_ms: float) -> N
         first = next(iter(one.evaluator.live.values()))
         kept = facts(first)
         if not by_columns:  # who looks at its rules is all that differs: without any rule nobody has anything to do
-            first.table.sieved[first.slot] = True
+            first.table.prefiltered[first.slot] = True
             first.table.identity[first.slot] = 0
             kept["row"] = first.table.rows[first.slot].tolist()
         found.append(kept)

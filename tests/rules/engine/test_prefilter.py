@@ -1,4 +1,4 @@
-"""A look at rows finds what the facts of each stream alone say, and a rule found calm until then is calm until then."""
+"""A look at rows finds what each stream's facts alone say; a rule that may not change before an instant does not."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from support.core_fleets import MS
 from support.core_rules import expression, rule
 from support.core_spans import examples
 
-from otel_llm.core.rule_tables import ALWAYS, AT_WORK, INACTIVE, OPEN, SETTLED
+from otel_llm.core.rule_tables import ALWAYS, BY_ENGINE, FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER
-from otel_llm.rules.engine.prefilter import Sieve, state_of
+from otel_llm.rules.engine.prefilter import Prefilter, state_of
 from otel_llm.rules.engine.retry import Retry
-from otel_llm.rules.engine.rule_state import Cell, is_asleep, next_due_ns
-from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.engine.rule_state import RuleState, next_due_ns, stays_inactive
+from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.language.condition import condition
 from otel_llm.rules.language.facts import FACTS, STREAM_FACTS
@@ -50,11 +50,11 @@ def test_a_fact_compares_as_it_does_alone(name: str, seed: int) -> None:
     at = random.randrange(12)
     when = condition(f"{name} {op} {near(random, name, views[at], x_ns[at])}", "stream")
     chosen = replace(rule(random, "R", plain=True), when=when, max_fact_age_ns=10**18)
-    sieve = Sieve(RuleSet((chosen,)))
-    rows = Rows(views, sieve)
+    prefilter = Prefilter(RuleSet((chosen,)))
+    rows = Rows(views, prefilter)
     found = rows.look(x_ns, INACTIVE)
     for one, x, may, opens in zip(
-        views, x_ns, found.stirred[:, 0].tolist(), found.opens_ns[:, 0].tolist(), strict=True
+        views, x_ns, found.may_change[:, 0].tolist(), found.opens_ns[:, 0].tolist(), strict=True
     ):
         facts = Snapshot(one)
         assert may is (when.truth(facts, x) is True), when.text
@@ -62,21 +62,21 @@ def test_a_fact_compares_as_it_does_alone(name: str, seed: int) -> None:
         if not may and opens != NEVER and FACTS[name].linear:
             assert not when.truth(facts, opens - 1), when.text
             assert when.truth(facts, opens) or op in ("==", "!="), when.text
-    found = rows.look(x_ns, SETTLED)
-    for one, x, may in zip(views, x_ns, found.stirred[:, 0].tolist(), strict=True):
+    found = rows.look(x_ns, FIRING_FINAL)
+    for one, x, may in zip(views, x_ns, found.may_change[:, 0].tolist(), strict=True):
         assert may is (when.truth(Snapshot(one), x) is False), when.text
 
 
-def engine_alone(one: View, cell: Cell, x_ns: int) -> int | None:
-    """Return when the engine, looking at a calm rule whenever it would, finds that it holds, if no token comes."""
+def engine_alone(one: View, state: RuleState, x_ns: int) -> int | None:
+    """Return when the engine, looking at a unchanged rule whenever it would, finds that it holds, if no token comes."""
     facts, at_ns = Snapshot(one), x_ns
     while at_ns < x_ns + FAR_NS:
-        truth = cell.rule.when.truth(facts, at_ns, cell.rule.max_fact_age_ns)
+        truth = state.rule.when.truth(facts, at_ns, state.rule.max_fact_age_ns)
         if truth:
             return at_ns
-        if is_asleep(cell, facts, at_ns):
+        if stays_inactive(state, facts, at_ns):
             return None
-        following = next_due_ns(cell, facts, at_ns, truth, muted=False)
+        following = next_due_ns(state, facts, at_ns, truth, muted=False)
         if following is None:
             return None
         at_ns = following
@@ -88,13 +88,13 @@ def engine_alone(one: View, cell: Cell, x_ns: int) -> int | None:
 def test_a_rule_that_is_calm_until_then_is_calm_until_then(seed: int) -> None:
     random = Random(seed)
     chosen = rule(random, "R", plain=True)
-    sieve = Sieve(RuleSet((chosen,)))
-    if not sieve.clear:
+    prefilter = Prefilter(RuleSet((chosen,)))
+    if not prefilter.clear:
         return
     views, x_ns = drawn(random, 20)
-    found = Rows(views, sieve).look(x_ns, INACTIVE)
-    for one, x, (may,), (due,) in zip(views, x_ns, found.stirred.tolist(), found.opens_ns.tolist(), strict=True):
-        first = engine_alone(one, Cell(chosen, one.stream.commit_ns), x)
+    found = Rows(views, prefilter).look(x_ns, INACTIVE)
+    for one, x, (may,), (due,) in zip(views, x_ns, found.may_change.tolist(), found.opens_ns.tolist(), strict=True):
+        first = engine_alone(one, RuleState(chosen, one.stream.commit_ns), x)
         if first == x:
             assert may, chosen.when.text
         elif not may:
@@ -107,12 +107,12 @@ def test_a_rule_that_is_calm_until_then_is_calm_until_then(seed: int) -> None:
 def test_a_rule_that_fires_until_then_fires_until_then(seed: int) -> None:
     random = Random(seed)
     chosen = rule(random, "R", plain=True)
-    sieve = Sieve(RuleSet((chosen,)))
-    if not sieve.clear:
+    prefilter = Prefilter(RuleSet((chosen,)))
+    if not prefilter.clear:
         return
     views, x_ns = drawn(random, 20)
-    found = Rows(views, sieve).look(x_ns, SETTLED)
-    for one, x, (may,), (due,) in zip(views, x_ns, found.stirred.tolist(), found.opens_ns.tolist(), strict=True):
+    found = Rows(views, prefilter).look(x_ns, FIRING_FINAL)
+    for one, x, (may,), (due,) in zip(views, x_ns, found.may_change.tolist(), found.opens_ns.tolist(), strict=True):
         facts = Snapshot(one)
         if may:
             continue
@@ -125,35 +125,35 @@ def test_a_rule_that_fires_until_then_fires_until_then(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_what_a_token_may_refute_is_as_settled_until_one_comes(seed: int) -> None:
     random = Random(seed)
-    sieve = Sieve(RuleSet((rule(random, "R", plain=True), rule(random, "S", plain=True))))
-    if not sieve.clear:
+    prefilter = Prefilter(RuleSet((rule(random, "R", plain=True), rule(random, "S", plain=True))))
+    if not prefilter.clear:
         return
     views, x_ns = drawn(random, 20)
-    states = np.array([[random.choice([INACTIVE, SETTLED]) for _ in range(2)] for _ in views], dtype=np.int8)
-    opened = np.array([[random.random() < 0.5 for _ in range(2)] for _ in views]) & (states == SETTLED)
-    expected = Rows(views, sieve).look(x_ns, states)
-    states = np.where(opened, OPEN, states).astype(np.int8)
-    found = Rows(views, sieve).look(x_ns, states)
-    assert np.array_equal(found.stirred, expected.stirred)
+    states = np.array([[random.choice([INACTIVE, FIRING_FINAL]) for _ in range(2)] for _ in views], dtype=np.int8)
+    opened = np.array([[random.random() < 0.5 for _ in range(2)] for _ in views]) & (states == FIRING_FINAL)
+    expected = Rows(views, prefilter).look(x_ns, states)
+    states = np.where(opened, FIRING_REFUTABLE, states).astype(np.int8)
+    found = Rows(views, prefilter).look(x_ns, states)
+    assert np.array_equal(found.may_change, expected.may_change)
     assert np.array_equal(found.opens_ns, expected.opens_ns)
-    found = Rows(views, sieve, more_tokens=1).look(x_ns, states)
-    assert np.array_equal(found.stirred, expected.stirred | opened)
+    found = Rows(views, prefilter, more_tokens=1).look(x_ns, states)
+    assert np.array_equal(found.may_change, expected.may_change | opened)
 
 
 @settings(max_examples=examples(50))
 @given(st.integers(0, 2**32))
 def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(seed: int) -> None:
     random = Random(seed)
-    sieve = Sieve(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
-    if not sieve.clear:
+    prefilter = Prefilter(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
+    if not prefilter.clear:
         return
     views, x_ns = drawn(random, 20)
-    rows = Rows(views, sieve)
+    rows = Rows(views, prefilter)
     rows.table.due_ns[:] = 7
     found = rows.look(x_ns, INACTIVE)
-    assert found.calm.tolist() == [not any(row) for row in found.stirred.tolist()]
+    assert found.unchanged.tolist() == [not any(row) for row in found.may_change.tolist()]
     first = found.opens_ns.min(axis=1)
-    due_ns = np.where(found.calm & (first != NEVER), first - [one.offset_ns for one in views], NEVER)
+    due_ns = np.where(found.unchanged & (first != NEVER), first - [one.offset_ns for one in views], NEVER)
     assert rows.table.due_ns[rows.slots].tolist() == due_ns.tolist()
     assert found.earliest_ns == due_ns.min()
     assert (np.delete(rows.table.due_ns, rows.slots) == 7).all()
@@ -161,11 +161,11 @@ def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(seed: int)
 
 def test_without_rules_every_stream_is_calm() -> None:
     views, x_ns = drawn(Random(1), 3)
-    rows = Rows(views, Sieve(RuleSet(())))
+    rows = Rows(views, Prefilter(RuleSet(())))
     rows.table.due_ns[:] = 7
     found = rows.look(x_ns, INACTIVE)
-    assert found.calm.tolist() == [True] * 3
-    assert (found.stirred.shape, found.opens_ns.shape, found.earliest_ns) == ((3, 0), (3, 0), NEVER)
+    assert found.unchanged.tolist() == [True] * 3
+    assert (found.may_change.shape, found.opens_ns.shape, found.earliest_ns) == ((3, 0), (3, 0), NEVER)
     assert rows.table.due_ns[rows.slots].tolist() == [NEVER] * 3
 
 
@@ -184,7 +184,7 @@ def test_without_rules_every_stream_is_calm() -> None:
     ],
 )
 def test_rules_that_are_looked_at_by_columns(when: str) -> None:
-    assert Sieve(one_rule(when)).clear
+    assert Prefilter(one_rule(when)).clear
 
 
 @pytest.mark.parametrize(
@@ -201,37 +201,37 @@ def test_rules_that_are_looked_at_by_columns(when: str) -> None:
     ],
 )
 def test_rules_that_are_left_to_the_engine(when: str) -> None:
-    assert not Sieve(one_rule(when)).clear
+    assert not Prefilter(one_rule(when)).clear
 
 
 @pytest.mark.parametrize("on_missing", ["false", "fire"])
 def test_rules_that_do_something_about_missing_facts_are_left_to_the_engine(on_missing: str) -> None:
-    assert not Sieve(one_rule("gap_seconds > 0.5", on_missing=on_missing)).clear
+    assert not Prefilter(one_rule("gap_seconds > 0.5", on_missing=on_missing)).clear
 
 
 def test_more_terms_on_identity_than_there_are_bits_are_left_to_the_engine() -> None:
     terms = " && ".join(f"model != 'm{number}'" for number in range(62))
-    assert Sieve(one_rule(f"{terms} && gap_seconds > 0.5")).clear
-    assert not Sieve(one_rule(f"{terms} && instance != 'x' && gap_seconds > 0.5")).clear
+    assert Prefilter(one_rule(f"{terms} && gap_seconds > 0.5")).clear
+    assert not Prefilter(one_rule(f"{terms} && instance != 'x' && gap_seconds > 0.5")).clear
 
 
 def test_most_conditions_are_looked_at_by_columns() -> None:
     random = Random(1)
     rules = [rule(random, "R", plain=True) for _ in range(200)]
-    assert sum(Sieve(RuleSet((one,))).clear for one in rules) > 120
+    assert sum(Prefilter(RuleSet((one,))).clear for one in rules) > 120
     assert len({expression(random) for _ in range(200)}) > 150
 
 
 def test_a_firing_that_can_still_be_refuted_is_not_settled() -> None:
     (chosen,) = one_rule("gap_seconds > 0.5").stream_rules
-    cell = Cell(chosen, COMMIT)
-    assert state_of(cell) == INACTIVE
-    firing = replace(cell, state=State.FIRING)
-    assert state_of(firing) == SETTLED
-    assert state_of(replace(firing, flip_tokens=3)) == OPEN
-    assert state_of(replace(firing, missing=True)) == AT_WORK
-    assert state_of(replace(firing, retries={0: Retry(0)})) == AT_WORK
-    assert state_of(replace(cell, state=State.PENDING)) == AT_WORK
+    state = RuleState(chosen, COMMIT)
+    assert state_of(state) == INACTIVE
+    firing = replace(state, phase=Phase.FIRING)
+    assert state_of(firing) == FIRING_FINAL
+    assert state_of(replace(firing, flip_tokens=3)) == FIRING_REFUTABLE
+    assert state_of(replace(firing, missing=True)) == BY_ENGINE
+    assert state_of(replace(firing, retries={0: Retry(0)})) == BY_ENGINE
+    assert state_of(replace(state, phase=Phase.PENDING)) == BY_ENGINE
 
 
 def test_never_and_always_are_no_instants() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rules.scripted import MS, S
 
 from otel_llm.rules.engine.budget import Budget, GroupSpends
-from otel_llm.rules.engine.decision_maker import About, Acting
+from otel_llm.rules.engine.decision_maker import About, DecisionMaker
 from otel_llm.rules.files.ruleset import Action, Limits, Rule, RuleSet
 from otel_llm.rules.language.condition import condition
 
@@ -83,9 +83,9 @@ def test_rules_of_a_group_share_their_verb_and_keep_it_when_reloaded() -> None:
         when = condition("streams > 1", "class")
         return Rule(name, group, "class", when, None, 0, 0, "hold", S, (action,))
 
-    def fire(acting: Acting, rule: Rule, at: int) -> str:
+    def fire(decision_maker: DecisionMaker, rule: Rule, at: int) -> str:
         about = About(None, {"slo_class": "chat"}, name_of(rule), at * S, 0, 0)
-        [decision] = acting.act(rule, at * S, about, read=lambda _: {}, holds=lambda _: True)
+        [decision] = decision_maker.act(rule, at * S, about, read=lambda _: {}, holds=lambda _: True)
         return decision.outcome
 
     def name_of(rule: Rule) -> str:
@@ -96,12 +96,12 @@ def test_rules_of_a_group_share_their_verb_and_keep_it_when_reloaded() -> None:
     other_verb = limited("three", "g", "scale", Limits())
     other_group = limited("four", "h", "drain", Limits(per_group=(1, 10 * S)))
     rules = RuleSet((one, two, other_verb, other_group))
-    acting = Acting(rules, ())
+    acting = DecisionMaker(rules, ())
     assert [fire(acting, rule, at) for at, rule in enumerate((two, other_verb, one))] == ["shadow"] * 3
     assert fire(acting, one, 3) == "budget"
     assert fire(acting, two, 4) == "shadow"  # has no such limit itself
     assert fire(acting, other_group, 5) == "shadow"
-    again = Acting(rules, ())
+    again = DecisionMaker(rules, ())
     again.succeed(acting)
     assert fire(again, one, 11) == "budget"
     assert fire(again, one, 14) == "shadow"

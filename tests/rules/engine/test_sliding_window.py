@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_llm.rules.engine.sliding_window import PARTS, Rolling, Totals, merged
+from otel_llm.rules.engine.sliding_window import PARTS, SlidingWindow, Totals, merged
 from otel_llm.slo.ranks import P99
 
 SECOND = 1_000_000_000
 
 
 def some(number: int) -> Totals:
-    found = Totals(ended=number, met=number % 3, missed=number % 2, goodput_tokens=7 * number)
+    found = Totals(requests_ended=number, met_true=number % 3, met_false=number % 2, goodput_tokens=7 * number)
     found.benefit.add(number / 10)
     found.idle.add(number / 7)
     return found
@@ -31,7 +31,7 @@ def same(left: Totals, right: Totals) -> bool:
     steps=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 50), st.booleans()), max_size=60),
 )
 def test_a_window_is_what_is_left_of_all_that_came(window_s: int, steps: list[tuple[int, int, bool]]) -> None:
-    rolling, came, now_s = Rolling(window_s * SECOND), [], 1_790_000_000
+    rolling, came, now_s = SlidingWindow(window_s * SECOND), [], 1_790_000_000
     step_s = window_s // PARTS
     for pause_s, number, looked_at in steps:
         now_s += pause_s
@@ -43,13 +43,13 @@ def test_a_window_is_what_is_left_of_all_that_came(window_s: int, steps: list[tu
             assert same(rolling.total(now_s * SECOND), merged(left))
     change_ns = rolling.next_change_ns()
     if change_ns is not None:
-        before, after = rolling.total(change_ns - 1).ended, rolling.total(change_ns).ended
+        before, after = rolling.total(change_ns - 1).requests_ended, rolling.total(change_ns).requests_ended
         assert before > after
 
 
 @pytest.mark.parametrize("past", [0, 1, 17, 299])
 def test_the_reach_is_from_fifty_nine_sixtieths_to_all_of_the_window(past: int) -> None:
-    rolling = Rolling(300 * SECOND)
+    rolling = SlidingWindow(300 * SECOND)
     reach_ns = rolling.reach_ns((1_790_000_100 + past) * SECOND)
     assert 295 * SECOND < reach_ns <= 300 * SECOND
     assert ((1_790_000_100 + past) * SECOND - reach_ns) % (5 * SECOND) == 0
@@ -72,6 +72,6 @@ def test_fluidity_is_compared_in_integers() -> None:
     found = Totals()
     for deadlines, misses in ((10, 1), (10, 2), (30, 3), (0, 0), (3, 0)):
         found.count("completed", verdict(deadlines, misses), Fraction(9, 10))
-    assert (found.ended, found.fluid, found.fluid_kept) == (5, 4, 3)
+    assert (found.requests_ended, found.fluid, found.fluid_kept) == (5, 4, 3)
     found.count("completed", verdict(10, 0), None)
-    assert (found.ended, found.fluid) == (6, 4)
+    assert (found.requests_ended, found.fluid) == (6, 4)

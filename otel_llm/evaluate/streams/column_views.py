@@ -1,4 +1,4 @@
-"""A matrix with a row a stream, of which each column has a name."""
+"""A matrix with a row for each stream and a name for each column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ColumnViews:
-    """The columns of `rows`, (R, C), by name; the view of one is made when it is first asked for: of most few are."""
+    """The columns of `rows`, (R, C), by name; a view is made at its first use, since few are used of most instances."""
 
     __slots__ = ("rows",)
     PLACES: ClassVar[Mapping[str, int]]

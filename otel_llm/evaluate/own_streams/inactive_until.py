@@ -1,22 +1,22 @@
-"""Until when no rule of a stream can hold, however many tokens come: until then tokens need no look at its rules.
+"""Find until when no rule of a stream can hold, whatever tokens come: before that, tokens need no evaluation.
 
-A term of a `&&` that bounds a fact from the side from which only time moves it cannot begin to hold before the fact's
-present line crosses the bound: a token makes a gap shorter, a runway longer and idle time no longer. That instant is
-computed, so that a rule which begins to hold there is evaluated there.
+A token shortens a gap, lengthens a runway and adds no idle time; only time moves these facts the other way. So a term
+of a `&&` that bounds one of them against that way cannot begin to hold before the fact's present line crosses the
+bound. That instant is computed, and a rule that begins to hold there is evaluated there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.engine.state_machine import State
+from otel_llm.rules.engine.state_machine import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
     from otel_llm.evaluate.own_streams.own_stream import OwnStream
-    from otel_llm.rules.engine.rule_state import Cell
+    from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.rules.language.crossings import Gate
 
@@ -27,8 +27,8 @@ NEVER: Final = 1 << 64
 _NOW: Final = 0
 
 
-class Calm:
-    """Tell until when streams are calm under the rules of a set."""
+class InactiveUntil:
+    """Find until when the rules of a set stay inactive on a stream."""
 
     def __init__(self, rules: RuleSet) -> None:
         self._bounds: dict[str, tuple[tuple[Opens, int], ...]] = {
@@ -36,17 +36,17 @@ class Calm:
             for rule in rules.stream_rules
         }
 
-    def until_ns(self, stream: OwnStream, cells: Iterable[Cell]) -> int:
-        """Return the first instant at which one of these rules may hold; one in the past where it may at any.
+    def of(self, stream: OwnStream, states: Iterable[RuleState]) -> int:
+        """Return the first instant at which one of these rules may hold; 0 where it may at any.
 
-        `cells`: where the rules that apply to the stream stand.
+        `states`: those of the rules that apply to the stream.
         """
         until_ns = NEVER
-        for cell in cells:
-            if cell.state is not State.INACTIVE:
+        for state in states:
+            if state.phase is not Phase.INACTIVE:
                 return _NOW
             opens_ns = _NOW
-            for opens, edge_ns in self._bounds[cell.rule.name]:
+            for opens, edge_ns in self._bounds[state.rule.name]:
                 opens_ns = max(opens_ns, opens(stream, edge_ns))
             until_ns = min(until_ns, opens_ns)
         return until_ns

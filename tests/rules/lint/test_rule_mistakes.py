@@ -1,6 +1,6 @@
 """One tiny file a mistake, and beside it the very message it must give.
 
-`python tests/rules/test_rule_mistakes.py` writes the messages anew; read the difference before it is committed.
+`python tests/rules/lint/test_rule_mistakes.py` writes the messages anew; read the difference before it is committed.
 """
 
 from __future__ import annotations

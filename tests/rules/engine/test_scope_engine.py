@@ -1,4 +1,4 @@
-"""The rules of instances and classes, second by second: each cell of the state table, and how facts are read."""
+"""The rules of instances and classes, second by second: each state of the state table, and how facts are read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from rules.scripted import ruleset
 from support.groups import scoped
 
-from otel_llm.rules.engine.decision_maker import Acting
+from otel_llm.rules.engine.decision_maker import DecisionMaker
 from otel_llm.rules.engine.scope_engine import ScopeEngine
-from otel_llm.rules.engine.scope_facts import LABELS_OF, WINDOW_NS, Flying, ScopeFacts, needs, split
-from otel_llm.rules.engine.sliding_window import Rolling, Totals
-from otel_llm.rules.engine.state_machine import TABLE, Event, State
+from otel_llm.rules.engine.scope_facts import LABELS_OF, WINDOW_NS, InFlightCounts, ScopeFacts, needs, split
+from otel_llm.rules.engine.sliding_window import SlidingWindow, Totals
+from otel_llm.rules.engine.state_machine import TABLE, Event, Phase
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.language.facts import WINDOW_FACTS, Scope
 from otel_llm.slo.classes import Objective
@@ -25,9 +25,9 @@ PYTHON = {"int": int, "double": float}
 
 
 def facts(
-    second: int, total: Totals | None = None, *, flying: Flying | None = None, since: int = -(10**6)
+    second: int, total: Totals | None = None, *, flying: InFlightCounts | None = None, since: int = -(10**6)
 ) -> ScopeFacts:
-    windows = {window: Rolling(length) for window, length in WINDOW_NS.items()}
+    windows = {window: SlidingWindow(length) for window, length in WINDOW_NS.items()}
     for rolling in windows.values():
         if total is not None:
             rolling.add(total, T0 + second * S)
@@ -36,7 +36,7 @@ def facts(
         labels=LABELS,
         now_ns=T0 + second * S,
         heard_ns=T0 + second * S - S // 2,
-        flying=flying or Flying(0, {1_500_000_000: (0, 0)}),
+        in_flight=flying or InFlightCounts(0, {1_500_000_000: (0, 0)}),
         windows=windows,
         since_ns=dict.fromkeys(windows, T0 + since * S),
         objective=Objective(Fraction(9, 10), Fraction(9, 10), Fraction(9, 10)),
@@ -45,59 +45,59 @@ def facts(
 
 def looks(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, list[tuple[str, str, int]]]:
     """Look at `attainment_1m < 0.5` with these truths, a second apart."""
-    engine = ScopeEngine(rules, Acting(rules, ()))
+    engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     told: list[tuple[str, str, int]] = []
     for second, truth in enumerate(truths):
-        total = None if truth is None else Totals(met=0 if truth else 1, missed=1 if truth else 0)
+        total = None if truth is None else Totals(met_true=0 if truth else 1, met_false=1 if truth else 0)
         told += [(one.state, one.outcome, second) for one in engine.look(facts(second, total))]
     return engine, told
 
 
-def state(engine: ScopeEngine) -> State:
-    (cell,) = engine._cells["class", LABELS]
-    return cell.state
+def state(engine: ScopeEngine) -> Phase:
+    (state,) = engine._states["class", LABELS]
+    return state.phase
 
 
 WHEN = "attainment_1m < 0.5"
-REACHED = {State.INACTIVE: [False], State.PENDING: [True], State.FIRING: [True, True, True]}
+REACHED = {Phase.INACTIVE: [False], Phase.PENDING: [True], Phase.FIRING: [True, True, True]}
 """With `for: 2s` and `keep_firing_for: 2s`: looks that lead to a state."""
-FOLLOWED: dict[tuple[State, Event], tuple[list[bool | None], State, list[str]]] = {
-    (State.INACTIVE, Event.HOLDS): ([True], State.PENDING, []),
-    (State.INACTIVE, Event.CLEAR): ([False], State.INACTIVE, []),
-    (State.INACTIVE, Event.MISSING): ([None], State.INACTIVE, []),
-    (State.PENDING, Event.HOLDS): ([True], State.PENDING, []),
-    (State.PENDING, Event.DUE): ([True, True], State.FIRING, ["done"]),
-    (State.PENDING, Event.CLEAR): ([False], State.INACTIVE, []),
-    (State.PENDING, Event.MISSING): ([None], State.PENDING, []),
-    (State.FIRING, Event.HOLDS): ([True], State.FIRING, []),
-    (State.FIRING, Event.DUE): ([True, True, True], State.FIRING, []),
-    (State.FIRING, Event.CLEAR): ([False, False], State.FIRING, []),
-    (State.FIRING, Event.RESOLVED): ([False, False, False], State.INACTIVE, ["resolved"]),
-    (State.FIRING, Event.MISSING): ([None, None, None, None], State.FIRING, []),
+FOLLOWED: dict[tuple[Phase, Event], tuple[list[bool | None], Phase, list[str]]] = {
+    (Phase.INACTIVE, Event.HOLDS): ([True], Phase.PENDING, []),
+    (Phase.INACTIVE, Event.CLEAR): ([False], Phase.INACTIVE, []),
+    (Phase.INACTIVE, Event.MISSING): ([None], Phase.INACTIVE, []),
+    (Phase.PENDING, Event.HOLDS): ([True], Phase.PENDING, []),
+    (Phase.PENDING, Event.DUE): ([True, True], Phase.FIRING, ["done"]),
+    (Phase.PENDING, Event.CLEAR): ([False], Phase.INACTIVE, []),
+    (Phase.PENDING, Event.MISSING): ([None], Phase.PENDING, []),
+    (Phase.FIRING, Event.HOLDS): ([True], Phase.FIRING, []),
+    (Phase.FIRING, Event.DUE): ([True, True, True], Phase.FIRING, []),
+    (Phase.FIRING, Event.CLEAR): ([False, False], Phase.FIRING, []),
+    (Phase.FIRING, Event.RESOLVED): ([False, False, False], Phase.INACTIVE, ["resolved"]),
+    (Phase.FIRING, Event.MISSING): ([None, None, None, None], Phase.FIRING, []),
 }
 
 
-@pytest.mark.parametrize(("cell", "found"), FOLLOWED.items(), ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("entry", "found"), FOLLOWED.items(), ids=lambda value: str(value)[:60])
 def test_each_cell_of_the_state_table(
-    cell: tuple[State, Event], found: tuple[list[bool | None], State, list[str]]
+    entry: tuple[Phase, Event], found: tuple[list[bool | None], Phase, list[str]]
 ) -> None:
     rules = scoped("class", WHEN, for_="2s", keep_firing_for="2s")
     truths, following, outcomes = found
-    before, told = looks(rules, REACHED[cell[0]])
-    assert state(before) is cell[0]
-    after, all_told = looks(rules, [*REACHED[cell[0]], *truths])
-    assert state(after) is following is TABLE[cell].state
+    before, told = looks(rules, REACHED[entry[0]])
+    assert state(before) is entry[0]
+    after, all_told = looks(rules, [*REACHED[entry[0]], *truths])
+    assert state(after) is following is TABLE[entry].phase
     assert [outcome for _, outcome, _ in all_told[len(told) :]] == outcomes
 
 
 def test_the_cells_that_are_left_are_those_of_other_stories() -> None:
     left = set(TABLE) - set(FOLLOWED)
     assert left == {
-        (State.INACTIVE, Event.DUE),  # below, and wherever `for` is 0
-        (State.INACTIVE, Event.ENDED),
-        (State.PENDING, Event.ENDED),
-        (State.FIRING, Event.ENDED),
-        (State.FIRING, Event.REFUTED),  # nothing is looked back at: a count of a second stands
+        (Phase.INACTIVE, Event.DUE),  # below, and wherever `for` is 0
+        (Phase.INACTIVE, Event.ENDED),
+        (Phase.PENDING, Event.ENDED),
+        (Phase.FIRING, Event.ENDED),
+        (Phase.FIRING, Event.REFUTED),  # nothing is looked back at: a count of a second stands
     }
 
 
@@ -125,9 +125,9 @@ def test_missing_facts(on_missing: str, truths: list[bool | None], told: list[tu
 
 def test_what_is_missing_does_not_resolve() -> None:
     rules = scoped("class", "requests_1m > 0", resolve_when="attainment_1m > 0.5")
-    engine = ScopeEngine(rules, Acting(rules, ()))
+    engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     told = []
-    for second, total in enumerate((Totals(ended=1), None, None, Totals(met=1), Totals())):
+    for second, total in enumerate((Totals(requests_ended=1), None, None, Totals(met_true=1), Totals())):
         told += [(one.outcome, second, dict(one.facts)) for one in engine.look(facts(second, total))]
     assert told == [("done", 0, {"requests_1m": 1}), ("resolved", 3, {"attainment_1m": 1.0})]
 
@@ -143,12 +143,12 @@ groups:
   - {rule: B, when: 'slo_class == "chat" && requests_1m > 0', actions: [{alert: {name: A}}]}
 """
     )
-    engine = ScopeEngine(rules, Acting(rules, ()))
+    engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     engine.look(facts(1))
-    assert [cell.rule.name for cell in engine._cells["class", LABELS]] == ["B"]
+    assert [state.rule.name for state in engine._states["class", LABELS]] == ["B"]
 
 
-FULL = Totals(ended=4, met=2, missed=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)
+FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)
 FULL.benefit.add(-12.0)
 FULL.idle.add(2.0)
 
@@ -156,7 +156,7 @@ FULL.idle.add(2.0)
 @pytest.mark.parametrize("fact", WINDOW_FACTS, ids=lambda fact: fact.name)
 def test_every_declared_fact_is_read_with_its_type(fact: object) -> None:
     name, kind = fact.name, fact.type  # type: ignore[attr-defined]
-    full = facts(60, FULL, flying=Flying(5, {1_500_000_000: (4, 1)})).value(name, 1_500_000_000)
+    full = facts(60, FULL, flying=InFlightCounts(5, {1_500_000_000: (4, 1)})).value(name, 1_500_000_000)
     assert type(full) is PYTHON[kind]
     empty = facts(60).value(name, 1_500_000_000)
     stem, window = split(name)
@@ -167,7 +167,7 @@ def test_every_declared_fact_is_read_with_its_type(fact: object) -> None:
 
 
 def test_worked_facts() -> None:
-    shown = facts(60, FULL, flying=Flying(5, {1_500_000_000: (4, 1)}))
+    shown = facts(60, FULL, flying=InFlightCounts(5, {1_500_000_000: (4, 1)}))
     found = {name: shown.value(name, 1_500_000_000) for name in ("streams", "starving", "starving_share")}
     assert found == {"streams": 5, "starving": 1, "starving_share": 0.25}
     stems = ("requests", "attainment", "burn_rate", "smooth_goodput", "goodput", "fluidity_ok_share", "aborted_share")
@@ -183,7 +183,7 @@ def test_worked_facts() -> None:
 
 
 def test_of_streams_that_are_not_known_nothing_is_said() -> None:
-    shown = facts(1, flying=Flying(5, {1_500_000_000: (0, 0)}))
+    shown = facts(1, flying=InFlightCounts(5, {1_500_000_000: (0, 0)}))
     assert shown.value("starving", 1_500_000_000) is None
     assert shown.value("starving_share", 1_500_000_000) is None
     assert shown.value("streams", 1_500_000_000) == 5

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.evaluate import stream_table as module
-from otel_llm.evaluate.stream_table import StreamTable
+from otel_llm.evaluate.streams import stream_table as module
+from otel_llm.evaluate.streams.stream_table import StreamTable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from otel_llm.evaluate.live_stream import LiveStream
+    from otel_llm.evaluate.streams.live_stream import LiveStream
 
 NOBODY = cast("LiveStream", object())
 STEPS = st.lists(st.tuples(st.sampled_from(["take", "release", "find"]), st.integers(0, 60)), max_size=60)

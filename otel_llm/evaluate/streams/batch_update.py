@@ -12,7 +12,7 @@ from otel_llm.slo.classes import CONTENT
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from otel_llm.evaluate.stream_table import StreamTable
+    from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.readers.segment_columns import SegmentColumns
 
     Ints = npt.NDArray[np.int64]
@@ -23,13 +23,13 @@ _TIME_BYTES: Final = 8
 
 @dataclass(slots=True)
 class Applied:
-    """What was applied: `slots` (none twice) that moved, `heard`: which of them had a segment that was not late.
+    """What was applied: `slots` (none twice) that moved, `on_time`: which of them had a segment that was not late.
 
     `late`, `segments`, `tokens` are counts; `left` the places of the segments that were not applied.
     """
 
     slots: Ints
-    heard: Bools
+    on_time: Bools
     late: int
     tokens: int
     segments: int
@@ -41,11 +41,11 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
 
     `slots`: each segment's, -1 for none. Where a batch holds several of one stream they are applied in order of number.
     """
-    from otel_llm.core import streams as core  # who follows no exports loads no kernels
+    from otel_llm.core import streams as core  # a process without exports loads no kernels
 
     number = len(plain)
     places, in_order = np.arange(number), False
-    done, heard = np.zeros(number, bool), np.empty(number, bool)
+    done, on_time = np.zeros(number, bool), np.empty(number, bool)
     moved, full, appended = np.empty(number, np.int64), np.empty(number, np.int64), np.empty(number, np.int64)
     counted = np.zeros(core.COUNTS, np.int64)
     while not core.apply(
@@ -64,7 +64,7 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
         in_order,
         done,
         moved,
-        heard,
+        on_time,
         full,
         appended,
         counted,
@@ -77,7 +77,7 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
         table.hand_over_all(full[:filled])
         _append(table, plain, slots, appended[:appending])
     left = [] if segments == number else np.flatnonzero(~done).tolist()
-    return Applied(moved[:streams], heard[:streams], late, tokens, segments, left)
+    return Applied(moved[:streams], on_time[:streams], late, tokens, segments, left)
 
 
 def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, places: Ints) -> None:

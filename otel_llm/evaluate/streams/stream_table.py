@@ -9,50 +9,19 @@ import numpy as np
 
 from otel_llm.core import stream_columns
 from otel_llm.core.stream_columns import INDEX_WIDTH, NEVER, WIDTH
-from otel_llm.evaluate.column_views import ColumnViews
-from otel_llm.evaluate.running_many import RunningMany
+from otel_llm.evaluate.streams.column_views import ColumnViews
+from otel_llm.evaluate.streams.running_many import RunningMany
 
 if TYPE_CHECKING:
     from array import array
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.sink import StreamInFlight
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.slo.classes import SloClass
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
-
-Group = tuple[str, str, str, str]
-"""SLO class, model, instance and measured_at: what streams are told apart by where they are added up."""
-
-
-class Grouped:
-    """Name the parts of a stream's `group`; unknown names are empty."""
-
-    __slots__ = ()
-    group: Group
-
-    @property
-    def slo_class(self) -> str:
-        """Name the SLO class."""
-        return self.group[0]
-
-    @property
-    def model(self) -> str:
-        """Name the model."""
-        return self.group[1]
-
-    @property
-    def instance(self) -> str:
-        """Name the replica that serves it now."""
-        return self.group[2]
-
-    @property
-    def measured_at(self) -> str:
-        """Say where it is measured: client, relay or server."""
-        return self.group[3]
-
 
 MOST_GROUPS: Final = 65_536
 """Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
@@ -64,9 +33,10 @@ _TIME_BYTES: Final = 8
 _FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
-    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "sieved", "known_tokens", "plain", "fresh",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "plain",
+    "fresh", "windowed_tokens", "windowed_idle_ns",
 )  # fmt: skip
-_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "begun": False, "part": 0}
+_SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in_flight": False, "part": 0}
 """Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
 
 
@@ -89,10 +59,12 @@ class Block(ColumnViews):
     identity: Ints
     ready: Ints
     ahead: Ints
-    sieved: Ints
+    prefiltered: Ints
     known_tokens: Ints
     plain: Ints
     fresh: Ints
+    windowed_tokens: Ints
+    windowed_idle_ns: Ints
 
     def __init__(self, rows: Ints) -> None:
         super().__init__(rows)
@@ -102,18 +74,13 @@ class Block(ColumnViews):
 class StreamTable(Block):
     """Hold what changes with every segment; the rest of a stream is in its LiveStream.
 
-    `offset_ns`, `watermark_ns`, `receipt_ns` as LiveStream says; `segments`: how many were applied from number 0 on
-    without a gap; `tokens`: of any kind, applied; `first_ns`, `last_ns`: the first and the last of them, the commit
-    before the first; `metered_*`: what the counters have of it; `identity`: what its rules' terms on identity come to;
-    `group`, `slo_index`: places in `groups` and `classes`. `ready`: nothing of the stream waits, so that the next
-    segment can be applied by columns; `ahead`: the columns know more than the stream's own Stream; `sieved`: its rules
-    can be looked at by columns; `known_tokens`: how many there were when the engine last looked at them. `due_ns`: when
-    its rules are to be looked at next, on the collector's axis; `found_ns`: when the first of its request was received;
-    `charged_ns`: the end of the last window it was charged to early; `begun`: the commit is known and the end is not;
-    `part`: which of the `PARTS` it is charged early with. That follows from its request: after a restart a stream has
-    another slot and must be charged at the same instants all the same.
+    `rows` as `otel_llm.core.stream_columns` says; `group`, `slo_index` are places in `groups` and `classes`. Columns of
+    their own: `due_ns`, when a stream's rules are to be evaluated next, and `found_ns`, when the first of its request
+    was received, both on the collector's axis; `charged_ns`, the end of the last window it was charged to early;
+    `in_flight`, whether the commit is known and the end is not; `part`, which of the `PARTS` it is charged early with.
+    That follows from its request: after a restart a stream has another slot and must be charged at the same instants.
     `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
-    in `fresh_ns[slot]` until somebody asks for them (`hand_over`) or there is no room.
+    in `fresh_ns[slot]` until they are used (`hand_over`) or there is no room.
     """
 
     __slots__ = (
@@ -123,7 +90,7 @@ class StreamTable(Block):
     due_ns: Ints
     found_ns: Ints
     charged_ns: Ints
-    begun: Bools
+    in_flight: Bools
     part: Ints
     fresh_ns: Ints
 
@@ -155,7 +122,7 @@ class StreamTable(Block):
         self.charged_ns[slot] = 0
         self.streams[slot] = stream
         if key is not None:
-            from otel_llm.core.slot_index import put  # who knows streams first hand loads no kernels
+            from otel_llm.core.slot_index import put  # a process that owns its streams loads no kernels
 
             put(self._index, self._seed, np.frombuffer(key, np.int64), slot)
         return slot
@@ -163,8 +130,8 @@ class StreamTable(Block):
     def release(self, slot: int, key: bytes | None) -> None:
         """Take a slot back."""
         self.streams[slot] = self.times[slot] = None
-        self.begun[slot] = False
-        self.ready[slot] = self.sieved[slot] = 0
+        self.in_flight[slot] = False
+        self.ready[slot] = self.prefiltered[slot] = 0
         self.due_ns[slot] = self.found_ns[slot] = self.charged_ns[slot] = NEVER
         self._free.append(slot)
         if key is not None:
@@ -226,9 +193,9 @@ class StreamTable(Block):
                 times.frombytes(data[start : start + fresh * _TIME_BYTES])
         self.fresh[slots] = 0
 
-    def flying(self) -> Ints:
+    def slots_in_flight(self) -> Ints:
         """Return the slots of the streams between commit and end."""
-        return np.flatnonzero(self.begun)
+        return np.flatnonzero(self.in_flight)
 
     def now_ns(self, slots: Ints, now_ns: int | Ints) -> Ints:
         """Return each stream's now, not before its last token."""

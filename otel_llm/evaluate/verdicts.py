@@ -1,0 +1,197 @@
+"""Judge streams with what was received of them: windows and counters are charged, the sink gets row and verdict."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from otel_llm import semconv
+from otel_llm.evaluate.streams.lifecycle import StreamEvent
+from otel_llm.evaluate.streams.stream_in_flight import group_of
+from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
+from otel_llm.readers.foreign.foreign_spans import foreign_tokens
+from otel_llm.readers.rows import Row, unjudged_row, verdict_row
+from otel_llm.slo.windows import Ledger
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
+    from otel_llm.evaluate.group_facts import Groups
+    from otel_llm.evaluate.registry import Registry
+    from otel_llm.evaluate.sink import Sink
+    from otel_llm.evaluate.streams.live_stream import LiveStream
+    from otel_llm.evaluate.streams.stream_table import StreamTable
+    from otel_llm.evaluate.timers import Timers
+    from otel_llm.evaluate.usage import Meter
+    from otel_llm.evaluate.windowing import Windowing
+    from otel_llm.readers.assemble.received_request import ReceivedRequest
+    from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.readers.records import RequestKey
+    from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.verdict import Verdict
+
+Tokens: TypeAlias = tuple[list[int], bytes | None]
+"""Token times (unix ns) and their kinds."""
+
+
+class Verdicts:
+    """Judge streams, and request spans without segments.
+
+    `groups`: the facts of instances and classes, None where no rule asks for them. Counted in `counts`: judged, lost,
+    skewed_tokens, missing_empty_segments, ignored_spans.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        table: StreamTable,
+        meter: Meter,
+        windowing: Windowing,
+        sink: Sink[LiveStream],
+        timers: Timers,
+        counts: Counter[str],
+        groups: Groups | None,
+    ) -> None:
+        self._registry = registry
+        self._table = table
+        self._meter = meter
+        self._windowing = windowing
+        self._sink = sink
+        self._timers = timers
+        self._counts = counts
+        self.groups = groups
+
+    def judge(
+        self,
+        stream: LiveStream,
+        event: StreamEvent = StreamEvent.VERDICT,
+        others: Resolved | None = None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """Give the verdict with what is there, and follow the stream no longer.
+
+        `event`: VERDICT, or SILENCE for a stream without an end; `others`, `tokens`: what another instrumentation's
+        span says, and when its tokens came.
+        """
+        self._registry.drop(stream)  # first: whatever goes wrong below goes wrong once
+        try:
+            stream.move(event)
+            self._give(stream, stream.resolve() if others is None else others, tokens)
+        finally:
+            self._table.release(stream.slot, stream.table_key)
+
+    def judge_ended(self) -> None:
+        """Judge every stream whose end was received, and every request span, waiting for nothing more."""
+        for stream in list(self._registry.ended.values()):
+            self.judge(stream)
+        for key in list(self._registry.orphans):
+            self.judge_orphan(key)
+
+    def judge_before(self, boundary_ns: int) -> None:
+        """Judge what ended before a window did that is about to close, whatever it still waits for."""
+        for stream in list(self._registry.ended.values()):
+            assert stream.ended_ns is not None  # noqa: S101
+            last_ns = max(stream.ended_ns, stream.tokens_so_far.last_ns) if stream.begun else stream.ended_ns
+            if last_ns < boundary_ns + stream.shift_ns:
+                self.judge(stream)
+        for key in [key for key, end_ns in self._registry.orphans.items() if end_ns < boundary_ns]:
+            self.judge_orphan(key)
+
+    def judge_orphan(self, key: RequestKey) -> None:
+        """Judge a request span whose segments did not come, or that another instrumentation wrote."""
+        parts = self._registry.take_orphan(key)
+        if parts is None:
+            return
+        assert parts.request is not None  # noqa: S101
+        ours = semconv.SEGMENTS in parts.request.attributes
+        resolved = parts.resolve(0) if ours else parts.resolve_foreign()
+        if resolved is None:
+            self._counts["ignored_spans"] += 1
+        tokens = None if ours else foreign_tokens(parts.request)
+        if resolved is not None and (ours or tokens is not None):
+            self._judge_span(parts, resolved, tokens)
+            return
+        del self._registry.parts[key]
+        self._registry.tombstones.add(key, 0)
+        if resolved is not None:  # a row of its own; windows and smooth goodput need token times
+            slo = self._registry.choose(resolved, count=True)
+            self._sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
+
+    def _judge_span(self, parts: ReceivedRequest, resolved: Resolved, tokens: Tokens | None) -> None:
+        slo = self._registry.choose(resolved, count=True)
+        stream = self._registry.stream_of_span(parts, resolved, slo)
+        self.judge(stream, others=None if tokens is None else resolved, tokens=tokens)
+        if tokens is not None and parts.request is not None:
+            parts.request.events_ns = []  # judged: no more than that is remembered
+
+    def _give(self, stream: LiveStream, resolved: Resolved, tokens: Tokens | None) -> None:
+        slo = self._registry.choose(resolved)
+        stream.outcome = resolved.outcome
+        self._reidentify(stream, resolved, slo)
+        if tokens is not None and resolved.complete:
+            stream.stream.extend(*tokens)
+        verdict: Verdict | None = None
+        row: Callable[[], Row]
+        if resolved.complete and stream.begun and resolved.end_ns is not None:
+            verdict = stream.stream.finish(resolved.end_ns, resolved.outcome)
+            if verdict.skewed:
+                self._counts["skewed_tokens"] += verdict.skewed
+            if missing := missing_segments(stream.received):
+                self._counts["missing_empty_segments"] += missing
+            row = partial(verdict_row, resolved, slo.name, verdict)
+        else:
+            times_ns, kinds = stream.token_times() if tokens is None else tokens
+            # Made at once, so that a sink that keeps it does not keep the times.
+            row = partial(dict, unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads))
+        self._windowing.ended(stream, resolved, verdict)
+        if self.groups is not None:
+            self.groups.ended(stream, resolved.outcome, verdict, self._timers.now_ns)
+        self._counts["judged"] += 1
+        if resolved.outcome == "lost":
+            self._counts["lost"] += 1
+        stream.parts.streams[stream.choice] = ReceivedStream()  # seen, judged: no more than that is remembered
+        self._sink.charged(self._meter.close(stream, verdict))
+        self._sink.stream_judged(stream, row, verdict)
+
+    def _reidentify(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
+        """Update the identity by what the request span or a late segment 0 changed since the stream was begun."""
+        old, group = stream.stream if stream.begun else None, stream.group
+        stream_is = group_of(resolved, slo)
+        same_class = old is None or old.slo is slo or old.slo == slo
+        if old is not None and (stream_is != group or not same_class):
+            # What was charged under another name goes back under that name, and is charged anew.
+            if stream.windows is not None:
+                self._windowing.give_back(stream, stream.windows.close(None))
+            self._sink.charged(self._meter.close(stream, None))
+            if self.groups is not None:
+                self.groups.close(stream, None)
+            stream.identify(slo, stream_is, exact_resume=resolved.exact_resume)
+            self._windowing.move_start(stream, group)
+            stream.windows = Ledger(slo, old.commit_ns)
+        elif stream.slo is not slo or stream_is != group or stream.exact_resume != resolved.exact_resume:
+            stream.identify(slo, stream_is, exact_resume=resolved.exact_resume)
+        if resolved.commit_ns is None:
+            return
+        if old is None:
+            stream.commit(resolved.commit_ns, resolved.input_tokens)
+            stream.apply()
+            self._windowing.started(stream)
+        elif old.commit_ns != resolved.commit_ns:
+            self._move_commit(stream, resolved.commit_ns, resolved.input_tokens)
+        elif not same_class:
+            # The ledgers know what was charged: their last charge balances it.
+            stream.begin(resolved.commit_ns, resolved.input_tokens)
+        elif resolved.input_tokens is not None:
+            old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
+
+    def _move_commit(self, stream: LiveStream, commit_ns: int, input_tokens: int | None) -> None:
+        """Begin a stream anew at its own commit, where it was begun at its request's: nothing is owed from before."""
+        if stream.windows is not None:
+            self._windowing.give_back(stream, stream.windows.close(None))
+            stream.windows = Ledger(stream.slo, commit_ns)
+            self._table.charged_ns[stream.slot] = 0  # what was charged is to be charged again
+        counted = self._windowing.take_back_start(stream)
+        stream.begin(commit_ns, input_tokens)
+        if counted:
+            self._windowing.started(stream)

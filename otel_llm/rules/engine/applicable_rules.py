@@ -1,0 +1,69 @@
+"""Which rules can ever hold for a stream, by its identity: the others have no state on it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.rules.engine.rule_state import RuleState
+from otel_llm.rules.engine.state_machine import Phase
+from otel_llm.rules.language.condition import identity_part
+from otel_llm.rules.language.snapshot import IDENTITY
+
+if TYPE_CHECKING:
+    from otel_llm.rules.files.ruleset import Rule, RuleSet
+    from otel_llm.rules.language.compile import Program
+    from otel_llm.rules.language.snapshot import StreamView
+    from otel_llm.rules.language.tokens import Value
+
+_IDENTITIES: Final = 4096
+"""Identities whose rules are remembered; a bound, since names are telemetry."""
+
+
+class ApplicableRules:
+    """Choose among the stream rules of a set."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = [(rule, _identity_part(rule)) for rule in rules.stream_rules]
+        self._for_identity = lru_cache(maxsize=_IDENTITIES)(self._find)
+
+    @property
+    def by_hash(self) -> dict[str, Rule]:
+        """Return all rules by the hash of what they mean."""
+        return {rule.hash: rule for rule, _ in self._rules}
+
+    def states(self, view: StreamView, known: list[RuleState], since_ns: int | None = None) -> list[RuleState]:
+        """Return a state for each rule that can ever hold for a stream; of those `known`, active ones stay.
+
+        `since_ns`: how far those that are new look back, on the stream's axis; to the commit where None.
+        """
+        applicable = self._for_identity(identity_of(view))
+        floor_ns = view.stream.commit_ns if since_ns is None else since_ns
+        if not known:
+            return [RuleState(rule, floor_ns) for rule in applicable]
+        by_name = {state.rule.name: state for state in known}
+        found = []
+        for rule, _ in self._rules:
+            state = by_name.get(rule.name)
+            applies = rule in applicable
+            if state is not None and (applies or state.phase is not Phase.INACTIVE):
+                found.append(state)
+            elif applies:
+                found.append(RuleState(rule, floor_ns))
+        return found
+
+    def _find(self, identity: tuple[Value, ...]) -> list[Rule]:
+        named = dict(zip(IDENTITY, identity, strict=True))
+        return [
+            rule for rule, part in self._rules if part is None or bool(part.run(*(named[name] for name in part.facts)))
+        ]
+
+
+def identity_of(view: StreamView) -> tuple[Value, ...]:
+    """Return a stream's identity, in the order of `IDENTITY`."""
+    return view.slo_class, view.model, view.instance, view.measured_at, view.exact_resume
+
+
+def _identity_part(rule: Rule) -> Program | None:
+    # A rule that fires on missing facts fires for streams of any identity.
+    return None if rule.on_missing == "fire" else identity_part(rule.when)

@@ -1,0 +1,102 @@
+"""The streams that the engine follows, and when each is next to be evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from otel_llm.rules.engine.rule_state import RuleState
+    from otel_llm.rules.language.snapshot import StreamKey, StreamView
+    from otel_llm.rules.language.tokens import Value
+
+
+@dataclass(slots=True)
+class Followed:
+    """A stream that is followed; instants on the collector's axis.
+
+    `changed_ns`: when it changed and was not evaluated since; `due_ns`: when the next of its rules is due;
+    `queued_ns`: for when it stands in the queue of timers, which may be too early.
+    """
+
+    key: StreamKey
+    identity: tuple[Value, ...]
+    states: list[RuleState]
+    muted: bool = False
+    """Only late segments have changed it since one was in time."""
+    fired: bool = False
+    suspended: bool = False
+    """None of its rules is evaluated."""
+    changed_ns: int | None = None
+    due_ns: int | None = None
+    queued_ns: int | None = None
+
+    def plan(self, view: StreamView) -> None:
+        """Note when the first of its rules is due."""
+        dues = [state.due_ns for state in self.states if state.due_ns is not None]
+        self.due_ns = min(dues) - view.offset_ns if dues else None
+
+
+class EvaluationQueue:
+    """Order streams by the instant at which they are to be evaluated: they changed, or a rule of theirs is due."""
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamKey, Followed] = {}
+        """Those that are followed."""
+        self._changes: list[tuple[int, StreamKey]] = []
+        self._timers: list[tuple[int, StreamKey]] = []
+
+    def change(self, stream: Followed, now_ns: int) -> None:
+        """Have all rules of a stream evaluated at an instant: it has changed."""
+        if stream.changed_ns != now_ns:
+            stream.changed_ns = now_ns
+            heappush(self._changes, (now_ns, stream.key))
+
+    def enqueue(self, stream: Followed) -> None:
+        """Have a stream evaluated when it is due."""
+        due_ns = stream.due_ns if stream.changed_ns is None else None
+        # An earlier entry stays: it is cheaper to be woken for nothing once than to queue anew with every segment.
+        if due_ns is not None and (stream.queued_ns is None or due_ns < stream.queued_ns):
+            stream.queued_ns = due_ns
+            heappush(self._timers, (due_ns, stream.key))
+
+    def next_due(self) -> int | None:
+        """Return the next instant at which a stream is to be evaluated, None if there is none."""
+        while self._timers:
+            queued_ns, key = self._timers[0]
+            stream = self.streams.get(key)
+            if stream is not None and stream.queued_ns == stream.due_ns == queued_ns:
+                break
+            heappop(self._timers)
+            if stream is not None and stream.queued_ns == queued_ns:
+                stream.queued_ns = None
+                self.enqueue(stream)
+        queues = [queue[0][0] for queue in (self._changes, self._timers) if queue]
+        return min(queues, default=None)
+
+    def pop(self, now_ns: int) -> tuple[int, Followed] | None:
+        """Take the next stream that is to be evaluated up to now, and its instant; None where there is none."""
+        changes, timers = self._changes, self._timers
+        while True:
+            # At one instant a stream's change goes before its timer: it evaluates all of its rules.
+            queue = changes if changes and not (timers and timers[0] < changes[0]) else timers
+            if not queue or queue[0][0] > now_ns:
+                return None
+            at_ns, key = heappop(queue)
+            stream = self.streams.get(key)
+            if stream is not None and self._is_due(stream, at_ns, changed=queue is changes):
+                return at_ns, stream
+
+    def _is_due(self, stream: Followed, at_ns: int, *, changed: bool) -> bool:
+        if changed:
+            return stream.changed_ns == at_ns and not stream.suspended
+        if stream.queued_ns != at_ns:
+            return False
+        stream.queued_ns = None
+        if stream.suspended:
+            return False
+        if stream.due_ns == at_ns and stream.changed_ns is None:
+            return True
+        self.enqueue(stream)
+        return False
