@@ -17,9 +17,9 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_llm
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.setup import STACKS
-from otel_llm.instrumentation.stacks.patches import Patches
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 ROOT = Path(__file__).parents[2]
@@ -211,7 +211,7 @@ def test_a_stack_that_leaves_does_not_stop_what_the_application_started() -> Non
 
 def test_one_stack_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(
-        STACKS, "broken", ("pytest", "otel_llm.instrumentation.request.renamed_attributes", "NoSuchInstrumentor")
+        STACKS, "broken", ("pytest", "otel_llm.instrumentation.core.renamed_attributes", "NoSuchInstrumentor")
     )
     monkeypatch.setitem(STACKS, "rude", ("pytest", __name__, "Rude"))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])

@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from otel_llm import semconv
 from otel_llm.export.records import RequestRecord, SpanEvent, version
-from otel_llm.instrumentation.request.server_context import within
+from otel_llm.instrumentation.core.serving import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

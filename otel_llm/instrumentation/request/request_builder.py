@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import baggage
 
 from otel_llm import semconv
+from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.request.propagation import admitted
-from otel_llm.instrumentation.request.recorder_environment import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.process.runtime import Runtime
 
+INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
+"""Which replica this is, for `otel_llm.instance`."""
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 

@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES, PLAIN
-from otel_llm.instrumentation.core.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.parse.event_template import Alike
+from otel_llm.instrumentation.core.server_context import ServerContext, ServerReader
+from otel_llm.instrumentation.parse.event_template import EventTemplate
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, is_plain
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
-from otel_llm.instrumentation.request.server_context import Served, ServedReader
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, PLAIN
+from otel_llm.instrumentation.segments.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.instrumentation.core.chunks import Reading
-    from otel_llm.instrumentation.core.runtime import Runtime
     from otel_llm.instrumentation.parse.sse_chunks import Api
+    from otel_llm.instrumentation.process.runtime import Runtime
+    from otel_llm.instrumentation.segments.chunks import Reading
 
     Headers = Iterable[tuple[bytes, bytes]]
 
@@ -93,9 +92,9 @@ class Exchange:
         self._streams = False  # whether the reply is a stream of events
         self._text = api.reader()
         self._parser = SseParser()
-        self._alike = Alike(self._parser)
+        self._template = EventTemplate(self._parser)
         self.deaf = False
-        self.served = Served(ServedReader(self._text), propagation.extract(headers))
+        self.served = ServerContext(ServerReader(self._text), propagation.extract(headers))
 
     def take(self, body: bytes, *, more: bool) -> None:
         """Take note of a piece of the request's body; `more` follow."""
@@ -138,7 +137,7 @@ class Exchange:
                     break
             return
         text, common = self._text, self._api.text
-        reading = None if adopted else self._alike.of(body)
+        reading = None if adopted else self._template.of(body)
         if reading is not None:
             if reading:
                 recording.append(now_ns if reading is PLAIN else (now_ns, reading))
@@ -150,7 +149,7 @@ class Exchange:
                 recording.append(now_ns)
             else:
                 reading = self._read(recording, event, now_ns)
-        self._alike.learn(body, events, reading if text.plain and not adopted else None)
+        self._template.learn(body, events, reading if text.plain and not adopted else None)
 
     def over(self) -> None:
         """Take note that the reply was sent to its end."""
@@ -215,7 +214,7 @@ class Exchange:
         if self._request_id is not None:
             span_only[semconv.GEN_AI_REQUEST_ID] = self._request_id
         host, port = self._server or (None, None)
-        request = committed.request(
+        request = request_builder.request(
             self._running,
             self.served.context,
             operation=self._api.operation,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from otel_llm.instrumentation.parse.callback_reader import CallbackReader
 from otel_llm.instrumentation.parse.sse_chunks import Api, api_of
 from otel_llm.instrumentation.server.exchange import Exchange, header, media_type
 from otel_llm.instrumentation.server.forms import Pieces, form_of
-from otel_llm.instrumentation.track import CallbackReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation.core import serving
+from otel_llm.instrumentation.core.server_context import served_now
 from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import server_context as served
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_llm.instrumentation.request.server_context import Served
+    from otel_llm.instrumentation.core.server_context import ServerContext
     from otel_llm.instrumentation.server.exchange import Exchange, Headers
 
     Environ = dict[str, Any]
@@ -84,20 +85,20 @@ class Turns:
 
     __slots__ = ("_context", "_served")
 
-    def __init__(self, context: Context | None, request: Served | None) -> None:
+    def __init__(self, context: Context | None, request: ServerContext | None) -> None:
         self._context = otel_context.get_current() if context is None else context
-        self._served = served.current.get() if request is None else request
+        self._served = served_now() if request is None else request
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         """Return what `call` returns, raise what it raises."""
         attached = otel_context.attach(self._context)
-        token = served.current.set(self._served)
+        token = serving.current.set(self._served)
         try:
             return call(*args)
         finally:
             self._context = otel_context.get_current()
             otel_context.detach(attached)
-            served.current.reset(token)
+            serving.current.reset(token)
 
 
 class Pieces:

@@ -20,7 +20,7 @@ from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.engine.rule_engine import RuleEngine

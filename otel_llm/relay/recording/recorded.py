@@ -14,9 +14,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES
-from otel_llm.instrumentation.core.outcomes import COMPLETED
 from otel_llm.instrumentation.request.propagation import TRACEPARENT
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
+from otel_llm.instrumentation.segments.outcomes import COMPLETED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
     from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.recording import Recording
-    from otel_llm.instrumentation.request.recorder_environment import Request
     from otel_llm.relay.recording.recorder import Recorder
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import choices_of
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.segments.chunks import choices_of
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.relay.recording.reply_facts import MAX_TEXT, ReplyFacts
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
-    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.process.runtime import Runtime
     from otel_llm.relay.recording.recorded import Later, RequestKey
     from otel_llm.shared.clock import Clock
 
@@ -99,7 +98,7 @@ class Recorder:
         """
         headers = list(headers)
         context = propagation.extract(headers, self._running)
-        request = committed.by_relay(
+        request = request_builder.by_relay(
             self._running,
             context,
             operation=owned.operation,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from otel_llm.instrumentation.parse.sse_chunks import api_of
-from otel_llm.instrumentation.parse.sse_requests import UNSEEN, Asked, asked
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
+from otel_llm.instrumentation.stacks.client_request import UNSEEN, Asked, asked
 
 GEMINI = "/v1beta/models/gemini-3:streamGenerateContent"
 VERTEX = "/v1/projects/p/locations/l/publishers/google/models/gemini-3:streamGenerateContent"
