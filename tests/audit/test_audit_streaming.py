@@ -25,6 +25,7 @@ from otel_llm.audit.input.stream_batch import batches
 from otel_llm.audit.kernel import workers
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import PARTIALS, Windows, merge_partials, window_partials
+from otel_llm.audit.load import Limits
 from otel_llm.audit.tables import CLASSES, REQUESTS
 from otel_llm.readers.assemble.requests import Assembler
 from otel_llm.readers.io.journal_format import frame
@@ -148,9 +149,7 @@ def exit_now(_: pa.RecordBatch) -> None:
     os._exit(1)
 
 
-def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     every = audit.load(path, slo=vector_classes())
     for position, row in enumerate(every.rows):
@@ -158,9 +157,8 @@ def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(
         assert delivery is not None
         assert (delivery.resolved.trace_id.hex(), len(delivery.times_ns)) == (row["trace_id"], row["tokens"])
 
-    monkeypatch.setattr(audit.load.__globals__["Kept"].__init__, "__defaults__", ((), 0, 2))
     wanted = next(row["trace_id"] for row in every.rows if row["idle_s"] == 0)
-    few = audit.load(path, slo=vector_classes(), keep=[str(wanted)])
+    few = audit.load(path, slo=vector_classes(), keep=[str(wanted)], limits=Limits(retained_tokens=0, retained_worst=2))
     rows: list[Any] = few.rows
     at_hand = {position for position in range(len(rows)) if few.delivery(position) is not None}
     longest = sorted((-(row["idle_s"] or 0), position) for position, row in enumerate(rows))[:2]

@@ -80,10 +80,15 @@ def test_without_a_known_package_track_still_records() -> None:
     assert python(code, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="*") == "TrackedStream"
 
 
+def attribute_of(place: str) -> object:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def test_table_and_entry_points_are_the_same() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    assert declared["opentelemetry_instrumentor"] == {
-        f"otel-llm-{stack}": f"{module}:{name}" for stack, (_, module, name) in STACKS.items()
+    assert {name: attribute_of(place) for name, place in declared["opentelemetry_instrumentor"].items()} == {
+        f"otel-llm-{stack}": attribute_of(f"{module}:{name}") for stack, (_, module, name) in STACKS.items()
     }
 
 

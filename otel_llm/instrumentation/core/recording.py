@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry.trace import TraceFlags
 
@@ -18,6 +18,7 @@ from otel_llm.instrumentation.core.guard import inert_on_bug
 from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 from otel_llm.instrumentation.core.request_span import AttachedSpan
 from otel_llm.instrumentation.core.serving import current as serving_now
+from otel_llm.instrumentation.core.tally import GIVEN_UP
 from otel_llm.instrumentation.segments import outcomes
 from otel_llm.instrumentation.segments.choices import Choices
 from otel_llm.instrumentation.segments.chunks import PLAIN
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.core.request_span import RequestSpan
     from otel_llm.instrumentation.segments.choices import Item, Reader
     from otel_llm.instrumentation.segments.chunks import Mark
-
-
-GIVEN_UP: Final = "given up"
-"""In the tally, the outcome of a stream that is recorded no further."""
 
 
 def _discard(item: Item) -> None:

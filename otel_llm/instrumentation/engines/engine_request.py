@@ -182,9 +182,6 @@ def begin(
         if propagation.is_covered():
             return None
         own = otel_context.get_current() if context is None else context
-        span_only: dict[str, AttributeValue] = {}
-        if choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
         request = request_builder.request(
             running,
             own,
@@ -196,7 +193,6 @@ def begin(
                 semconv.INSTANCE: os.environ.get(request_builder.INSTANCE_VARIABLE) or None,
                 semconv.GEN_AI_REQUEST_ID: request_id,
             },
-            span_only=span_only,
             commit_ns=commit_ns,
             choices=choices,
             server=True,

@@ -28,7 +28,6 @@ from otel_llm.instrumentation.engines.vllm_steps import Group, Stream, Watch
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import propagation, request_builder
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -269,9 +268,6 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
     headers = headers or request.trace_headers or {}
     context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
     waited_s = time.time() - request.arrival_time
-    span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-    if choices > 1:
-        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
     committed_request = request_builder.request(
         running,
         context,
@@ -282,9 +278,9 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
             semconv.GEN_AI_USAGE_INPUT_TOKENS: _prompt_tokens(request),
         },
         ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
-        span_only=span_only,
+        span_only=request_builder.STREAMED,
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
-        choices=choices if choices <= MAX_CHOICES else 1,
+        choices=choices,
         server=True,
         stack="vllm",
     )

@@ -119,6 +119,11 @@ def api_of(path: str, apis: Iterable[tuple[str, Api]] = APIS) -> Api | None:
     return None
 
 
+def media_type(content_type: str) -> str:
+    """Return a content type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
 class _Loop:
     """A loop that is left already."""
 

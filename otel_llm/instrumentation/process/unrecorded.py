@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.covering import is_covered
-from otel_llm.instrumentation.parse.sse_chunks import api_of
+from otel_llm.instrumentation.parse.sse_chunks import api_of, media_type
 from otel_llm.instrumentation.parse.wires import WIRES
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class Unrecorded:
         the answer.
         """
         try:
-            media_type = content_type.partition(";")[0].strip().lower()
-            if media_type not in STREAMED or is_covered() or not is_instrumentation_enabled():
+            kind = media_type(content_type)
+            if kind not in STREAMED or is_covered() or not is_instrumentation_enabled():
                 return
             if api_of(path, WIRES) is None and is_prompt(
                 path, body
             ):  # a known API that is not recorded has its own warning
-                self._pass(f"POST {host or ''}{_VARIES.sub('*', path)[:MAX_PATH]} ({media_type}) over {library}")
+                self._pass(f"POST {host or ''}{_VARIES.sub('*', path)[:MAX_PATH]} ({kind}) over {library}")
         except Exception:  # noqa: BLE001
             _log.debug("otel_llm could not judge an answer", exc_info=True)
 

@@ -56,8 +56,8 @@ class StreamMiddleware(Middleware):
             finally:
                 propagation.detach(attached)
             return
-        token = serving.current.set(heard.served)
-        attached = propagation.enter(propagation.around(heard.served.context, heard.served.span))
+        token = serving.current.set(heard.server_context)
+        attached = propagation.enter(propagation.around(heard.server_context.context, heard.server_context.span))
         try:
             await self._app(scope, _receiving(heard, receive), _sending(heard, send))
         except BaseException as error:

@@ -11,7 +11,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
+from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of, media_type
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
@@ -35,7 +35,7 @@ _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StreamRequest:
     """What a request says of the reply that it wants: a stream, of how many choices, by which model."""
 
     stream: bool
@@ -43,11 +43,11 @@ class Asked:
     choices: int = 1
 
 
-UNSEEN: Final = Asked(stream=False)
+UNSEEN: Final = StreamRequest(stream=False)
 """Of a body that could not be seen, such as one that is itself a stream."""
 
 
-def asked(api: Api, path: str, body: object) -> Asked | None:
+def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
     """Return what a request asks for, None where it wants no stream, `UNSEEN` where it cannot be told.
 
     `body` is the JSON text, the object that it will be made of, or anything else. Nothing of it is consumed or changed.
@@ -61,13 +61,13 @@ def asked(api: Api, path: str, body: object) -> Asked | None:
         if api.asks == "flag" and _STREAMS.search(body) is None:
             return None
         if api.asks == "path" and _CANDIDATES not in body:
-            return Asked(stream=True, model=model)
+            return StreamRequest(stream=True, model=model)
         try:
             body = json.loads(body)
         except (ValueError, RecursionError):
             return None
     if not isinstance(body, dict):
-        return Asked(stream=True, model=model) if api.asks == "path" else UNSEEN
+        return StreamRequest(stream=True, model=model) if api.asks == "path" else UNSEEN
     stated, stream = body.get("model"), body.get("stream")
     if isinstance(stated, str):
         model = stated
@@ -77,7 +77,7 @@ def asked(api: Api, path: str, body: object) -> Asked | None:
         return None
     config = body.get("generationConfig")  # Gemini's
     count = config.get("candidateCount") if isinstance(config, dict) else body.get("n")
-    return Asked(stream=True, model=model, choices=choices_of(count))
+    return StreamRequest(stream=True, model=model, choices=choices_of(count))
 
 
 class Call:
@@ -101,7 +101,7 @@ class Call:
         running: Runtime,
         api: Api,
         path: str,
-        wants: Asked,
+        wants: StreamRequest,
         scheme: str,
         host: str | None,
         port: int | None,
@@ -120,7 +120,7 @@ class Call:
         if wants.stream:
             self._begin(wants)
 
-    def _begin(self, wants: Asked) -> Recording:
+    def _begin(self, wants: StreamRequest) -> Recording:
         request = request_builder.by_client(
             self._running,
             self._context,
@@ -151,7 +151,7 @@ class Call:
                 recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
             return None
         if recording is None:
-            streams = _media_type(content_type) in self._api.parsers
+            streams = media_type(content_type) in self._api.parsers
             return tap_of(self._begin(UNSEEN), self._api, content_type) if streams else None
         return tap_of(recording, self._api, content_type)
 
@@ -161,16 +161,12 @@ def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
 
     None where the whole reply comes at once, which ends the recording.
     """
-    media_type = _media_type(content_type)
-    parser = api.parsers.get(media_type)
-    if parser is None and "json" in media_type:  # the server's right; there are no times to be had
+    kind = media_type(content_type)
+    parser = api.parsers.get(kind)
+    if parser is None and "json" in kind:  # the server's right; there are no times to be had
         recording.ended(COMPLETED)
         return None
     return Tap(recording, api, (parser or next(iter(api.parsers.values())))())
-
-
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
 
 
 def carried(path: str) -> Recording | None:
@@ -182,13 +178,13 @@ def carried(path: str) -> Recording | None:
 def call(path: str, body: object, scheme: str, host: str | None, port: int | None, stack: str) -> Call | None:
     """Return the recorded call of a request that is about to be sent, None for one that is not recorded. Never raises.
 
-    `body` as for `asked`; `port` None is the scheme's own; `stack` is who sends it.
+    `body` as for `stream_request`; `port` None is the scheme's own; `stack` is who sends it.
     """
     try:
         running = runtime.running()
         if running is None or (api := api_of(path, WIRES)) is None or is_covered() or not is_instrumentation_enabled():
             return None
-        wants = asked(api, path, body)
+        wants = stream_request(api, path, body)
         return None if wants is None else Call(running, api, path, wants, scheme, host, port, stack)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)

@@ -29,7 +29,7 @@ from otel_llm import semconv
 from otel_llm.instrumentation.parse import sse_chunks
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.instrumentation.stacks import client_request
-from otel_llm.instrumentation.stacks.client_request import UNSEEN, Asked
+from otel_llm.instrumentation.stacks.client_request import UNSEEN, StreamRequest
 
 CHAT = "/v1/chat/completions"
 
@@ -368,10 +368,10 @@ def test_uninstrumenting_leaves_the_bare_library(package: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (b'{"stream": true, "model": "m", "n": 3}', Asked(stream=True, model="m", choices=3)),
-        ('{"stream":true}', Asked(stream=True)),
-        ({"stream": True, "model": 3, "n": True}, Asked(stream=True)),
-        ({"stream": True, "n": MAX_CHOICES + 1}, Asked(stream=True)),
+        (b'{"stream": true, "model": "m", "n": 3}', StreamRequest(stream=True, model="m", choices=3)),
+        ('{"stream":true}', StreamRequest(stream=True)),
+        ({"stream": True, "model": 3, "n": True}, StreamRequest(stream=True)),
+        ({"stream": True, "n": MAX_CHOICES + 1}, StreamRequest(stream=True)),
         (b'{"a": {"stream": true}}', None),
         (b'{"stream": false}', None),
         (b'{"stream": true', None),
@@ -381,5 +381,5 @@ def test_uninstrumenting_leaves_the_bare_library(package: Any) -> None:
         (object(), UNSEEN),
     ],
 )
-def test_what_a_request_asks_for(body: object, expected: Asked | None) -> None:
-    assert client_request.asked(sse_chunks.CHAT, CHAT, body) == expected
+def test_what_a_request_asks_for(body: object, expected: StreamRequest | None) -> None:
+    assert client_request.stream_request(sse_chunks.CHAT, CHAT, body) == expected

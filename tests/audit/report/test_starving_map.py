@@ -14,7 +14,7 @@ from otel_llm.audit.report.charts.starving_map import (
     MOST_COLUMNS,
     MOST_ROWS,
     instance_lines,
-    row_words,
+    row_name,
     starving,
     starving_figure,
 )
@@ -68,7 +68,7 @@ def test_many_instances_are_the_heaviest_and_the_rest_and_nothing_is_lost() -> N
 
     assert len(found.names) == MOST_ROWS
     assert found.names[:2] == ["i071", "i072"]
-    assert row_words(found, MOST_ROWS - 1) == "71 other instances"
+    assert row_name(found, MOST_ROWS - 1) == "71 other instances"
     assert np.nansum(found.idle_s) == sum(range(100))
     check(starving_figure(found, Clock(T0_NS)))
 

@@ -143,7 +143,7 @@ def test_a_cut_file_is_said(tmp_path: Path) -> None:
 
 
 def test_every_column_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "audit.md").read_text("utf-8")
     for name in (*STREAMS.names, parquet_streams.T_SECONDS):
         assert f"`{name}`" in page, name
     assert set(parquet_streams.DEFAULTS) <= set(STREAMS.names)

@@ -14,7 +14,7 @@ from support.report_tables import fleet
 
 from otel_llm.audit.report.html_page import plotly_script
 from otel_llm.audit.report.report import build
-from otel_llm.audit.report.report_model import Material
+from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.rules.files.slo_file import load_slo
 
 COUNT = 100_000
@@ -29,7 +29,7 @@ def markup() -> str:
     requests, windows = fleet(COUNT)
     summary = {"requests": COUNT, "tokens": int(requests["tokens"].sum()), "span_s": 3600.0, "classes": {}}
     none = dict[str, int]()
-    material = Material(
+    model = ReportModel(
         requests,
         windows,
         summary,
@@ -41,7 +41,7 @@ def markup() -> str:
         lambda _: None,
         "No token times.",
     )
-    return build(material)
+    return build(model)
 
 
 @pytest.fixture(scope="module")

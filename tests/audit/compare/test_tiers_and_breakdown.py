@@ -13,7 +13,7 @@ from support.recordings import write_form
 
 import otel_llm.audit
 from otel_llm import semconv
-from otel_llm.audit.compare import by_group as breakdown
+from otel_llm.audit.compare import by_group
 from otel_llm.audit.compare.tiers import COLUMNS, GROUP, Met, Tiers, tiers
 from otel_llm.cli.output import comparing
 from otel_llm.rules.files.slo_file import load_slo
@@ -135,7 +135,7 @@ def test_figures_by_model_are_those_of_their_requests_alone() -> None:
         met=[True, True, False, True, False, True, None, None],
         benefit=[90.0, 100.0] * 3 + [None, None],
     )
-    rows = breakdown.split(table, load_slo(), "model")
+    rows = by_group.split(table, load_slo(), "model")
 
     assert [row["model"] for row in rows] == ["a", "b"]  # the longest waits first
     assert [row["requests"] for row in rows] == [4, 4]
@@ -152,7 +152,7 @@ def test_a_hostile_model_name_is_shown_as_text(tmp_path: Path) -> None:
         )
     ]
     audit = otel_llm.audit.load(write_form(tmp_path, "journal.otlp", messages))
-    text = shown(*breakdown.tables(audit))
+    text = shown(*by_group.tables(audit))
 
     assert "By model, longest waits first" in text
     assert "[red]x[/red]\\u{1b}[2J" in text

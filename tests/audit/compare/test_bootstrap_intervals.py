@@ -16,7 +16,8 @@ from support.vectors import FOLDER
 
 import otel_llm.audit
 from otel_llm.audit.compare.bootstrap import Drawing, resampled_sums, resamples, too_few
-from otel_llm.audit.kernel.samples import FIGURES, Sample, sample, span_s, values
+from otel_llm.audit.kernel.judged_columns import span_s
+from otel_llm.audit.kernel.samples import FIGURES, Sample, sample, values
 from otel_llm.slo.classes import Objective
 
 BY_NAME = {figure.name: figure for figure in FIGURES}

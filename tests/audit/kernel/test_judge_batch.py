@@ -12,7 +12,7 @@ from support.vectors import FOLDER
 
 from otel_llm import audit
 from otel_llm.audit.input.retained import _copy
-from otel_llm.audit.input.stream_batch import batches, from_batch, to_batch, words_of
+from otel_llm.audit.input.stream_batch import batches, dictionary_of, from_batch, to_batch
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.audit.tables import REQUESTS
 from otel_llm.readers.assemble.requests import Assembled, Assembler
@@ -96,7 +96,7 @@ def test_a_stream_without_an_id_or_outcome_is_refused(tmp_path: Path, name: str)
 def test_words_are_found_in_a_dictionary_that_is_full(kind: pa.DataType, number: int) -> None:
     said = [str(one) for one in range(number)]
     indices = pa.array([number - 1, None, 0], kind)
-    places, words = words_of(pa.DictionaryArray.from_arrays(indices, pa.array(said)))
+    places, words = dictionary_of(pa.DictionaryArray.from_arrays(indices, pa.array(said)))
     assert [words[place] for place in places.tolist()] == [said[-1], None, said[0]]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from otel_llm.audit import objectives
-from otel_llm.audit import top_offenders as worst
+from otel_llm.audit import objectives, top_offenders
 from otel_llm.readers.rows import Row
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
 from otel_llm.slo.columns import REQUEST_COLUMNS
@@ -28,7 +27,7 @@ def test_the_worst_are_the_longest_idle_then_the_least_fluid_of_the_others() -> 
         row(idle_s=0.0, fluidity_index=0.4),
         row(idle_s=2.0, fluidity_index=None),
     ]
-    chosen = worst.choose(rows, by_idle=2, by_fluidity=2)
+    chosen = top_offenders.choose(rows, by_idle=2, by_fluidity=2)
 
     assert [(one.position, one.why) for one in chosen] == [
         (3, "idle"),
@@ -39,7 +38,7 @@ def test_the_worst_are_the_longest_idle_then_the_least_fluid_of_the_others() -> 
 
 
 def test_nobody_is_worst_where_nobody_waited() -> None:
-    assert worst.choose([row(idle_s=0.0, fluidity_index=1.0), row()]) == []
+    assert top_offenders.choose([row(idle_s=0.0, fluidity_index=1.0), row()]) == []
 
 
 def classes(**promised: Any) -> SloClasses:

@@ -1,4 +1,4 @@
-"""Doing: each action settled once, one open for an instance, withdrawn or wedged; on a clock that stands still."""
+"""The dispatcher: each action settled once, one open for an instance, withdrawn or wedged; on a fake clock."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from actions.orders import INSTANCE, MS, NOW_NS, Scripted, decision, order
 from support.commands import wait_until
 
-from otel_llm.actions.execute.dispatcher import Doing, Settled, settled_decision
+from otel_llm.actions.execute.dispatcher import ActionDispatcher, Settled, settled_decision
 from otel_llm.actions.execute.executor import Reply
 from otel_llm.shared.clock import FakeClock
 
 
 class Rig:
-    """A Doing with one executor for everything, and what was settled, by the order's number."""
+    """A dispatcher with one executor for everything, and what was settled, by the order's number."""
 
     def __init__(self, executor: Any, **more: Any) -> None:
         self.clock = FakeClock(NOW_NS)
         self.executor = executor
-        self.doing = Doing(self.clock.now_ns, lambda order: executor, **more)
+        self.doing = ActionDispatcher(self.clock.now_ns, lambda order: executor, **more)
         self.settled: dict[int, list[Settled]] = {}
 
     def take(self, number: int = 1, **of: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_bug_while_finding_is_a_failure_of_the_action_alone() -> None:
         raise RuntimeError("x")
 
     settled: list[Settled] = []
-    Doing(FakeClock().now_ns, broken).take(order(instance=INSTANCE), settled.append)
+    ActionDispatcher(FakeClock().now_ns, broken).take(order(instance=INSTANCE), settled.append)
     assert [one.outcome for one in settled] == ["failed"]
 
 

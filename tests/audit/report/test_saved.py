@@ -17,8 +17,9 @@ from support.vectors import FOLDER
 
 import otel_llm.audit
 from otel_llm.audit import Audit, load_streams
+from otel_llm.audit.metadata import KEY
 from otel_llm.audit.report.report import build
-from otel_llm.audit.report.saved import ABOUT, load_saved
+from otel_llm.audit.report.saved import load_saved
 from otel_llm.audit.report.saved_tables import TableError, read_table
 from otel_llm.audit.tables import REQUESTS, WINDOWS
 from otel_llm.cli.main import main
@@ -64,12 +65,12 @@ def test_with_the_streams_beside_them_the_tables_give_the_same_page_to_the_byte(
 def test_every_form_gives_the_same_figures_and_says_why_deliveries_are_missing(
     audit: Audit, saved: Path, form: str
 ) -> None:
-    material = load_saved(saved / f"r{form}", saved / f"w{form}", summary=saved / "summary.json")
+    model = load_saved(saved / f"r{form}", saved / f"w{form}", summary=saved / "summary.json")
 
-    pd.testing.assert_frame_equal(material.requests, audit.requests)
-    pd.testing.assert_frame_equal(material.windows, audit.windows)
-    assert material.summary == audit.summary()
-    page = build(material)
+    pd.testing.assert_frame_equal(model.requests, audit.requests)
+    pd.testing.assert_frame_equal(model.windows, audit.windows)
+    assert model.summary == audit.summary()
+    page = build(model)
     assert "The deliveries are not drawn" in page
     assert "longest idle times" in page
     # All but the deliveries is the same figure for figure.
@@ -217,7 +218,7 @@ def test_a_summary_or_streams_that_are_none_are_refused(tables: Path) -> None:
 
 
 def test_broken_metadata_is_refused_and_an_input_is_not_written_over(tables: Path) -> None:
-    table = pq.read_table(tables / "r.parquet").replace_schema_metadata({ABOUT: b'{"summary": 1}'})
+    table = pq.read_table(tables / "r.parquet").replace_schema_metadata({KEY: b'{"summary": 1}'})
     pq.write_table(table, tables / "bad.parquet")
     assert "its metadata 'otel_llm.audit' is not as" in refused(
         tables, "--requests", "bad.parquet", "--windows", "w.parquet"

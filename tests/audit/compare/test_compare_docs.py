@@ -16,7 +16,7 @@ from otel_llm.audit.compare import comparison as compare
 from otel_llm.audit.compare import gate, sweep, tiers
 from otel_llm.cli.main import main
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("audit-compare.md", "calibration.md")
 S = 10**9
 

@@ -12,7 +12,7 @@ from support.recordings import write_form
 
 from otel_llm import audit, semconv
 from otel_llm.audit.calibrate import alpha_fit as fit
-from otel_llm.audit.calibrate import churn as leaving
+from otel_llm.audit.calibrate import churn
 from otel_llm.audit.calibrate.churn import Readers
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.rules.files.slo_file import load_slo
@@ -44,7 +44,7 @@ def simulate(shape: Penalty, beta: float, base: float, count: int, seed: int, wa
 
 @pytest.mark.parametrize(("shape", "beta"), [("linear", 0.2), ("quadratic", 0.05), ("exponential", 0.03)])
 def test_known_rates_and_shapes_come_back(shape: Penalty, beta: float) -> None:
-    found = leaving.calibrate(simulate(shape, beta, 0.02, 20_000, 5))
+    found = churn.calibrate(simulate(shape, beta, 0.02, 20_000, 5))
 
     assert found.best.penalty == shape
     assert found.alike == (shape,)
@@ -58,7 +58,7 @@ def test_known_rates_and_shapes_come_back(shape: Penalty, beta: float) -> None:
 def test_an_interval_of_95_percent_holds_the_true_rate_as_often() -> None:
     held = 0
     for seed in range(100):
-        fits = leaving.calibrate(simulate("linear", 0.2, 0.02, 400, seed)).fits
+        fits = churn.calibrate(simulate("linear", 0.2, 0.02, 400, seed)).fits
         mine = next(one for one in fits if one.penalty == "linear")
         held += mine.beta_low <= 0.2 <= mine.beta_high
     # Of 100 at 95 %: fewer than 88 come by chance three times in a thousand.
@@ -67,7 +67,7 @@ def test_an_interval_of_95_percent_holds_the_true_rate_as_often() -> None:
 
 def test_the_linear_fit_is_the_worked_one() -> None:
     readers = simulate("linear", 0.2, 0.05, 500, 1)
-    (mine,) = (one for one in leaving.calibrate(readers).fits if one.penalty == "linear")
+    (mine,) = (one for one in churn.calibrate(readers).fits if one.penalty == "linear")
     waited, total = readers.idle_s.sum(), readers.time_s.sum()
     # Who left for reasons of their own, per second of reading; the rate while waiting, less that.
     base = readers.left_reading.sum() / (total - waited)
@@ -79,7 +79,7 @@ def test_the_linear_fit_is_the_worked_one() -> None:
 @pytest.mark.parametrize("shape", ["linear", "quadratic", "exponential"])
 def test_nothing_near_is_likelier_by_the_formula_written_out(shape: Penalty) -> None:
     readers = simulate("quadratic", 0.05, 0.03, 300, 2)
-    (mine,) = (one for one in leaving.calibrate(readers).fits if one.penalty == shape)
+    (mine,) = (one for one in churn.calibrate(readers).fits if one.penalty == shape)
     slope = {"linear": lambda idle: 1.0, "quadratic": lambda idle: 2 * idle, "exponential": math.exp}[shape]
     penalty = Benefit(alpha=1.0, penalty=shape).penalty_tokens
 
@@ -108,16 +108,16 @@ def test_nothing_near_is_likelier_by_the_formula_written_out(shape: Penalty) -> 
 
 def test_shapes_that_cannot_be_told_apart_are_said_to_be_alike() -> None:
     # Within short waits e^l is as good as constant.
-    found = leaving.calibrate(simulate("linear", 2.0, 0.02, 300, 9, wait_s=0.2))
+    found = churn.calibrate(simulate("linear", 2.0, 0.02, 300, 9, wait_s=0.2))
     assert {"linear", "exponential"} <= set(found.alike)
 
 
 def test_waiting_without_effect_is_not_shown() -> None:
-    assert not leaving.calibrate(simulate("linear", 1e-9, 0.05, 3000, 4)).shown
+    assert not churn.calibrate(simulate("linear", 1e-9, 0.05, 3000, 4)).shown
 
 
 def test_nobody_leaving_while_reading_is_a_base_of_nothing() -> None:
-    found = leaving.calibrate(simulate("quadratic", 0.05, 0.0, 2000, 3))
+    found = churn.calibrate(simulate("quadratic", 0.05, 0.0, 2000, 3))
     assert found.best.penalty == "quadratic"
     assert found.best.base == pytest.approx(0, abs=1e-3)
     assert found.best.beta == pytest.approx(0.05, rel=0.15)
@@ -125,15 +125,15 @@ def test_nobody_leaving_while_reading_is_a_base_of_nothing() -> None:
 
 def test_expected_and_seen_add_up_to_the_same() -> None:
     readers = simulate("quadratic", 0.05, 0.02, 3000, 6)
-    found = leaving.calibrate(readers).best
-    rows = leaving.leaving_by_idle(readers, found)
+    found = churn.calibrate(readers).best
+    rows = churn.leaving_by_idle(readers, found)
 
     assert sum(row["left"] for row in rows) == readers.left_waiting.sum()
     assert sum(row["waited_s"] for row in rows) == pytest.approx(readers.idle_s.sum())
     assert sum(row["expected"] for row in rows) == pytest.approx(readers.left_waiting.sum(), rel=0.05)
     for row in rows:
         assert abs(row["left"] - row["expected"]) < 4 * math.sqrt(row["expected"])
-    wrong = leaving.leaving_by_idle(readers, leaving.calibrate(readers).fits[-1])
+    wrong = churn.leaving_by_idle(readers, churn.calibrate(readers).fits[-1])
     assert max(abs(row["left"] - row["expected"]) / math.sqrt(row["expected"]) for row in wrong) > 4
 
 
@@ -166,13 +166,13 @@ def test_complaints_of_two_waits_are_the_worked_ones() -> None:
 def test_too_little_is_refused() -> None:
     some = simulate("linear", 0.2, 0.02, 20, 1)
     with pytest.raises(fit.TooLittleError, match="readers who left while they waited are too few"):
-        leaving.calibrate(some)
+        churn.calibrate(some)
     with pytest.raises(fit.TooLittleError, match="3 complaints are too few"):
-        leaving.calibrate(some, some.trace_ids[:3])
+        churn.calibrate(some, some.trace_ids[:3])
     nobody = Readers(some.trace_ids, some.idle_s, some.time_s, some.left_waiting, some.left_reading, None, 0)
     with pytest.raises(fit.TooLittleError, match="--worth"):
-        leaving.worth(nobody)
-    assert leaving.worth(nobody, 80.0) == 80.0
+        churn.worth(nobody)
+    assert churn.worth(nobody, 80.0) == 80.0
     with pytest.raises(fit.TooLittleError, match="no upper bound"):
         fit.fit_complaints(np.repeat([0.0, 1.0], 30), np.repeat([False, True], 30))
 
@@ -207,22 +207,22 @@ def test_who_was_waiting_at_the_end_is_seen_from_the_stream(tmp_path: Path) -> N
     import pyarrow as pa
 
     table = pa.Table.from_batches([judge_batch(batch, classes)])
-    readers = leaving.readers_of(table, classes)
+    readers = churn.readers_of(table, classes)
 
     assert readers.left_waiting.tolist() == [*(waiting for *_, waiting in ENDS.values()), False]
     assert readers.left_reading.tolist() == [*(not waiting for *_, waiting in ENDS.values()), False]
     assert readers.worth_tokens == 30.0
-    assert len(leaving.readers_of(table, classes, "server")) == 1
+    assert len(churn.readers_of(table, classes, "server")) == 1
     with pytest.raises(ValueError, match="nothing was measured at relay"):
-        leaving.readers_of(table, classes, "relay")
+        churn.readers_of(table, classes, "relay")
 
 
 def test_complaints_are_read(tmp_path: Path) -> None:
     path = tmp_path / "complaints.csv"
     path.write_text("when,trace_id,complained\nx,AB,true\ny,cd,false\nz,ef,1\n")
-    assert leaving.read_complaints(path) == {"ab", "ef"}
+    assert churn.read_complaints(path) == {"ab", "ef"}
     path.write_text("trace_id\nab\n")
-    assert leaving.read_complaints(path) == {"ab"}
+    assert churn.read_complaints(path) == {"ab"}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_complaints_are_read(tmp_path: Path) -> None:
 def test_complaints_that_cannot_be_read_are_refused(tmp_path: Path, text: bytes, says: str) -> None:
     path = tmp_path / "complaints.csv"
     path.write_bytes(text)
-    with pytest.raises(leaving.ComplaintsError, match=says):
-        leaving.read_complaints(path)
-    with pytest.raises(leaving.ComplaintsError, match=r"missing\.csv: No such file"):
-        leaving.read_complaints(tmp_path / "missing.csv")
+    with pytest.raises(churn.ComplaintsError, match=says):
+        churn.read_complaints(path)
+    with pytest.raises(churn.ComplaintsError, match=r"missing\.csv: No such file"):
+        churn.read_complaints(tmp_path / "missing.csv")

@@ -13,7 +13,7 @@ from support.recordings import journal
 from otel_llm.cli.commands.report_command import report
 from otel_llm.cli.main import main
 
-FOLDER = Path(__file__).parents[2] / "docs"
+FOLDER = Path(__file__).parents[3] / "docs"
 PAGE = (FOLDER / "audit-report.md").read_text("utf-8")
 
 
