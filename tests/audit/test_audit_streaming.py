@@ -19,7 +19,7 @@ from support.otlp import T0_NS, export, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 
 from otel_llm import audit
-from otel_llm.audit.input import retained as kept
+from otel_llm.audit.input import retained
 from otel_llm.audit.input.load_inputs import Inputs
 from otel_llm.audit.input.stream_batch import batches
 from otel_llm.audit.kernel import workers
@@ -203,8 +203,8 @@ def test_strict_stops_at_the_first_broken_record(tmp_path: Path) -> None:
 
 
 def test_a_small_input_is_kept_whole_and_a_large_one_is_not() -> None:
-    assert kept.ALL_TOKENS * 8 <= 32 * 2**20
-    assert kept.WORST >= 9
+    assert retained.ALL_TOKENS * 8 <= 32 * 2**20
+    assert retained.WORST >= 9
 
 
 def test_a_recording_may_have_more_spans_than_an_export_request(tmp_path: Path) -> None:

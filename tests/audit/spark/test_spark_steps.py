@@ -15,6 +15,7 @@ from support.summary_oracle import judgements
 
 from otel_llm import audit
 from otel_llm.audit.input.stream_batch import STREAMS
+from otel_llm.audit.kernel.judge_batch import JUDGED
 from otel_llm.audit.load import LATENESS_NS
 from otel_llm.audit.spark import decoding, kernels, totals
 from otel_llm.audit.spark.shapes import shaped
@@ -143,8 +144,8 @@ def test_columns_that_are_not_there_or_not_known_are_named() -> None:
 def test_sums_that_no_request_has_a_part_in_are_none_here_too(met: bool | None) -> None:
     row = dict.fromkeys(name for name in totals.TOTALS.names) | dict.fromkeys((*NUMBERS, "end_unix_nano"))
     row |= {"slo_class": "chat", "measured_at": "client", "outcome": "completed", "start_unix_nano": 0, "met": met}
-    found = totals.ClassTotals()
-    found.add(row, CLASSES.get("chat").objective)
+    table = pa.table({name: pa.array([row.get(name)], JUDGED.field(name).type) for name in JUDGED.names})
+    found = totals.ClassTotals.of_requests(table, CLASSES.get("chat").objective)
 
     wanted = figures(judgements([row]), CLASSES.get("chat").objective, 10.0)
     assert found.figures(CLASSES.get("chat").objective, 10.0) == wanted
