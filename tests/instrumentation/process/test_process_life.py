@@ -141,7 +141,7 @@ def test_the_end_of_the_process_does_not_wait_for_an_endpoint_that_is_not_there(
     with SseServer({"whole": whole(3)}) as server:
         code = PRELUDE + (
             "import atexit\n"
-            "from otel_llm.instrumentation import runtime\n"
+            "from otel_llm.instrumentation.process import runtime\n"
             "otel_llm.instrument()\n"
             "list(ask('whole'))\n"
             "atexit._run_exitfuncs()\n"
@@ -156,7 +156,7 @@ def test_the_handlers_of_one_stop_share_their_time() -> None:
     """uvicorn's shutdown, the application's and Python's exit may each wait for an endpoint that never answers."""
     code = PRELUDE + (
         "import time\n"
-        "from otel_llm.instrumentation import runtime\n"
+        "from otel_llm.instrumentation.process import runtime\n"
         "otel_llm.instrument()\n"
         "list(ask('whole'))\n"
         "running = runtime.running()\n"
