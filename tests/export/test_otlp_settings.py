@@ -141,7 +141,9 @@ def test_a_value_that_cannot_be_used_is_warned_of_and_unset(
 def test_the_words_of_an_endpoint_tell_where_it_is_and_a_port_that_is_the_other_protocols(
     protocol: str, endpoint: str, words: str
 ) -> None:
-    found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).description
+    found = from_environment(
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    ).description
     assert found.startswith(words)
     assert ("usually" in found) == ("usually" in words)
 
