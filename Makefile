@@ -61,7 +61,7 @@ demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and 
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 ALONE_FILES = $(shell grep -rl 'pytest\.mark\.alone\b' tests --include='test_*.py')
 # What is skipped there runs beside it, in the environment where it can.
-LITELLM_TESTS := tests/instrumentation/test_litellm_streams.py
+LITELLM_TESTS := tests/instrumentation/stacks/test_litellm_streams.py
 
 test: $(VENV)/ready-dev ## the whole suite
 	@$(BIN)/python -m otel_llm.core

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from otel_llm import semconv
 from otel_llm.export.records import AttributeValue, Origin, Record, RequestRecord
 from otel_llm.export.wire import export_request
-from otel_llm.instrumentation.core.timeline import Timeline
+from otel_llm.instrumentation.segments.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

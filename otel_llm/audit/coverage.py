@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.kernel.judged_columns import Rows
 
-_WORDS: Final = {
+_MEANINGS: Final = {
     "torn_tail": "files whose last record is cut off (normal after a crash)",
     "bad_crc": "records whose checksum is wrong",
     "bad_record": "records that cannot be decoded",
@@ -118,14 +118,14 @@ def details(skipped: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple
     """Return every count that is not zero with its meaning, what was skipped first."""
     found: list[tuple[str, int]] = []
     for source in (skipped, counts):
-        found += [(words(name), number) for name, number in sorted(source.items()) if number]
+        found += [(meaning(name), number) for name, number in sorted(source.items()) if number]
     return found
 
 
-def words(name: str) -> str:
+def meaning(name: str) -> str:
     """Return what a counter counts."""
-    if name in _WORDS:
-        return _WORDS[name]
+    if name in _MEANINGS:
+        return _MEANINGS[name]
     if name.startswith(_REFUSED):
         return f"spans refused: {name.removeprefix(_REFUSED).replace('_', ' ')}"
     if name.startswith(_ANOMALY):

@@ -5,26 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.audit.input.load_inputs import Inputs
-from otel_llm.audit.input.retained import Kept
+from otel_llm.audit.input.load_inputs import Inputs, load_streams
+from otel_llm.audit.input.retained import ALL_TOKENS, WORST, Retained
 from otel_llm.audit.kernel.judged_columns import in_order, masked
 from otel_llm.audit.kernel.window_totals import Windows
 from otel_llm.audit.kernel.workers import Work, outcomes
 from otel_llm.audit.result import Audit
+from otel_llm.readers.assemble.stream_assembler import HELD_BYTES
 from otel_llm.rules.files.durations import parse_duration_ns
 from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
     from otel_llm.slo.classes import SloClasses
 
+__all__ = ["Limits", "load", "load_streams"]
+
 LATENESS_NS: Final = 5_000_000_000
 """The collector's default: a stream whose clock is off by more is shifted into its windows."""
+
+
+class Limits(NamedTuple):
+    """Bound what an audit holds in memory.
+
+    `held_bytes`: of requests that are not complete yet; `retained_tokens`: of an input of no more tokens every delivery
+    stays at hand; `retained_worst`: of a larger one so many with the longest idle time, and twice as many with the
+    lowest fluidity-index.
+    """
+
+    held_bytes: int = HELD_BYTES
+    retained_tokens: int = ALL_TOKENS
+    retained_worst: int = WORST
+
+
+DEFAULT_LIMITS: Final = Limits()
 
 
 def load(
@@ -38,6 +57,7 @@ def load(
     keep: Iterable[str] = (),
     observe: Callable[[pa.RecordBatch], None] | None = None,
     progress: Callable[[int], None] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Audit:
     """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; what a file holds is seen.
 
@@ -45,7 +65,8 @@ def load(
     request by that class; `window` is a duration as `10s` or in seconds, and `windows=False` charges none. `jobs`
     processes share the work (a script that asks for more than one must guard its main part, as multiprocessing has
     it). `keep`: trace ids whose deliveries stay at hand; `observe` is shown every batch of `streams.STREAMS`;
-    `progress` is told the bytes read so far.
+    `progress` is told the bytes read so far; `limits` bound the
+    memory.
 
     Raises:
         InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
@@ -61,8 +82,8 @@ def load(
     classes = load_slo(slo) if slo is None or isinstance(slo, str | Path) else slo
     if class_name is not None:
         classes = classes.judging(class_name)
-    inputs = Inputs([Path(path) for path in paths], strict=strict, progress=progress)
-    charged, kept = Windows(), Kept(keep)
+    inputs = Inputs([Path(path) for path in paths], strict=strict, progress=progress, held_bytes=limits.held_bytes)
+    charged, retained = Windows(), Retained(keep, limits.retained_tokens, limits.retained_worst)
     judged: list[pa.RecordBatch] = []
     work = Work(classes, window_ns if windows else None, LATENESS_NS)
     with closing(inputs.batches()) as batches, closing(outcomes(batches, work, jobs)) as every:
@@ -70,7 +91,7 @@ def load(
             if observe is not None:
                 observe(found.streams)
             judged.append(found.judged)
-            kept.add(found.streams, found.judged)
+            retained.add(found.streams, found.judged)
             if found.partials is not None:
                 charged.add(found.partials)
     table = in_order(judged)
@@ -84,12 +105,6 @@ def load(
         judged_table=table,
         charged_windows=charged.rows(window_ns) if windows else None,
         skipped=inputs.skipped,
-        kept=kept,
+        retained=retained,
         counts=counts,
     )
-
-
-def load_streams(*paths: str | Path, progress: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield what is recorded as batches of `streams.STREAMS`: the input of `kernel.judge_batch`; errors as `load`."""
-    with closing(Inputs([Path(path) for path in paths], progress=progress).batches()) as found:
-        yield from found

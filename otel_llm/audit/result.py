@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from otel_llm.audit import metadata
 from otel_llm.audit.coverage import timeless
 from otel_llm.audit.kernel.judged_columns import judgements, rows_of, span_ns
 from otel_llm.audit.tables import CLASSES, REQUESTS, WINDOWS, frame, frame_of
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from otel_llm.audit.input.retained import Kept
+    from otel_llm.audit.compare.tiers import Tiers
+    from otel_llm.audit.input.retained import Retained
+    from otel_llm.audit.report.report_model import ReportModel
     from otel_llm.audit.tables import Kind
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.io.skipped import Skipped
@@ -42,7 +45,7 @@ class Audit:
     charged_windows: list[Row] | None
     """None where windows were not asked for."""
     skipped: Skipped
-    kept: Kept
+    retained: Retained
     counts: Counter[str] = field(default_factory=Counter)
 
     @cached_property
@@ -99,28 +102,43 @@ class Audit:
         return None if timeless(self.judged_table, self.counts) else span_ns(self.judged_table)
 
     def delivery(self, position: int) -> Assembled | None:
-        """Return the token times of the request at a position among the rows; None where they were not kept.
+        """Return the token times of the request at a position among the rows; None where they were not retained.
 
-        All are kept of an input of at most `kept.ALL_TOKENS` tokens; of a larger one those of the `kept.WORST` requests
-        with the longest idle time, of twice as many with the lowest fluidity-index, and of the trace ids that `load`
-        was told to `keep`.
+        Those of a small input are; of a larger one those that `load.Limits` says, and those of the trace ids that
+        `load` was told to `keep`.
         """
         row = self.judged_table.slice(range(self.judged_table.num_rows)[position], 1)
         trace_id, span_id, choice = (row.column(name)[0].as_py() for name in ("trace_id", "span_id", "choice"))
-        return self.kept.find((trace_id, span_id, choice))
+        return self.retained.find((trace_id, span_id, choice))
 
     def write_requests(self, path: str | Path, *, csv_raw: bool = False) -> None:
         """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done.
 
         `csv_raw`: text in CSV as it is, also where a spreadsheet would run it.
         """
-        from otel_llm.audit.report.saved import about
-
-        _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about(self), csv_raw=csv_raw)
+        about = metadata.encode(self.summary(), self.skipped.counts, self.counts, self.inputs, self.window_ns)
+        _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about, csv_raw=csv_raw)
 
     def write_windows(self, path: str | Path, *, csv_raw: bool = False) -> None:
         """Write the rows of `--windows`, as `write_requests` does."""
         _write(Path(path), self.window_rows, WINDOWS, None, csv_raw=csv_raw)
+
+    def report_model(self, tiers: Tiers | None = None) -> ReportModel:
+        """Return what a report says something about, with the classes as tiers where they are given."""
+        from otel_llm.audit.report.report_model import ReportModel
+
+        return ReportModel(
+            requests=self.requests,
+            windows=frame([], WINDOWS) if self.charged_windows is None else self.windows,
+            summary=self.summary(),
+            classes=self.slo,
+            window_ns=self.window_ns,
+            inputs=self.inputs,
+            skipped=self.skipped.counts,
+            counts=self.counts,
+            delivery=self.delivery,
+            tiers=tiers,
+        )
 
     def write_html(self, path: str | Path) -> None:
         """Write the report as one self-contained page. Raises OutputError where that cannot be done."""
@@ -134,9 +152,9 @@ def _write(
     path: Path,
     rows: list[Row] | pa.Table,
     columns: dict[str, Kind],
-    metadata: dict[bytes, bytes] | None,
+    about: dict[bytes, bytes] | None,
     *,
     csv_raw: bool,
 ) -> None:
     check_output(path, ENDINGS)
-    write_table(path, rows, columns, metadata=metadata, csv_raw=csv_raw)
+    write_table(path, rows, columns, metadata=about, csv_raw=csv_raw)

@@ -112,3 +112,10 @@ def arrow_table(rows: Sequence[Mapping[str, Cell]], columns: Mapping[str, Kind])
     import pyarrow as pa
 
     return pa.table({name: pa.array([row[name] for row in rows], arrow_type(kind)) for name, kind in columns.items()})
+
+
+def pandas_types() -> dict[pa.DataType, Any]:
+    """Return the nullable pandas type of each Arrow type that a column may have."""
+    import pandas as pd
+
+    return {arrow_type(kind): pd.api.types.pandas_dtype(name) for kind, name in _PANDAS.items()}

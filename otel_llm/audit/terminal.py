@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit import coverage, objectives
-from otel_llm.audit import summary_figures as digest
-from otel_llm.audit import top_offenders as worst
-from otel_llm.audit.compare import by_group as breakdown
+from otel_llm.audit import coverage, objectives, summary_figures, top_offenders
+from otel_llm.audit.compare import by_group
 from otel_llm.audit.formatting import number, plural, seconds, share, truth
 from otel_llm.audit.kernel.judged_columns import rows_of
 from otel_llm.audit.write import csv_text
@@ -45,12 +43,12 @@ def show(console: Console, audit: Audit) -> None:
     if timeless:
         console.print(TIMELESS, style="dim", markup=False)
     for check in objectives.check(audit.judged_table, audit.slo):
-        console.print(objective_words(check), style=_STATE_STYLE[check.state], markup=False)
+        console.print(objective_line(check), style=_STATE_STYLE[check.state], markup=False)
     console.print(coverage.statement(audit.judged_table, audit.skipped.counts, audit.counts), style="dim", markup=False)
     _show_details(console, audit)
-    for table in breakdown.tables(audit):
+    for table in by_group.tables(audit):
         console.print(table)
-    places = [one.position for one in worst.choose(audit.judged_table, by_idle=MOST_WORST, by_fluidity=0)]
+    places = [one.position for one in top_offenders.choose(audit.judged_table, by_idle=MOST_WORST, by_fluidity=0)]
     chosen = rows_of(audit.judged_table.take(places)) if places else []
     if chosen:
         console.print(requests_table(chosen, "Readers who waited longest"))
@@ -61,7 +59,7 @@ def _show_details(console: Console, audit: Audit) -> None:
         console.print(f"  {what}: {count:,}", style="dim", markup=False)
 
 
-def objective_words(check: objectives.Check) -> str:
+def objective_line(check: objectives.Check) -> str:
     """Return a line: whose objective it is, what was asked for, what was found, and whether that is enough."""
     return (
         f"objective of {printable(check.slo_class)}, {printable(check.measured_at)}: {check.objective} for "
@@ -103,7 +101,8 @@ def summary_csv(summary: Mapping[str, Any], *, raw: bool = False) -> str:
     """Return the figures of a summary as CSV: one line for each class and measured_at; `raw`: text as it is."""
     classes = summary["classes"]
     figures = [
-        {"slo_class": name, "measured_at": place} | classes[name][place] for name, place in digest.groups(classes)
+        {"slo_class": name, "measured_at": place} | classes[name][place]
+        for name, place in summary_figures.groups(classes)
     ]
     columns = list(figures[0]) if figures else ["slo_class", "measured_at"]
     return csv_text(figures, columns, raw=raw)
@@ -116,9 +115,9 @@ def _summary_table(classes: Mapping[str, Any]) -> Table:
 
     table = Table(header_style="bold", box=SIMPLE_HEAD)
     table.add_column("")
-    for name, measured_at in digest.groups(classes):
+    for name, measured_at in summary_figures.groups(classes):
         table.add_column(Text(f"{printable(name, 24)}\n{measured_at}"), justify="right", no_wrap=True)
-    for line in digest.lines(classes):
+    for line in summary_figures.lines(classes):
         if len(line) == 1:
             table.add_row()
             table.add_row(Text(line[0], style="bold"))

@@ -23,22 +23,22 @@ CHOICE_RULE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class TopOffender:
     """One request worth a look: its position among the rows, and why it was chosen (`idle` or `fluidity`)."""
 
     position: int
     why: str
 
 
-def choose(rows: Rows, by_idle: int = BY_IDLE, by_fluidity: int = BY_FLUIDITY) -> list[Worst]:
+def choose(rows: Rows, by_idle: int = BY_IDLE, by_fluidity: int = BY_FLUIDITY) -> list[TopOffender]:
     """Return the positions of the worst rows; a request that nobody waited for, or that cannot be judged, is none."""
     idle = column_of(rows, "idle_s")
     waited = idle.known & (idle.values > 0)
-    first = [Worst(position, "idle") for position in _least(-idle.values.astype(np.float64), waited, by_idle)]
+    first = [TopOffender(position, "idle") for position in _least(-idle.values.astype(np.float64), waited, by_idle)]
     fluidity = column_of(rows, "fluidity_index")
     missed = fluidity.known & (fluidity.values < 1)
     missed[[one.position for one in first]] = False
-    return first + [Worst(position, "fluidity") for position in _least(fluidity.values, missed, by_fluidity)]
+    return first + [TopOffender(position, "fluidity") for position in _least(fluidity.values, missed, by_fluidity)]
 
 
 def _least(values: NDArray[Any], chosen: NDArray[np.bool_], most: int) -> list[int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from otel_llm.actions.alerts.alerts import Alerts
-from otel_llm.actions.execute.dispatcher import Doing
+from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.sinks import Sinks
@@ -82,7 +82,7 @@ class Service:
     _checkpoint: Checkpoint | None = None
     _seen_windows: Windows | None = None
     _alerts: Alerts | None = None
-    _doing: Doing | None = None
+    _doing: ActionDispatcher | None = None
     _windows: TextIO | None = None
     _decisions: DecisionFiles | None = None
     _restart: Progress = field(default_factory=Progress)
@@ -212,7 +212,7 @@ class Service:
         if executors(self.settings):
             actions = self.settings.actions
             found = Executors(self.settings, source, user_agent(), alerts.notify)
-            sinks.dispatcher = self._doing = Doing(
+            sinks.dispatcher = self._doing = ActionDispatcher(
                 self.clock.now_ns, found.find, actions.kill_switch, actions.wedge_timeout_s
             )
         return pipeline

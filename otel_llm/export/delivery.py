@@ -130,7 +130,7 @@ def otlp_delivery(settings: OtlpSettings) -> OtlpDelivery:
     if settings.protocol == "grpc":
         from otel_llm.export.grpc import GrpcSender
 
-        return OtlpDelivery(GrpcSender(settings), settings.words)
+        return OtlpDelivery(GrpcSender(settings), settings.description)
     from otel_llm.export.http import HttpSender
 
-    return OtlpDelivery(HttpSender(settings), settings.words)
+    return OtlpDelivery(HttpSender(settings), settings.description)

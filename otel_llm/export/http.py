@@ -36,9 +36,9 @@ class HttpSender:
         try:
             response = self.post(payload)
         except requests.exceptions.RequestException as error:
-            return Attempt("retry" if _is_passing(error) else "refused", words(error))
+            return Attempt("retry" if _is_passing(error) else "refused", printable_reason(error))
         except (OSError, ValueError) as error:  # a certificate file that is not there, a URL that is none
-            return Attempt("refused", words(error))
+            return Attempt("refused", printable_reason(error))
         return _judged(response)
 
     def post(self, payload: bytes) -> requests.Response:
@@ -123,7 +123,7 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, passing)
 
 
-def words(error: Exception) -> str:
+def printable_reason(error: Exception) -> str:
     """Return what may be printed of an error: no more than its class where its text may hold a secret."""
     # A ValueError quotes what it refuses: a header's value, or a URL with its credentials.
     name = type(error).__name__

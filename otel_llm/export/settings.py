@@ -52,7 +52,7 @@ class OtlpSettings:
         return _USERINFO.sub(r"\1", self.endpoint)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return where it is sent and how, and the remedy where the port is usually the other protocol's."""
         usual = urlparse(DEFAULT_HTTP_ENDPOINT if self.protocol == "grpc" else DEFAULT_GRPC_ENDPOINT).port
         other = next(protocol for protocol in PROTOCOLS if protocol != self.protocol)

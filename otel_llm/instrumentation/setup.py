@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,61 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from otel_llm import semconv
-from otel_llm.export.records import KIND_NAMES
-from otel_llm.instrumentation.core import restated, runtime
-from otel_llm.instrumentation.core.chunks import FRAMING
-from otel_llm.instrumentation.core.covering import covering
+from otel_llm.instrumentation.core.covering import beneath, beneath_async, covering
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.core.restated import StatedReader, beneath, beneath_async
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.parse.callback_reader import CallbackReader
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import request_builder
+from otel_llm.instrumentation.stacks import hooked_stream
+from otel_llm.instrumentation.stacks.hooked_stream import StatedReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.chunks import Reading
 
 CLOSING: Final = frozenset({"close", "aclose"})
-
-
-class CallbackReader:
-    """Reads chunks by the callbacks that the application gave; without any, each chunk is a token of content."""
-
-    def __init__(
-        self,
-        kind: Callable[[Any], str | None] | None,
-        count: Callable[[Any], int] | None,
-        basis: str,
-    ) -> None:
-        self._kind = kind
-        self._count = count
-        self._basis = "chunk" if count is None else basis
-        self.plain = kind is None and count is None
-
-    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return that every chunk is the common one, for that is what is assumed without callbacks."""
-        return True
-
-    def __call__(self, chunk: object) -> Reading:
-        """Return what a chunk carries."""
-        kind = "content" if self._kind is None else self._kind(chunk)
-        if kind is None:
-            return FRAMING
-        count = 1 if self._count is None else self._count(chunk)
-        return ((0, KIND_NAMES.index(kind), count, False),) if count > 0 else FRAMING
-
-    def basis(self, choice: int) -> str:  # noqa: ARG002
-        """Return where the token counts come from."""
-        return self._basis
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: all is known at the commit."""
-        return {}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: all is known at the commit."""
-        return {}
 
 
 class _Tracked:
@@ -169,13 +129,13 @@ def track(
             semconv.INSTANCE: instance,
             semconv.EXACT_RESUME: exact_resume,
         }
-        if (recording := restated.recording_of(stream)) is not None:
-            restated.state(recording, _known({**ours, semconv.SLO_CLASS: slo_class}))
+        if (recording := hooked_stream.recording_of(stream)) is not None:
+            hooked_stream.state(recording, _known({**ours, semconv.SLO_CLASS: slo_class}))
             if stated:
                 recording.read_by(StatedReader(recording.reader, reader, silent=False))
             return stream
-        if (recording := restated.recording_beneath(stream)) is not None:
-            restated.state(recording, _known({**ours, semconv.SLO_CLASS: slo_class}))
+        if (recording := hooked_stream.recording_beneath(stream)) is not None:
+            hooked_stream.state(recording, _known({**ours, semconv.SLO_CLASS: slo_class}))
             if not stated:
                 return stream
             recording.read_by(StatedReader(recording.reader, reader, silent=True))
@@ -183,7 +143,7 @@ def track(
             recording.hand_over(reader, tracked, stream)
             return tracked
         context = otel_context.get_current()
-        request = committed.request(
+        request = request_builder.request(
             running,
             context,
             operation=operation,

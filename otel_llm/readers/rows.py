@@ -5,14 +5,14 @@ The audit and the live evaluator build their rows here, from the same `Resolved`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from otel_llm.slo.classes import ABORTED, CONTENT
 from otel_llm.slo.columns import REQUEST_COLUMNS, VERDICT_COLUMNS
 from otel_llm.slo.verdict import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
@@ -79,8 +79,3 @@ def unjudged_row(
         if read:
             values["ttfo_s"] = seconds(max(0, min(read) - commit_ns))
     return judged_row(resolved, class_name, values)
-
-
-def incomplete(row: Mapping[str, Any]) -> bool:
-    """Tell whether tokens of a request, or its commit, are missing, so that it cannot be judged."""
-    return row["start_unix_nano"] is None or (row["coverage"] is not None and row["coverage"] < 1)

@@ -18,7 +18,7 @@ from otel_llm.shared.printable import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.actions.execute.action_receiver import Admission, Asked
+    from otel_llm.actions.execute.action_receiver import ActionRequest, Admission
     from otel_llm.actions.execute.dispatcher import Settled
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.command_reader import CommandReader
@@ -77,7 +77,7 @@ class CommandReceiver:
         self._counted(action, _result(answer))
         return web.Response(body=answer.body, status=answer.status, content_type="application/json")
 
-    async def _admitted(self, request: web.Request) -> Asked | Response:
+    async def _admitted(self, request: web.Request) -> ActionRequest | Response:
         body = await self._body(request)
         if isinstance(body, Response):
             return body
@@ -102,7 +102,7 @@ class CommandReceiver:
             self._reading -= 1
         return bytes(body)
 
-    async def _done(self, asked: Asked) -> Response:
+    async def _done(self, asked: ActionRequest) -> Response:
         """Do an action; return what is known of it by the time of the answer."""
         if self._stopping():
             return Response(200, "refused", "the relay is stopping")

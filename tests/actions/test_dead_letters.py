@@ -42,7 +42,7 @@ def left(path: Path) -> list[tuple[str, str]]:
     return [(line["id"], line["reason"]) for line in lines]
 
 
-class Place:
+class Channel:
     """Answers as told, by id; else it takes what comes."""
 
     def __init__(self, **answers: Attempt) -> None:
@@ -147,7 +147,7 @@ def test_a_broken_line_stays_and_costs_no_other(tmp_path: Path, line: bytes, say
     with path.open("ab") as file:
         file.write(line + b"\n")
     buried(path, [message(2)])
-    resent = sent(path, oncall=Place())
+    resent = sent(path, oncall=Channel())
     assert (resent.sent, resent.kept) == (2, [])
     ((number, why),) = resent.broken
     assert number == 2
@@ -157,7 +157,7 @@ def test_a_broken_line_stays_and_costs_no_other(tmp_path: Path, line: bytes, say
 
 def test_messages_about_the_same_keep_their_order(tmp_path: Path) -> None:
     path = buried(tmp_path / "dead.jsonl", [message(1, about="x"), message(2, about="x"), message(3, about="y")])
-    place = Place(alert_1=Attempt("refused", "HTTP 400"))
+    place = Channel(alert_1=Attempt("refused", "HTTP 400"))
     assert sent(path, oncall=place).sent == 1
     assert place.came == ["alert_1", "alert_3"]
     assert [one for one, _ in left(path)] == ["alert_1", "alert_2"]
@@ -165,8 +165,8 @@ def test_messages_about_the_same_keep_their_order(tmp_path: Path) -> None:
 
 def test_a_place_that_is_away_is_not_waited_for_with_each_message(tmp_path: Path) -> None:
     path = buried(tmp_path / "dead.jsonl", [*map(message, range(50)), message(99, "webhook:other")])
-    place = Place(**{f"alert_{number}": Attempt("retry", "no connection") for number in range(50)})
-    other = Place()
+    place = Channel(**{f"alert_{number}": Attempt("retry", "no connection") for number in range(50)})
+    other = Channel()
     assert sent(path, oncall=place, other=other).sent == 1
     assert len(place.came) == PATIENCE
     assert other.came == ["alert_99"]
@@ -177,7 +177,7 @@ def test_a_place_that_is_away_is_not_waited_for_with_each_message(tmp_path: Path
 def test_interrupted_it_keeps_what_was_not_sent(tmp_path: Path, where: int) -> None:
     path = buried(tmp_path / "dead.jsonl", map(message, range(3)))
 
-    class Interrupted(Place):
+    class Interrupted(Channel):
         def deliver(self, message: Message) -> Attempt:
             if message.id == f"alert_{where}":
                 raise KeyboardInterrupt
@@ -196,7 +196,7 @@ def test_after_a_crash_nothing_is_lost_and_nothing_sent_twice(tmp_path: Path, cu
     path.with_name(path.name + TAKEN).write_bytes(data[:cut])
     if cut >= len(data):
         path.write_bytes(b"")
-    place = Place()
+    place = Channel()
     assert sent(path, oncall=place).sent == 3
     assert sorted(place.came) == ["alert_0", "alert_1", "alert_2"]
     assert left(path) == []
@@ -207,7 +207,7 @@ def test_only_one_sends_at_a_time(tmp_path: Path) -> None:
     with path.with_name(path.name + TAKEN).open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_SH)  # of the weaker kind: ours must let nobody beside it
         with pytest.raises(BusyError):
-            sent(path, oncall=Place())
+            sent(path, oncall=Channel())
     assert unbury(path.read_bytes()).id == "alert_1"
 
 
@@ -222,7 +222,7 @@ def test_what_the_collector_gives_up_meanwhile_is_in_the_file(tmp_path: Path) ->
             given_up.append(len(given_up))
             buried(path, [message(given_up[-1])])
 
-    place = Place()
+    place = Channel()
     thread = threading.Thread(target=collector)
     thread.start()
     while len(place.came) < 200:
@@ -252,7 +252,7 @@ def test_where_nothing_can_be_sent_the_file_is_not_touched(tmp_path: Path) -> No
     with path.open("ab") as file:
         file.write(ODD)
     before, changed_ns = path.read_bytes(), path.stat().st_mtime_ns
-    resent = sent(path, oncall=Place())
+    resent = sent(path, oncall=Channel())
     assert [reason for _, reason in resent.kept] == ["webhook:gone is not configured"]
     assert [number for number, _ in resent.broken] == [3, 6, 7]
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (before, changed_ns)
@@ -265,7 +265,7 @@ def test_lines_that_are_none_stay_byte_for_byte_and_so_does_what_was_not_tried(t
     buried(path, [message(1, "webhook:gone")])
     kept = path.read_bytes()
     buried(path, [message(2)])
-    assert sent(path, oncall=Place()).sent == 1
+    assert sent(path, oncall=Channel()).sent == 1
     assert path.read_bytes() == kept
 
 
@@ -273,5 +273,5 @@ def test_an_empty_file_has_nothing_to_send(tmp_path: Path) -> None:
     path = tmp_path / "dead.jsonl"
     for content in (b"", b"\n \r\n"):
         path.write_bytes(content)
-        assert sent(path, oncall=Place()) == dead_letters.Resent()
+        assert sent(path, oncall=Channel()) == dead_letters.Resent()
         assert path.read_bytes() == content

@@ -11,7 +11,7 @@ from actions.orders import MS, NOW_NS, order
 from support.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 
-from otel_llm.actions.execute.dispatcher import Doing, Settled
+from otel_llm.actions.execute.dispatcher import ActionDispatcher, Settled
 from otel_llm.actions.execute.engines import VllmAbort
 from otel_llm.actions.execute.events import Candidate
 from otel_llm.actions.execute.executors import Executors
@@ -96,7 +96,7 @@ def test_what_a_relay_answers_is_what_becomes_of_it(
     secret: Path, verb: Any, body: bytes, outcome: Outcome, detail: str
 ) -> None:
     with receiving(Receiver(lambda came, before: Say(body=body))) as receiver:
-        doing = Doing(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
+        doing = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
         assert settled(doing, order(action=verb, ttl_ns=60_000 * MS)) == [Settled(outcome, detail)]
     assert [came.path for came in receiver.came] == ["/v1/actions"]
 
@@ -112,12 +112,12 @@ def test_migrations_are_not_held_back_by_each_other_and_drains_are(secret: Path)
         return Say(body=b'{"result":"done","detail":""}')
 
     with receiving(Receiver(inner)) as receiver:
-        doing = Doing(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
+        doing = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
         assert [how.outcome for how in settled(doing, order(action="drain", ttl_ns=60_000 * MS), more=1)] == ["done"]
     assert sorted(said[1:]) == ["budget", "budget", "done"]
 
 
-def settled(doing: Doing, one: Any, more: int = 0) -> list[Settled]:
+def settled(doing: ActionDispatcher, one: Any, more: int = 0) -> list[Settled]:
     """Do an order, and wait until it and `more` others are settled."""
     how: list[Settled] = []
     doing.start()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.action_receiver import (
     LONGEST_ID,
-    ActionDoor,
+    ActionReceiver,
+    ActionRequest,
     Admission,
-    Asked,
     Response,
     Result,
     read_action,
@@ -34,9 +34,9 @@ def sent(at_ns: int = NOW_NS, secret: bytes = SECRET, **of: Any) -> tuple[dict[s
 
 class Relay:
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[ActionRequest] = []
 
-    def __call__(self, asked: Asked) -> Any:
+    def __call__(self, asked: ActionRequest) -> Any:
         self.asked.append(asked)
         return "done", "moved"
 
@@ -44,7 +44,7 @@ class Relay:
 def test_an_action_is_handed_over_with_all_that_was_decided() -> None:
     relay = Relay()
     headers, body = sent(action="preempt", request_id="r1", candidates=(VICTIM,), arguments={"only_if": "x", "to": "y"})
-    answer = ActionDoor([SECRET], relay).take(headers, body, NOW_NS + 5 * MS)
+    answer = ActionReceiver([SECRET], relay).take(headers, body, NOW_NS + 5 * MS)
     assert (answer.status, answer.result) == (200, "done")
     assert json.loads(answer.body) == {"result": "done", "detail": "moved"}
     (asked,) = relay.asked
@@ -59,7 +59,7 @@ def test_an_action_is_handed_over_with_all_that_was_decided() -> None:
 
 def test_the_same_id_is_done_once_and_answered_alike() -> None:
     relay = Relay()
-    door = ActionDoor([SECRET], relay)
+    door = ActionReceiver([SECRET], relay)
     first = door.take(*sent(), NOW_NS)
     again = door.take(*sent(at_ns=NOW_NS + 10**9), NOW_NS + 10**9)  # the hedge, late: expired, but done before
     assert first == again
@@ -71,18 +71,18 @@ def test_the_same_id_is_done_once_and_answered_alike() -> None:
 def test_what_is_being_done_is_a_conflict() -> None:
     inner: list[int] = []
 
-    def act(asked: Asked) -> tuple[Result, str]:
+    def act(asked: ActionRequest) -> tuple[Result, str]:
         inner.append(door.take(*sent(), NOW_NS).status)
         return "done", ""
 
-    door = ActionDoor([SECRET], act)
+    door = ActionReceiver([SECRET], act)
     assert door.take(*sent(), NOW_NS).status == 200
     assert inner == [409]
 
 
 def test_what_has_expired_is_refused() -> None:
     relay = Relay()
-    door = ActionDoor([SECRET], relay)
+    door = ActionReceiver([SECRET], relay)
     assert door.take(*sent(), NOW_NS + 400 * MS).result == "refused"
     assert relay.asked == []
     assert door.take(*sent(), NOW_NS + 400 * MS - 1).result == "done"
@@ -91,7 +91,7 @@ def test_what_has_expired_is_refused() -> None:
 def test_what_is_admitted_is_a_conflict_until_it_is_settled_and_answered_alike_from_then_on() -> None:
     door = Admission([SECRET])
     asked = door.admit(*sent(), NOW_NS)
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, ActionRequest)
     again = door.admit(*sent(), NOW_NS)
     assert isinstance(again, Response)
     assert again.status == 409
@@ -107,15 +107,15 @@ def test_expiry_and_signature_may_have_clocks_of_their_own() -> None:
     stepped_ns = NOW_NS + 3600 * 10**9  # the wall clock was set on by an hour, and both sides' own clocks were not
     door = Admission([SECRET])
     assert door.admit(*sent(), NOW_NS, stepped_ns) == Response(200, "refused", "expired")
-    assert isinstance(door.admit(*sent(stepped_ns), stepped_ns, NOW_NS), Asked)
+    assert isinstance(door.admit(*sent(stepped_ns), stepped_ns, NOW_NS), ActionRequest)
 
 
 def test_what_is_remembered_is_bounded() -> None:
     door = Admission([SECRET], remembered=2)
     for number in (1, 2, 3):
-        assert isinstance(door.admit(*sent(number=number), NOW_NS), Asked)
+        assert isinstance(door.admit(*sent(number=number), NOW_NS), ActionRequest)
     door.settle(order(1).id, Response(200, "done"))  # forgotten: it changes nothing
-    assert isinstance(door.admit(*sent(number=1), NOW_NS), Asked)
+    assert isinstance(door.admit(*sent(number=1), NOW_NS), ActionRequest)
     assert getattr(door.admit(*sent(number=3), NOW_NS), "status", None) == 409
 
 
@@ -144,14 +144,14 @@ def test_an_id_that_is_too_long_is_refused() -> None:
 def test_what_is_not_believed_is_not_read(message: tuple[dict[str, str], bytes], now_ns: int, status: int) -> None:
     relay = Relay()
     headers, body = message
-    assert ActionDoor([SECRET], relay).take(headers, body, now_ns).status == status
+    assert ActionReceiver([SECRET], relay).take(headers, body, now_ns).status == status
     assert relay.asked == []
 
 
 def test_a_signed_event_under_another_id_is_refused() -> None:
     body = cloud_event(order(), "/here")
     headers = signed_headers("act_other", NOW_NS // 10**9, body, [SECRET])
-    assert ActionDoor([SECRET], Relay()).take(headers, body, NOW_NS).status == 400
+    assert ActionReceiver([SECRET], Relay()).take(headers, body, NOW_NS).status == 400
 
 
 _JSON = st.recursive(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.otlp import T0_NS, export, stream_spans
 from support.recordings import journal
 
-from otel_llm.audit.report import caveats as honesty
+from otel_llm.audit.report import caveats
 from otel_llm.cli.commands.audit_command import audit
 from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
 
@@ -88,4 +88,4 @@ def test_every_flag_is_named() -> None:
 
 
 def test_the_report_and_the_page_warn_of_the_same_figures() -> None:
-    assert section("What the figures can hide").count("\n| ") - 1 == len(honesty.GAMES)
+    assert section("What the figures can hide").count("\n| ") - 1 == len(caveats.GAMES)

@@ -18,12 +18,10 @@ from otel_llm.readers.otlp.export_request import read
 CODE = """
 import json, resource, sys
 from otel_llm import audit
-from otel_llm.audit import inputs, kept
-kept.Kept.__init__.__defaults__ = ((), 0, kept.WORST)
-audit.load(sys.argv[1], windows=False)
+from otel_llm.audit.load import Limits
+audit.load(sys.argv[1], windows=False, limits=Limits(retained_tokens=0))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-inputs.Inputs.__init__.__kwdefaults__["held_bytes"] = int(sys.argv[3])
-found = audit.load(sys.argv[2])
+found = audit.load(sys.argv[2], limits=Limits(held_bytes=int(sys.argv[3]), retained_tokens=0))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps([found.summary()["tokens"], len(found.rows), (after - before) * 1024, +found.counts]))
 """

@@ -19,12 +19,13 @@ from support.otlp import T0_NS, export, request_span, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 
 from otel_llm import audit
-from otel_llm.audit.input import retained as kept
+from otel_llm.audit.input import retained
 from otel_llm.audit.input.load_inputs import Inputs
 from otel_llm.audit.input.stream_batch import batches
 from otel_llm.audit.kernel import workers
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import PARTIALS, Windows, merge_partials, window_partials
+from otel_llm.audit.load import Limits
 from otel_llm.audit.tables import CLASSES, REQUESTS
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.io.journal_format import frame
@@ -147,9 +148,7 @@ def exit_now(_: pa.RecordBatch) -> None:
     os._exit(1)
 
 
-def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     every = audit.load(path, slo=vector_classes())
     for position, row in enumerate(every.rows):
@@ -157,9 +156,8 @@ def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(
         assert delivery is not None
         assert (delivery.resolved.trace_id.hex(), len(delivery.times_ns)) == (row["trace_id"], row["tokens"])
 
-    monkeypatch.setattr(audit.load.__globals__["Kept"].__init__, "__defaults__", ((), 0, 2))
     wanted = next(row["trace_id"] for row in every.rows if row["idle_s"] == 0)
-    few = audit.load(path, slo=vector_classes(), keep=[str(wanted)])
+    few = audit.load(path, slo=vector_classes(), keep=[str(wanted)], limits=Limits(retained_tokens=0, retained_worst=2))
     rows: list[Any] = few.rows
     at_hand = {position for position in range(len(rows)) if few.delivery(position) is not None}
     longest = sorted((-(row["idle_s"] or 0), position) for position, row in enumerate(rows))[:2]
@@ -204,8 +202,8 @@ def test_strict_stops_at_the_first_broken_record(tmp_path: Path) -> None:
 
 
 def test_a_small_input_is_kept_whole_and_a_large_one_is_not() -> None:
-    assert kept.ALL_TOKENS * 8 <= 32 * 2**20
-    assert kept.WORST >= 9
+    assert retained.ALL_TOKENS * 8 <= 32 * 2**20
+    assert retained.WORST >= 9
 
 
 def test_a_recording_of_one_message_has_as_many_spans_as_its_bytes_justify(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import otel_llm
 from otel_llm import semconv
 from otel_llm.export.delivery import otlp_delivery
 from otel_llm.export.settings import from_environment
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 
 TOKENS = 2_000
 

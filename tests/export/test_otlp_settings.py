@@ -141,7 +141,9 @@ def test_a_value_that_cannot_be_used_is_warned_of_and_unset(
 def test_the_words_of_an_endpoint_tell_where_it_is_and_a_port_that_is_the_other_protocols(
     protocol: str, endpoint: str, words: str
 ) -> None:
-    found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).words
+    found = from_environment(
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    ).description
     assert found.startswith(words)
     assert ("usually" in found) == ("usually" in words)
 
@@ -157,7 +159,7 @@ def test_the_words_of_an_endpoint_tell_where_it_is_and_a_port_that_is_the_other_
 )
 def test_credentials_of_an_endpoint_are_not_shown(protocol: str, endpoint: str, shown: str) -> None:
     found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
-    assert (found.shown, found.words) == (shown, f"{shown} over {protocol}")
+    assert (found.shown, found.description) == (shown, f"{shown} over {protocol}")
 
 
 @pytest.mark.parametrize("key", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])

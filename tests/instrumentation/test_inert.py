@@ -17,12 +17,13 @@ from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.core import request_span, runtime
-from otel_llm.instrumentation.core.choices import Choices
-from otel_llm.instrumentation.core.chunks import ChunkReader
+from otel_llm.instrumentation.core import request_span
+from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.request import request_builder as committed
-from otel_llm.instrumentation.request.reader_liveness import Presence
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import request_builder
+from otel_llm.instrumentation.segments.choices import Choices
+from otel_llm.instrumentation.segments.chunks import ChunkReader
 
 QUESTION: dict[str, Any] = {"model": "m", "messages": [], "stream": True}
 
@@ -47,7 +48,7 @@ async def text_async(url: str) -> str:
 WHOLE = "word0 word1 word2 word3 word4 "
 
 BUGS = [
-    (committed, "request"),
+    (request_builder, "request"),
     (request_span, "begin"),
     (ChunkReader, "__call__"),
     (ChunkReader, "is_plain"),
@@ -57,9 +58,9 @@ BUGS = [
     (Choices, "cut"),
     (Choices, "last"),
     (Choices, "commit"),
-    (Presence, "open"),
-    (Presence, "enter"),
-    (Presence, "closed_by_reader"),
+    (ReaderLiveness, "open"),
+    (ReaderLiveness, "enter"),
+    (ReaderLiveness, "closed_by_reader"),
     (Recording, "_finish"),
     (runtime.Runtime, "resource"),
     (runtime.Runtime, "send"),

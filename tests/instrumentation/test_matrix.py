@@ -28,9 +28,9 @@ from support.stack_sse import STACKS as SSE
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.core.choices import Choices
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.request import request_builder
+from otel_llm.instrumentation.segments.choices import Choices
 
 STACKS: list[Stack] = [
     OpenAIChat(),
@@ -116,7 +116,7 @@ def bug(*args: Any, **kwargs: Any) -> Any:
 
 
 def at_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committed, "request", bug)
+    monkeypatch.setattr(request_builder, "request", bug)
 
 
 def at_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

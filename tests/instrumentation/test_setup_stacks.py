@@ -17,9 +17,9 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_llm
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.setup import STACKS
-from otel_llm.instrumentation.stacks.patches import Patches
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 ROOT = Path(__file__).parents[2]
@@ -80,10 +80,15 @@ def test_without_a_known_package_track_still_records() -> None:
     assert python(code, OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="*") == "TrackedStream"
 
 
+def attribute_of(place: str) -> object:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def test_table_and_entry_points_are_the_same() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    assert declared["opentelemetry_instrumentor"] == {
-        f"otel-llm-{stack}": f"{module}:{name}" for stack, (_, module, name) in STACKS.items()
+    assert {name: attribute_of(place) for name, place in declared["opentelemetry_instrumentor"].items()} == {
+        f"otel-llm-{stack}": attribute_of(f"{module}:{name}") for stack, (_, module, name) in STACKS.items()
     }
 
 
@@ -211,7 +216,7 @@ def test_a_stack_that_leaves_does_not_stop_what_the_application_started() -> Non
 
 def test_one_stack_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(
-        STACKS, "broken", ("pytest", "otel_llm.instrumentation.request.renamed_attributes", "NoSuchInstrumentor")
+        STACKS, "broken", ("pytest", "otel_llm.instrumentation.core.renamed_attributes", "NoSuchInstrumentor")
     )
     monkeypatch.setitem(STACKS, "rude", ("pytest", __name__, "Rude"))
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])

@@ -19,7 +19,7 @@ from support.sse_server import DONE, Cut, Reply, SseServer, chunk, whole, words
 import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.core.covering import covering, is_covered
-from otel_llm.instrumentation.core.restated import recording_of
+from otel_llm.instrumentation.stacks.hooked_stream import recording_of
 
 THINKS = Reply(
     [chunk({"role": "assistant"}), *words(4), chunk({"content": "last"}, finish="stop"), DONE]

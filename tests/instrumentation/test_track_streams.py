@@ -14,7 +14,7 @@ from support.recorded import Recorded
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 
 
 class Reply:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.fake_host import MS, FakeHost
+from support.fake_environment import MS, FakeEnvironment
 
 from otel_llm import semconv
 from otel_llm.backtest.cases.arrivals import parse_arrivals
@@ -43,7 +43,7 @@ def told(received: list[Export]) -> tuple[Told, list[int]]:
 
 def recorded(times_ms: list[int], end_ms: int | None, until_ms: int) -> Told:
     """What the real recorder and its flusher tell of tokens at these times, on the fake host's clock."""
-    host = FakeHost()
+    host = FakeEnvironment()
     recording = host.record()
     due = host.step()
     left = list(times_ms)

@@ -17,7 +17,7 @@ import pytest
 from support.commands import WAIT_S, collector, environment, run
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
-from otel_llm.actions.delivery.channels import LogPlace
+from otel_llm.actions.delivery.channels import LogChannel
 from otel_llm.actions.delivery.dead_letters import bury
 from otel_llm.actions.delivery.durable_queue import Message
 from otel_llm.collector.config.schema import load_settings
@@ -192,7 +192,7 @@ def test_closed_files_of_decisions_the_log_of_alerts_and_dead_letters_are_as_pri
             files.write({"time_unix_nano": 1})
         files.close()
         message = Message("m", "log", "about", json.dumps({"id": "m"}), 1, 1)
-        assert LogPlace(tmp_path / "log").deliver(message).verdict == "accepted"
+        assert LogChannel(tmp_path / "log").deliver(message).verdict == "accepted"
         bury(tmp_path / "dead", message, "no", 1)
     finally:
         os.umask(umask)

@@ -14,7 +14,7 @@ import pytest
 from support.doors_http import WAIT_S
 from support.doors_tls import authority, signed
 
-from otel_llm.actions.delivery.http_request import NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.cli import web_client as asking
 from otel_llm.cli.web_client import Source, UnexpectedError
 from otel_llm.collector.export.forward_transport import HttpTransport
@@ -78,7 +78,7 @@ def serving(server: Server) -> Iterator[Server]:
 
 
 def by_a_webhook(url: str, _: Path) -> None:
-    answer = ask("POST", f"{url}/hook", {"webhook-signature": SECRET}, b"{}", WAIT_S)
+    answer = send_request("POST", f"{url}/hook", {"webhook-signature": SECRET}, b"{}", WAIT_S)
     assert not answer.ok
 
 
@@ -141,10 +141,10 @@ def test_a_receiver_of_the_wrong_authority_gets_nothing(by: str, trusted: str, s
         url = f"https://localhost:{receiver.server_port}/hook"
         headers = {"webhook-signature": SECRET}
         if says is None:
-            assert ask("POST", url, headers, b"{}", WAIT_S, authority(trusted).certificate).ok
+            assert send_request("POST", url, headers, b"{}", WAIT_S, authority(trusted).certificate).ok
         else:
             for ca in (authority(trusted).certificate, None):
                 with pytest.raises(NoAnswerError, match=says) as none:
-                    ask("POST", url, headers, b"{}", WAIT_S, ca)
+                    send_request("POST", url, headers, b"{}", WAIT_S, ca)
                 assert not none.value.maybe_sent
     assert bool(receiver.came) == (says is None)

@@ -6,9 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from support.summary_oracle import judgements
+from support.summary_oracle import incomplete, judgements
 
-from otel_llm.readers.rows import incomplete
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
 from otel_llm.slo.request import judge
 from otel_llm.slo.summary import figures, incomplete_ones, summarise

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from otel_llm.readers.rows import incomplete
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import ABORTED, Objective, SloClasses
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
@@ -29,6 +28,11 @@ def judgements(rows: Sequence[Row]) -> Judgements:
 
     texts = {name: np.array([row[name] for row in rows], np.object_) for name in TEXTS}
     return Judgements(texts, {name: column(name) for name in NUMBERS})
+
+
+def incomplete(row: Row) -> bool:
+    """Tell whether tokens of a request, or its commit, are missing, so that it cannot be judged."""
+    return row["start_unix_nano"] is None or (row["coverage"] is not None and row["coverage"] < 1)
 
 
 def summarise(rows: Sequence[Row], classes: SloClasses, span_ns: int | None, skipped: int) -> dict[str, Any]:

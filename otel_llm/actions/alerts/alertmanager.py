@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.actions.delivery.http_request import NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.export.attempt import backoff_s
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.attempt import Attempt, of_http_status
@@ -179,7 +179,7 @@ class Alertmanager:
             if settings.bearer_file is not None:
                 headers["authorization"] = f"Bearer {read_tokens(settings.bearer_file)[0].decode()}"
             body = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-            answer = ask("POST", self._url + PATH, headers, body, settings.timeout_s, settings.ca_file)
+            answer = send_request("POST", self._url + PATH, headers, body, settings.timeout_s, settings.ca_file)
         except NoAnswerError as error:
             return Attempt("retry", error.reason)
         except ConfigError as error:

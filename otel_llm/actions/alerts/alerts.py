@@ -1,8 +1,8 @@
 """Alerts from decisions to whoever is to know: Alertmanagers, webhooks, a log file, OTLP.
 
 `take` is called by the evaluator and only notes who fires. A thread looks a moment later: it ends what has settled,
-writes down what is to be told, and hands it on; each Alertmanager and each other place has a thread of its own, so that
-none waits for another. What is written down before it is told is told at least once; under its id, at most once.
+writes down what is to be told, and hands it on; each Alertmanager and each other channel has a thread of its own, so
+that none waits for another. What is written down before it is told is told at least once; under its id, at most once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from otel_llm.actions.alerts.alert_state import State, read_state, state_bytes, 
 from otel_llm.actions.alerts.alert_words import cloud_event_of, for_alertmanager, line_of
 from otel_llm.actions.alerts.alertmanager import Alertmanager, Post, valid_ns
 from otel_llm.actions.alerts.firing import Firing
-from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, close, places_of
+from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, channels_of, close
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS, bury
-from otel_llm.actions.delivery.durable_queue import Courier, Message
+from otel_llm.actions.delivery.durable_queue import DurableQueue, Message
 from otel_llm.actions.execute.events import rfc3339
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 class Alerts:
     """Make alerts known: `take` every decision, those of a replay too, then `start`; `stop` once.
 
-    `folder`: the journal's, where what a restart needs is kept. Nothing leaves before `start`. Without a place that is
-    configured nothing is kept and no thread runs. `source` names this collector in CloudEvents.
+    `folder`: the journal's, where what a restart needs is kept. Nothing leaves before `start`. Without a channel that
+    is configured nothing is kept and no thread runs. `source` names this collector in CloudEvents.
     """
 
     def __init__(self, settings: Acting, folder: Path, clock: Clock, source: str = "otel-llm-collector") -> None:
@@ -61,12 +61,13 @@ class Alerts:
         if manager is not None:
             self._valid_ns = valid_ns(manager)
             self._managers = [Alertmanager(url, manager, clock, self._render) for url in manager.urls]
-        self._places = places_of(settings, clock, source)
-        self._couriers = {
-            name: Courier(name, clock, place.deliver, self._settled, self._bury) for name, place in self._places.items()
+        self._channels = channels_of(settings, clock, source)
+        self._queues = {
+            name: DurableQueue(name, clock, channel.deliver, self._settled, self._bury)
+            for name, channel in self._channels.items()
         }
         self._told = [f"{WEBHOOK}{name}" for name in alerts.receivers]
-        self._told += [name for name in (LOG, OTLP) if name in self._places]
+        self._told += [name for name in (LOG, OTLP) if name in self._channels]
         self._taken: deque[Decision] = deque()
         self._handed: deque[Message] = deque()
         self._changed = threading.Condition()
@@ -98,30 +99,30 @@ class Alerts:
 
         Never waits and raises nothing. Messages about the same thing arrive in their order.
         """
-        place = f"{WEBHOOK}{receiver}"
-        if place not in self._couriers:
+        channel = f"{WEBHOOK}{receiver}"
+        if channel not in self._queues:
             return False
         now_ns = self._clock.now_ns()
-        self._handed.append(Message(message_id, place, about, body.decode("utf-8", "replace"), now_ns, now_ns))
+        self._handed.append(Message(message_id, channel, about, body.decode("utf-8", "replace"), now_ns, now_ns))
         self._wake()
         return True
 
     def start(self) -> None:
         """Go on where the run before stopped, and begin to tell."""
-        if not self._managers and not self._couriers:
+        if not self._managers and not self._queues:
             return
         state = read_state(self._folder)
         with self._lock:
             self._drain()
             self._firing.begin(state.alerts, state.saved_ns, self._clock.now_ns())
         for message in state.messages:
-            courier = self._couriers.get(message.to)
-            if courier is None:
+            queue = self._queues.get(message.to)
+            if queue is None:
                 self._bury(message, f"{message.to} is not configured any more")
             else:
-                courier.offer([message])
-        for courier in self._couriers.values():
-            courier.start()
+                queue.offer([message])
+        for queue in self._queues.values():
+            queue.start()
         for manager in self._managers:
             manager.start()
         self._dirty = True
@@ -137,11 +138,11 @@ class Alerts:
             return
         until_s = time.monotonic() + grace_s
         self._thread.join(grace_s)
-        for courier in self._couriers.values():
-            courier.stop(max(0.0, until_s - time.monotonic()))
+        for queue in self._queues.values():
+            queue.stop(max(0.0, until_s - time.monotonic()))
         for manager in self._managers:
             manager.stop(max(0.0, until_s - time.monotonic()))
-        close(self._places.values())
+        close(self._channels.values())
         self._save()
 
     def look(self) -> None:
@@ -157,10 +158,10 @@ class Alerts:
             messages.append(self._handed.popleft())
         if dirty or events or messages:  # who else joins or leaves, the journal tells
             self._save(messages)
-        for place, courier in self._couriers.items():
-            mine = [message for message in messages if message.to == place]
+        for channel, queue in self._queues.items():
+            mine = [message for message in messages if message.to == channel]
             if mine:
-                courier.offer(mine)
+                queue.offer(mine)
         for manager in self._managers:
             manager.wake()
 
@@ -170,7 +171,7 @@ class Alerts:
             firing = sum(alert.ends_ns is None for alert in self._firing.alerts())
             left_out = self._firing.left_out
         sent = [manager.counts for manager in self._managers]
-        brought = [courier.counts for courier in self._couriers.values()]
+        counts = [queue.counts for queue in self._queues.values()]
         return {
             "alerts_firing": firing,
             "alerts_left_out": left_out,
@@ -178,10 +179,10 @@ class Alerts:
             "alertmanager_sent": sum(one.sent for one in sent),
             "alertmanager_refused": sum(one.refused for one in sent),
             "alertmanager_failures": sum(one.failures for one in sent),
-            "notifications_waiting": sum(len(courier.waiting()) for courier in self._couriers.values()),
-            "notifications_sent": sum(one.sent for one in brought),
-            "notifications_retries": sum(one.retries for one in brought),
-            "notifications_given_up": sum(one.given_up for one in brought),
+            "notifications_waiting": sum(len(queue.waiting()) for queue in self._queues.values()),
+            "notifications_sent": sum(one.sent for one in counts),
+            "notifications_retries": sum(one.retries for one in counts),
+            "notifications_given_up": sum(one.given_up for one in counts),
         }
 
     def _run(self) -> None:
@@ -214,13 +215,13 @@ class Alerts:
         about = json.dumps(event.alert.key)
         text = json.dumps({"time": rfc3339(now_ns), **line}, separators=(",", ":"), ensure_ascii=False)
         made = []
-        for place in self._told:
-            body = cloud_event_of(line, self._source, now_ns).decode() if place.startswith(WEBHOOK) else text
-            made.append(Message(line["id"], place, about, body, now_ns, now_ns))
+        for channel in self._told:
+            body = cloud_event_of(line, self._source, now_ns).decode() if channel.startswith(WEBHOOK) else text
+            made.append(Message(line["id"], channel, about, body, now_ns, now_ns))
         return made
 
     def _save(self, more: list[Message] | None = None) -> None:
-        waiting = [message for courier in self._couriers.values() for message in courier.waiting()]
+        waiting = [message for queue in self._queues.values() for message in queue.waiting()]
         with self._lock:
             state = State(self._saved_ns, self._firing.alerts(), [*waiting, *(more or ())])
             data = state_bytes(state)

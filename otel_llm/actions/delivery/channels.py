@@ -1,4 +1,4 @@
-"""The places that alerts are brought to: a signed webhook, a log file, an OTLP endpoint."""
+"""The channels that alerts go to: a signed webhook, a log file, an OTLP endpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_llm.actions.delivery.http_request import NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE
 from otel_llm.rules.decisions.output_file import PRIVATE, open_output
@@ -32,20 +32,20 @@ ALERT_EVENT: Final = "otel_llm.alert"
 LOG: Final = "log"
 OTLP: Final = "otlp"
 WEBHOOK: Final = "webhook:"
-"""Names of places, this one followed by the receiver's."""
+"""Names of channels, this one followed by the receiver's."""
 ALREADY: Final = 409
 _PASSING: Final = frozenset({408, 425, 429})
 
 
-class Place(Protocol):
-    """Something that messages are brought to."""
+class Channel(Protocol):
+    """Something that messages are delivered to."""
 
     def deliver(self, message: Message) -> Attempt:
         """Make one attempt; raises nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookPlace:
+class WebhookChannel:
     """A receiver: each try is signed with its own time, and the id stays, so that a repetition is known there."""
 
     receiver: Receiver
@@ -58,7 +58,7 @@ class WebhookPlace:
         try:
             secrets = read_signing_secrets(self.receiver.secret_file)
             headers |= signed_headers(message.id, self.clock.now_ns() // 10**9, body, secrets)
-            answer = ask("POST", self.receiver.url, headers, body, self.receiver.timeout_s)
+            answer = send_request("POST", self.receiver.url, headers, body, self.receiver.timeout_s)
         except (NoAnswerError, ConfigError) as error:
             return Attempt("retry", str(error))
         if answer.ok or answer.status == ALREADY:
@@ -71,7 +71,7 @@ class WebhookPlace:
 
 
 @dataclass(slots=True)
-class LogPlace:
+class LogChannel:
     """A file of JSON lines; opened for each, so that it can be moved away. What stands there is not written again."""
 
     path: Path
@@ -95,7 +95,7 @@ class LogPlace:
 
 
 @dataclass(slots=True)
-class OtlpPlace:
+class OtlpChannel:
     """An OTLP endpoint, which gets each alert as a log record, an event `otel_llm.alert`."""
 
     target: OtlpTarget
@@ -126,24 +126,24 @@ class OtlpPlace:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
-def places_of(settings: Acting, clock: Clock, source: str) -> dict[str, WebhookPlace | LogPlace | OtlpPlace]:
-    """Return the places that the settings name, by what a message calls each; `source` is who sends to OTLP."""
+def channels_of(settings: Acting, clock: Clock, source: str) -> dict[str, WebhookChannel | LogChannel | OtlpChannel]:
+    """Return the channels that the settings name, by what a message calls each; `source` is who sends to OTLP."""
     receivers = [receiver for receiver in settings.receivers if receiver.kind == "notification"]
-    places: dict[str, WebhookPlace | LogPlace | OtlpPlace] = {
-        f"{WEBHOOK}{receiver.name}": WebhookPlace(receiver, clock) for receiver in receivers
+    channels: dict[str, WebhookChannel | LogChannel | OtlpChannel] = {
+        f"{WEBHOOK}{receiver.name}": WebhookChannel(receiver, clock) for receiver in receivers
     }
     if settings.alerts.log is not None:
-        places[LOG] = LogPlace(settings.alerts.log, settings.files.mode)
+        channels[LOG] = LogChannel(settings.alerts.log, settings.files.mode)
     if settings.alerts.otlp is not None:
-        places[OTLP] = OtlpPlace(settings.alerts.otlp, clock, source)
-    return places
+        channels[OTLP] = OtlpChannel(settings.alerts.otlp, clock, source)
+    return channels
 
 
-def close(places: Iterable[Place]) -> None:
-    """Let go of the connections that places keep."""
-    for place in places:
-        if isinstance(place, OtlpPlace):
-            place.close()
+def close(channels: Iterable[Channel]) -> None:
+    """Let go of the connections that channels keep."""
+    for channel in channels:
+        if isinstance(channel, OtlpChannel):
+            channel.close()
 
 
 def alert_record(line: dict[str, Any], now_ns: int) -> Any:

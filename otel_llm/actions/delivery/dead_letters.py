@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from otel_llm.actions.delivery.channels import Place
+    from otel_llm.actions.delivery.channels import Channel
 
 DEAD_LETTERS: Final = "dead_letters.jsonl"
 TAKEN: Final = ".resending"
 """Added to the file's name: what was taken out of it and is neither sent nor put back."""
 PATIENCE: Final = 3
-"""Failures in a row after which a place is away: what else is for it is put back without waiting for each."""
+"""Failures in a row after which a channel is away: what else is for it is put back without waiting for each."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,256}", re.ASCII)
 _TEXTS: Final = frozenset({"id", "to", "about", "body"})
 
@@ -80,14 +80,14 @@ def unbury(line: bytes) -> Message:
 
 def resend(
     path: Path,
-    places: Mapping[str, Place],
+    channels: Mapping[str, Channel],
     now_ns: Callable[[], int],
     tell: Callable[[int, int], None] | None = None,
 ) -> Resent:
     """Send what stands in the file, each message once, and keep there what does not arrive.
 
-    `places`: by name; a message says a name, and where that is only they know. Messages about the same thing arrive in
-    their order: behind one that did not, the others are kept. `tell` is told how many of how many are done. A line
+    `channels`: by name; a message says a name, and where that is only they know. Messages about the same thing arrive
+    in their order: behind one that did not, the others are kept. `tell` is told how many of how many are done. A line
     that is no message, or whose message is not tried, stays byte for byte, and the file as it is where none is tried.
 
     Raises:
@@ -96,8 +96,8 @@ def resend(
         OSError: it cannot be read or written; nothing of it is lost.
     """
     beside = path.with_name(path.name + TAKEN)
-    with _taken(path, beside, places) as (lines, out):
-        run = _Run(path if out else None, places, now_ns)
+    with _taken(path, beside, channels) as (lines, out):
+        run = _Run(path if out else None, channels, now_ns)
         if not out:
             for number, line in enumerate(lines, 1):
                 run.take(number, line)
@@ -120,7 +120,7 @@ def resend(
 class _Run:
     path: Path | None
     """Where lines are put back; None: they are still there, and nothing is tried."""
-    places: Mapping[str, Place]
+    channels: Mapping[str, Channel]
     now_ns: Callable[[], int]
     resent: Resent = field(default_factory=Resent)
     done: int = 0
@@ -161,7 +161,7 @@ class _Run:
 
     def _hindrance(self, message: Message) -> str | None:
         """Return why a message is not tried, None where it is."""
-        if message.to not in self.places:
+        if message.to not in self.channels:
             return f"{message.to} is not configured"
         if self._failures[message.to] >= PATIENCE:
             return "not tried: those before it were not taken"
@@ -172,7 +172,7 @@ class _Run:
     def _attempt(self, message: Message) -> str | None:
         """Return why a message is kept, None where it was sent."""
         message.tries += 1
-        attempt = self.places[message.to].deliver(message)
+        attempt = self.channels[message.to].deliver(message)
         if attempt.verdict == "accepted":
             self._failures[message.to] = 0
             return None
@@ -181,10 +181,10 @@ class _Run:
 
 
 @contextmanager
-def _taken(path: Path, beside: Path, places: Mapping[str, Place]) -> Iterator[tuple[list[bytes], bool]]:
+def _taken(path: Path, beside: Path, channels: Mapping[str, Channel]) -> Iterator[tuple[list[bytes], bool]]:
     """Move what is in the file to the one beside it, behind what a run before left there, and give the lines.
 
-    False with them: none is for a place, so that nothing was moved; the file is locked as long as they are looked at.
+    False with them: none is for a channel, so that nothing was moved; the file is locked as long as they are looked at.
     """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -204,7 +204,7 @@ def _taken(path: Path, beside: Path, places: Mapping[str, Place]) -> Iterator[tu
         if found and not found.endswith(b"\n"):
             found += b"\n"
         lines = (left + found).split(b"\n")[:-1]
-        if not left and not any(_is_for(line, places) for line in lines):
+        if not left and not any(_is_for(line, channels) for line in lines):
             beside.unlink()
             yield lines, False
             return
@@ -216,9 +216,9 @@ def _taken(path: Path, beside: Path, places: Mapping[str, Place]) -> Iterator[tu
         yield lines, True
 
 
-def _is_for(line: bytes, places: Mapping[str, Place]) -> bool:
+def _is_for(line: bytes, channels: Mapping[str, Channel]) -> bool:
     with suppress(ValueError):
-        return unbury(line).to in places
+        return unbury(line).to in channels
     return False
 
 

@@ -1,4 +1,4 @@
-"""Bring messages to one place until they arrive: what waits survives a restart, what is given up goes to a file."""
+"""Deliver messages to one channel until they arrive: what waits survives a restart, what is given up goes to a file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ GIVE_UP_S: Final = 86_400.0
 """How long a message is tried: what a day old alert says, nobody needs to know."""
 LONGEST_BACKOFF_S: Final = 300.0
 MOST_WAITING: Final = 10_000
-"""Messages that wait for one place; what would be one more is given up."""
+"""Messages that wait for one channel; what would be one more is given up."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Message:
-    """Something to be brought; `about`: messages about the same thing arrive in their order.
+    """Something to be delivered; `about`: messages about the same thing arrive in their order.
 
-    `to`: the place; `first_ns`: when it was made, `next_ns`: when it is tried again, unix ns.
+    `to`: the channel; `first_ns`: when it was made, `next_ns`: when it is tried again, unix ns.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class Brought:
+class DeliveryStats:
     """Count messages by what became of them."""
 
     sent: int = 0
@@ -53,27 +53,27 @@ class Brought:
 
 
 @dataclass(slots=True)
-class Courier:
-    """Bring messages to one place from a thread of its own: `start`, `offer` each, `stop`.
+class DurableQueue:
+    """Deliver messages to one channel from a thread of its own: `start`, `offer` each, `stop`.
 
     `deliver` makes one attempt and raises nothing; `settled` is told that the messages that wait are others now;
     `give_up` takes those that did not arrive, with the reason.
     """
 
-    place: str
+    channel: str
     clock: Clock
     deliver: Callable[[Message], Attempt]
     settled: Callable[[], None]
     give_up: Callable[[Message, str], None]
-    counts: Brought = field(default_factory=Brought)
+    counts: DeliveryStats = field(default_factory=DeliveryStats)
     _waiting: list[Message] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=lambda: threading.Condition(threading.RLock()))
     _stopping: bool = False
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start bringing."""
-        self._thread = threading.Thread(target=self._run, name=f"otel-llm-tell-{self.place}", daemon=True)
+        """Start delivering."""
+        self._thread = threading.Thread(target=self._run, name=f"otel-llm-tell-{self.channel}", daemon=True)
         self._thread.start()
 
     def offer(self, messages: Iterable[Message]) -> None:
@@ -111,7 +111,7 @@ class Courier:
         try:
             attempt = self.deliver(message)
         except Exception as error:  # noqa: BLE001  a bug of ours: the message stays, the others get their chance
-            _log.exception("otel-llm: a message to %s could not be sent", self.place)
+            _log.exception("otel-llm: a message to %s could not be sent", self.channel)
             attempt = Attempt("retry", f"{type(error).__name__}: {error}"[:200])
         if attempt.verdict == "retry" and now_ns - message.first_ns < GIVE_UP_S * 1e9:
             self.counts.retries += 1
@@ -147,12 +147,12 @@ class Courier:
 
     def _lose(self, message: Message, reason: str) -> None:
         self.counts.given_up += 1
-        _log.warning("otel-llm: given up: message %s to %s: %s", message.id, self.place, reason)
+        _log.warning("otel-llm: given up: message %s to %s: %s", message.id, self.channel, reason)
         self.give_up(message, reason)
 
     def _log_once(self, message: Message, reason: str) -> None:
         if not message.tries:
-            _log.warning("otel-llm: message %s to %s will be repeated: %s", message.id, self.place, reason)
+            _log.warning("otel-llm: message %s to %s will be repeated: %s", message.id, self.channel, reason)
 
     def _run(self) -> None:
         while True:

@@ -35,7 +35,7 @@ class Answer:
         return 200 <= self.status < 300
 
 
-def ask(
+def send_request(
     method: str,
     url: str,
     headers: Mapping[str, str],

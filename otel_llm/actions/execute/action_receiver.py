@@ -1,8 +1,8 @@
 """The other end: take an action that the collector asks for, once, if it is signed and still worth something.
 
-The owner of the streams (a relay, a gateway) acts on decisions with it. `ActionDoor.take` checks a message, hands each
-action over once, and gives the same answer to the same id again. `Admission` is the same in two steps, for actions that
-take time: `admit` checks a message, `settle` keeps the answer.
+The owner of the streams (a relay, a gateway) acts on decisions with it. `ActionReceiver.take` checks a message, hands
+each action over once, and gives the same answer to the same id again. `Admission` is the same in two steps, for actions
+that take time: `admit` checks a message, `settle` keeps the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = Literal["done", "accepted", "refused", "unknown_request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ActionRequest:
     """What is asked: an action, of which request or labels, until when (unix ns), and why.
 
     `request`: (trace id, span id, choice) in hex, None for scopes instance and class; `request_id`: what the engine
@@ -81,7 +81,7 @@ class Admission:
 
     def admit(
         self, headers: Mapping[str, str], body: bytes, now_ns: int, expiry_now_ns: int | None = None
-    ) -> Response | Asked:
+    ) -> Response | ActionRequest:
         """Return the action of a message that came at `now_ns` (unix), or what to answer to it at once.
 
         It is an action once for an id, until `settle`. Names of headers are in lower case. `expiry_now_ns`: the same
@@ -117,7 +117,7 @@ class Admission:
                 self._answers[action_id] = answer
 
 
-class ActionDoor(Admission):
+class ActionReceiver(Admission):
     """Take actions over HTTP, whatever the server; any thread may ask.
 
     `act` does one and says what became of it; it is called once for an id, however often that arrives.
@@ -128,7 +128,7 @@ class ActionDoor(Admission):
     def __init__(
         self,
         secrets: Sequence[bytes],
-        act: Callable[[Asked], tuple[Result, str]],
+        act: Callable[[ActionRequest], tuple[Result, str]],
         tolerance_s: float = TOLERANCE_S,
     ) -> None:
         super().__init__(secrets, tolerance_s)
@@ -147,7 +147,7 @@ class ActionDoor(Admission):
         return answer
 
 
-def read_action(body: bytes) -> Asked:
+def read_action(body: bytes) -> ActionRequest:
     """Read a CloudEvent of ours; raises ValueError, with words on what is wrong, where it is none."""
     try:
         event = json.loads(body)
@@ -157,7 +157,7 @@ def read_action(body: bytes) -> Asked:
             raise ValueError(f"an id of more than {LONGEST_ID} characters")
         if event["specversion"] != "1.0" or kind != f"{TYPE_PREFIX}{action}.v1":
             raise ValueError(f"an event of type {kind!r}, which is not known here")
-        return Asked(
+        return ActionRequest(
             id=str(event["id"]),
             action=str(action),
             arguments=dict(data["arguments"]),
@@ -173,3 +173,9 @@ def read_action(body: bytes) -> Asked:
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no action of ours: {type(error).__name__} {error}") from None
+
+
+ActionDoor = ActionReceiver
+"""The name before; it keeps working."""
+Asked = ActionRequest
+"""The name before; it keeps working."""

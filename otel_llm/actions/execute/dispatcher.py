@@ -62,7 +62,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class Doing:
+class ActionDispatcher:
     """See the module.
 
     `find` returns who does an order, or words on why nobody does; `kill_switch`: nothing is sent while this file is
@@ -92,8 +92,8 @@ class Doing:
 
     def start(self) -> None:
         """Start the threads that send and those that look."""
-        work = [threading.Thread(target=self._work, name="otel-llm-doing", daemon=True) for _ in range(WORKERS)]
-        self._threads = [*work, threading.Thread(target=self._watch, name="otel-llm-doing-watch", daemon=True)]
+        work = [threading.Thread(target=self._work, name="otel-llm-act", daemon=True) for _ in range(WORKERS)]
+        self._threads = [*work, threading.Thread(target=self._watch, name="otel-llm-act-watch", daemon=True)]
         for thread in self._threads:
             thread.start()
 

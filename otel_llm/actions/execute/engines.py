@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, send_request
 from otel_llm.actions.execute.executor import Reply, of_answer, of_silence
 from otel_llm.rules.files.yamlfile import ConfigError
 
@@ -32,7 +32,7 @@ _ENGINE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _EngineClient:
     """Ask one engine over HTTP; `token` is asked for each try, and None where it wants none."""
 
     url: str = field(repr=False)
@@ -41,7 +41,7 @@ class _Asking:
     timeout_s: float = _ENGINE_TIMEOUT_S
     exclusive: bool = True
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Answer:
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Answer:
         """Make one request; raises NoAnswerError, or ConfigError where the token's file cannot be used."""
         headers = {"user-agent": self.agent}
         token = self.token()
@@ -51,19 +51,19 @@ class _Asking:
         if body is not None:
             headers["content-type"] = "application/json"
             data = json.dumps(body, separators=(",", ":")).encode()
-        return ask(method, self.url + path, headers, data, timeout_s)
+        return send_request(method, self.url + path, headers, data, timeout_s)
 
-    def asked(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
+    def request_reply(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
         """Make one request whose status says everything; raises nothing."""
         try:
-            return of_answer(self.ask(method, path, body, timeout_s))
+            return of_answer(self.request(method, path, body, timeout_s))
         except NoAnswerError as error:
             return of_silence(error)
         except ConfigError as error:
             return Reply("refused", f"no token to ask with: {error}")
 
 
-class _Abort(_Asking):
+class _Abort(_EngineClient):
     """Ask for the end of a request: whether it came is seen in the stream."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class VllmAbort(_Abort):
         request_id = order.request_id
         if request_id is None or not _ID.fullmatch(request_id):
             return Reply("refused", _NO_ID)
-        return self.asked("POST", self.path, {"request_ids": vllm_ids(request_id)}, timeout_s)
+        return self.request_reply("POST", self.path, {"request_ids": vllm_ids(request_id)}, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ class SglangAbort(_Abort):
         if len(rid) < SHORTEST_RID:
             reason = f"a rid of {len(rid)} characters may be the beginning of others, which SGLang would abort too"
             return Reply("refused", f"{reason}; set rids of one length, at least {SHORTEST_RID}")
-        return self.asked("POST", self.path, {"rid": rid}, timeout_s)
+        return self.request_reply("POST", self.path, {"rid": rid}, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
-class RouterDrain(_Asking):
+class RouterDrain(_EngineClient):
     """Have a router send nothing more to a worker; what runs there goes on.
 
     `worker`: its URL, as the router knows it. `legacy`: the vLLM router's calls, which name the worker in the query;
@@ -121,9 +121,9 @@ class RouterDrain(_Asking):
         """Ask once; a worker that the router does not have is drained."""
         worker = _plain(self.worker)
         if self.legacy:
-            return self.asked("POST", f"/remove_worker?url={quote(worker, safe='')}", None, timeout_s)
+            return self.request_reply("POST", f"/remove_worker?url={quote(worker, safe='')}", None, timeout_s)
         try:
-            listed = self.ask("GET", "/workers", None, timeout_s)
+            listed = self.request("GET", "/workers", None, timeout_s)
             found = _sglang_workers(listed) if listed.ok else None
         except NoAnswerError as error:
             return of_silence(error)
@@ -133,12 +133,12 @@ class RouterDrain(_Asking):
             return of_answer(listed) if not listed.ok else Reply("refused", "its list of workers cannot be read")
         if worker not in found:
             return Reply("done", "the router has no such worker")
-        return self.asked("DELETE", f"/workers/{quote(found[worker], safe='')}", None, timeout_s)
+        return self.request_reply("DELETE", f"/workers/{quote(found[worker], safe='')}", None, timeout_s)
 
     def look(self, timeout_s: float) -> bool | None:
         """Return whether the router lists the worker no more."""
         try:
-            answer = self.ask("GET", "/list_workers" if self.legacy else "/workers", None, timeout_s)
+            answer = self.request("GET", "/list_workers" if self.legacy else "/workers", None, timeout_s)
         except (NoAnswerError, ConfigError):
             return False
         found = _listed(answer) if self.legacy else _sglang_workers(answer)

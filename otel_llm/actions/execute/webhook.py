@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from otel_llm.actions.delivery.http_request import NoAnswerError, ask
+from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE, Order, cloud_event
 from otel_llm.actions.execute.executor import Reply, of_silence, result_of
@@ -40,7 +40,7 @@ class Webhook:
         headers = {"content-type": CONTENT_TYPE, "user-agent": self.agent}
         headers |= signed_headers(order.id, now_ns // 10**9, body, secrets)
         try:
-            return result_of(ask("POST", self.url, headers, body, timeout_s))
+            return result_of(send_request("POST", self.url, headers, body, timeout_s))
         except NoAnswerError as error:
             return of_silence(error)
 

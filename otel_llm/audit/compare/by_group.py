@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.audit.coverage import timeless
 from otel_llm.audit.formatting import number, seconds, share
-from otel_llm.audit.kernel.judged_columns import judgements, span_ns
+from otel_llm.audit.kernel.judged_columns import judgements, positions_by, span_s
 from otel_llm.shared.printable import printable
 from otel_llm.slo.summary import figures
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.table import Table
 
-    from otel_llm.audit.result import Audit
+    from otel_llm.audit.kernel.findings import Findings
     from otel_llm.slo.classes import SloClasses
 
 MOST_ROWS: Final = 12
@@ -34,7 +34,7 @@ SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
 """(figure, heading, how it is written)."""
 
 
-def tables(audit: Audit) -> Iterator[Table]:
+def tables(audit: Findings) -> Iterator[Table]:
     """Yield a table by model and one by instance, where there is more than one."""
     for name in ("model", "instance"):
         timed = not timeless(audit.judged_table, audit.counts)
@@ -50,14 +50,10 @@ def split(table: pa.Table, classes: SloClasses, name: str, *, timed: bool = True
     the three columns of the group (`slo_class`, `measured_at`, the column) and the figures of the summary.
     """
     keys = ("slo_class", "measured_at", name)
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for place, group in enumerate(zip(*(table[key].to_pylist() for key in keys), strict=True)):
-        groups.setdefault(group, []).append(place)
-    length_ns = span_ns(table) if timed else None
-    span = None if length_ns is None else length_ns / 1e9
+    span = span_s(table) if timed else None
     rows: list[dict[str, Any]] = []
-    for group, places in groups.items():
-        mine = figures(judgements(table.take(places)), classes.get(group[0]).objective, span)
+    for group, positions in positions_by(table, keys).items():
+        mine = figures(judgements(table.take(positions)), classes.get(str(group[0])).objective, span)
         rows.append({**dict(zip(keys, group, strict=True)), **mine})
     return sorted(rows, key=lambda row: (-(row["idle_p99_s"] or 0), -row["requests"], [str(row[key]) for key in keys]))
 

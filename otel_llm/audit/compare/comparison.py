@@ -9,7 +9,9 @@ import numpy as np
 
 from otel_llm.audit.compare.bootstrap import Drawing, resamples, too_few
 from otel_llm.audit.coverage import timeless
-from otel_llm.audit.kernel.samples import FIGURES, sample, span_s, values
+from otel_llm.audit.kernel.judged_columns import positions_by, span_s
+from otel_llm.audit.kernel.samples import FIGURES, sample, values
+from otel_llm.audit.tables import frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+    from otel_llm.audit.kernel.findings import Findings
     from otel_llm.audit.kernel.samples import Better, Figure, Floats, Sample
-    from otel_llm.audit.result import Audit
+    from otel_llm.audit.tables import Kind
     from otel_llm.slo.classes import Objective, SloClasses
 
 By = Literal["model", "instance"]
@@ -41,6 +44,12 @@ COLUMNS: Final = (
     "new_requests",
 )
 """The columns of a comparison, in order."""
+
+_TEXT: Final = {*GROUP, "figure", "better", "verdict", "why"}
+_INTEGER: Final = {"old_requests", "new_requests"}
+_KINDS: Final[dict[str, Kind]] = {
+    name: "text" if name in _TEXT else "integer" if name in _INTEGER else "real" for name in COLUMNS
+}
 
 LOAD_CHANGED: Final = 0.1
 """Request rates further apart than this share make rates per second those of two different loads."""
@@ -97,19 +106,7 @@ class Comparison:
     @property
     def frame(self) -> pd.DataFrame:
         """Return the changes as a DataFrame with COLUMNS: seconds, tokens, shares of 0..1."""
-        import pandas as pd
-
-        text = {*GROUP, "figure", "better", "verdict", "why"}
-        kinds = {"old_requests": "Int64", "new_requests": "Int64"}
-        rows = self.rows
-        return pd.DataFrame(
-            {
-                name: pd.Series(
-                    [row[name] for row in rows], dtype="string" if name in text else kinds.get(name, "Float64")
-                )
-                for name in COLUMNS
-            }
-        )
+        return frame(self.rows, _KINDS)
 
     def summary(self) -> dict[str, Any]:
         """Return the object of `--format json`."""
@@ -125,8 +122,8 @@ class Comparison:
 
 
 def compare(
-    old: Audit,
-    new: Audit,
+    old: Findings,
+    new: Findings,
     *,
     by: Sequence[By] = (),
     drawing: Drawing | None = None,
@@ -155,7 +152,7 @@ def compare_tables(
     """
     drawing = Drawing() if drawing is None else drawing
     keys = ("slo_class", "measured_at", *(name for name in ("model", "instance") if name in by))
-    befores, afters = _groups(old, keys), _groups(new, keys)
+    befores, afters = positions_by(old, keys), positions_by(new, keys)
     order = {name: place for place, name in enumerate(classes.names)}
     groups = sorted(
         {*befores, *afters}, key=lambda one: (order.get(str(one[0]), len(order)), [str(key) for key in one])
@@ -269,11 +266,11 @@ def _notes(group: tuple[str | None, ...], before: Sample, after: Sample) -> list
     if rates is None:
         return []
     name = ", ".join(str(one) for one in group)
-    words = (
+    sentence = (
         f"{name}: {rates[0]:.3g} requests/s in old, {rates[1]:.3g} in new: figures per second are those of two loads; "
         "benefit_mean_tokens, shares and percentiles are per request, and still not those of one load"
     )
-    return [words]
+    return [sentence]
 
 
 def _other_load(before: Sample, after: Sample) -> tuple[float, float] | None:
@@ -282,13 +279,6 @@ def _other_load(before: Sample, after: Sample) -> tuple[float, float] | None:
         return None
     old, new = len(before) / before.span_s, len(after) / after.span_s
     return (old, new) if abs(new / old - 1) > LOAD_CHANGED else None
-
-
-def _groups(table: pa.Table, keys: Sequence[str]) -> dict[tuple[str | None, ...], list[int]]:
-    found: dict[tuple[str | None, ...], list[int]] = {}
-    for row, group in enumerate(zip(*(table[key].to_pylist() for key in keys), strict=True)):
-        found.setdefault(group, []).append(row)
-    return found
 
 
 def _part(table: pa.Table, rows: list[int] | None) -> pa.Table:

@@ -70,7 +70,7 @@ def thresholds(written: Iterable[str]) -> dict[str, Threshold]:
 
 def regressions(found: Comparison, limits: Mapping[str, Threshold]) -> list[str]:
     """Return a sentence for each change whose whole interval lies beyond its threshold, for the worse."""
-    return [_words(change, limits[change.figure]) for change in found.changes if _beyond(change, limits)]
+    return [_sentence(change, limits[change.figure]) for change in found.changes if _beyond(change, limits)]
 
 
 def undecided(found: Comparison, limits: Mapping[str, Threshold]) -> list[Change]:
@@ -91,7 +91,7 @@ def _unasked(change: Change) -> bool:
     return change.old is None and change.new is None
 
 
-def _words(change: Change, limit: Threshold) -> str:
+def _sentence(change: Change, limit: Threshold) -> str:
     allowed = f"{limit.by * 100:g} %" if limit.relative else f"{limit.by:g}"
     where: Sequence[str] = [
         one for one in (change.slo_class, change.measured_at, change.model, change.instance) if one is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -202,3 +202,9 @@ class Inputs:
         self._read_bytes = done_bytes
         if self._progress is not None:
             self._progress(done_bytes)
+
+
+def load_streams(*paths: str | Path, progress: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield what is recorded as batches of `streams.STREAMS`: the input of `kernel.judge_batch`; errors as `load`."""
+    with closing(Inputs([Path(path) for path in paths], progress=progress).batches()) as found:
+        yield from found

@@ -23,7 +23,7 @@ WORST: Final = 32
 Key = tuple[str, str, int | None]
 
 
-class Kept:
+class Retained:
     """Keep deliveries: all of a small input, of a larger one the worst and those asked for."""
 
     def __init__(self, trace_ids: Iterable[str] = (), all_tokens: int = ALL_TOKENS, worst: int = WORST) -> None:

@@ -112,13 +112,13 @@ def token_lists(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     return column.flatten(), np.concatenate(([0], np.cumsum(lengths)))
 
 
-def words_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """Return a column of text as places (R,) in the list of its words, of which the last is None: null."""
+def dictionary_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:
+    """Return a column of text as indices (R,) into the list of its values, of which the last is None: null."""
     plain = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = plain.dictionary_encode()
-    words = encoded.dictionary.to_pylist()
-    places = encoded.indices.cast(pa.int64()).fill_null(len(words)).to_numpy(zero_copy_only=False)
-    return places, [*words, None]
+    values = encoded.dictionary.to_pylist()
+    places = encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return places, [*values, None]
 
 
 _MOST_ITEMS: Final = 2**31 - 1

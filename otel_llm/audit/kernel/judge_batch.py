@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.audit.input.stream_batch import from_batch, token_lists, words_of
+from otel_llm.audit.input.stream_batch import dictionary_of, from_batch, token_lists
 from otel_llm.audit.tables import REQUESTS, arrow_type
 from otel_llm.readers.rows import unjudged_row
 from otel_llm.slo.batch.judged import Masked
@@ -95,7 +95,7 @@ def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
             if codes is not None:
                 kinds[offsets[row] : offsets[row + 1]] = np.frombuffer(codes, np.uint8)
     prompts = chosen.column("input_tokens")
-    outcome, outcomes = words_of(chosen.column("outcome"))
+    outcome, outcomes = dictionary_of(chosen.column("outcome"))
     return Recorded(
         tokens_ns=times,
         offsets=offsets,
@@ -118,8 +118,8 @@ def _classes_of(
 ) -> tuple[Sequence[Any], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the classes, each stream's place among them (R,), and whether it names one that there is not (R,)."""
     places = {name: place for place, name in enumerate(classes.names)}
-    declared, names = words_of(streams.column("declared_class"))
-    said, sayings = words_of(streams.column("attributes"))
+    declared, names = dictionary_of(streams.column("declared_class"))
+    said, sayings = dictionary_of(streams.column("attributes"))
     pairs, each = np.unique(declared * len(sayings) + said, return_inverse=True)
     place = np.zeros(len(pairs), np.int64)
     unknown = np.zeros(len(pairs), np.bool_)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from otel_llm.audit.input.stream_batch import words_of
+from otel_llm.audit.input.stream_batch import dictionary_of
 from otel_llm.audit.kernel.judge_batch import JUDGED
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements
@@ -61,8 +61,8 @@ def column_of(rows: Rows, name: str) -> Masked:
 def texts_of(rows: Rows, name: str) -> NDArray[np.object_]:
     """Return a column of text (R,), None where it is null."""
     if isinstance(rows, pa.Table):
-        places, words = words_of(rows.column(name))
-        return np.array(words, np.object_)[places]
+        places, values = dictionary_of(rows.column(name))
+        return np.array(values, np.object_)[places]
     if isinstance(rows, Sequence):
         cells = [row[name] for row in rows]
     else:
@@ -85,3 +85,17 @@ def span_ns(table: pa.Table) -> int | None:
     first = pc.min(table.column("start_unix_nano")).as_py()
     last = pc.max(table.column("end_unix_nano")).as_py()
     return None if first is None or last is None else last - first
+
+
+def span_s(table: pa.Table) -> float | None:
+    """Return `span_ns` in seconds."""
+    length_ns = span_ns(table)
+    return None if length_ns is None else length_ns / 1e9
+
+
+def positions_by(table: pa.Table, columns: Sequence[str]) -> dict[tuple[str | None, ...], list[int]]:
+    """Return the positions of the rows of each group that agrees in these text columns, groups as they occur."""
+    found: dict[tuple[str | None, ...], list[int]] = {}
+    for position, group in enumerate(zip(*(table[name].to_pylist() for name in columns), strict=True)):
+        found.setdefault(group, []).append(position)
+    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from otel_llm.audit.kernel.judged_columns import judgements, span_ns
+from otel_llm.audit.kernel.judged_columns import judgements
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.fluid.fluid_rate import targets
 from otel_llm.slo.summary import figures
@@ -104,12 +104,6 @@ def values(table: pa.Table, one: Sample, objective: Objective) -> dict[str, floa
     valued = float(one.sums["valued"].sum())
     found["benefit_mean_tokens"] = math.fsum(one.sums["benefit"].tolist()) / valued if valued else None
     return found
-
-
-def span_s(table: pa.Table) -> float | None:
-    """Return the seconds from the first commit to the last end of a table of JUDGED, None where neither is known."""
-    length_ns = span_ns(table)
-    return None if length_ns is None else length_ns / 1e9
 
 
 def sample(table: pa.Table, objective: Objective, span: float | None) -> Sample:

@@ -160,15 +160,15 @@ def games() -> str:
     headings = ["Figure", "Better figures, nobody served better", "Look also at"]
     return (
         "<p>Every figure can be improved without serving one reader better. Look at two that are gamed in different "
-        f"ways.</p>{table(headings, GAMES, words=(1, 2), kind='notes')}"
+        f"ways.</p>{table(headings, GAMES, text_columns=(1, 2), kind='notes')}"
     )
 
 
 def rules() -> str:
     """Return the table of the rules of counting."""
-    return table(["", "Rule"], RULES, words=(1,), kind="notes")
+    return table(["", "Rule"], RULES, text_columns=(1,), kind="notes")
 
 
 def methods() -> str:
     """Return the table of definitions with their sources."""
-    return table(["Figure", "Definition", "Source"], METHODS, words=(1, 2), kind="notes")
+    return table(["Figure", "Definition", "Source"], METHODS, text_columns=(1, 2), kind="notes")

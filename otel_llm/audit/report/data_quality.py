@@ -11,7 +11,7 @@ from otel_llm.audit.report.html_page import table, text
 from otel_llm.audit.report.report_model import by_class, clock_of, reals
 
 if TYPE_CHECKING:
-    from otel_llm.audit.report.report_model import Material
+    from otel_llm.audit.report.report_model import ReportModel
 
 BASES: Final = {
     "exact": "exact: each recorded token is one",
@@ -24,28 +24,28 @@ UNKNOWN_BASIS: Final = "not stated"
 UNANCHORED: Final = "anomaly.clock_unanchored"
 
 
-def body(material: Material) -> str:
+def body(model: ReportModel) -> str:
     """Return the sentences and tables."""
-    requests = material.requests
-    skipped, counts = material.skipped or {}, material.counts or {}
+    requests = model.requests
+    skipped, counts = model.skipped or {}, model.counts or {}
     sentence = coverage.statement(requests, skipped, counts)
-    if material.skipped is None:
+    if model.skipped is None:
         sentence = sentence.replace("nothing was skipped", "what was skipped is not in these tables")
-    parts = [f"<p>{text(sentence, 2000)}</p>", *(f"<p>{text(one, 1000)}</p>" for one in clocks(material))]
+    parts = [f"<p>{text(sentence, 2000)}</p>", *(f"<p>{text(one, 1000)}</p>" for one in clocks(model))]
     found = [(what, number(count)) for what, count in coverage.details(skipped, counts)]
     if found:
         parts.append(table(["Counted", "Number"], found))
     if len(requests):
         headings = ["Class", "What a recorded token is", "Requests", "of them", "Tokens"]
-        parts.append(table(headings, basis_lines(material), words=(1,), caption="What was counted as a token"))
+        parts.append(table(headings, basis_lines(model), text_columns=(1,), caption="What was counted as a token"))
     return "".join(parts)
 
 
-def clocks(material: Material) -> list[str]:
+def clocks(model: ReportModel) -> list[str]:
     """Return a sentence for each thing that a clock does not allow to say."""
     said: list[str] = []
-    unanchored, alone = material.count(UNANCHORED), material.count(NO_START_TIMES)
-    requests = material.requests
+    unanchored, alone = model.count(UNANCHORED), model.count(NO_START_TIMES)
+    requests = model.requests
     if unanchored or not clock_of(requests, "start_unix_nano").anchored:
         counted = f" (counted {unanchored:,} times)" if unanchored else ""
         said.append(
@@ -60,14 +60,14 @@ def clocks(material: Material) -> list[str]:
     return said
 
 
-def timeless(material: Material) -> bool:
+def timeless(model: ReportModel) -> bool:
     """Tell whether no request says when it was sent: each begins at zero of an axis of its own."""
-    return coverage.timeless(material.requests, material.counts or {})
+    return coverage.timeless(model.requests, model.counts or {})
 
 
-def basis_lines(material: Material) -> list[tuple[str, ...]]:
+def basis_lines(model: ReportModel) -> list[tuple[str, ...]]:
     """Return how many requests and tokens rest on which kind of count, for each class and place of measurement."""
-    requests = material.requests
+    requests = model.requests
     tokens = reals(requests, "tokens")
     basis = requests["token_basis"].fillna("").to_numpy(dtype=object)
     lines: list[tuple[str, ...]] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.audit.report.charts.timeline import Stall
-    from otel_llm.audit.report.report_model import Material
+    from otel_llm.audit.report.report_model import ReportModel
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClass
@@ -42,7 +42,7 @@ class Chosen:
     until_ns: int | None = None
 
 
-def deliveries(material: Material, chosen: Sequence[Chosen], figures: dict[str, Figure]) -> str:
+def deliveries(model: ReportModel, chosen: Sequence[Chosen], figures: dict[str, Figure]) -> str:
     """Return the pictures of chosen requests, and put the figures among `figures`.
 
     Raises:
@@ -51,14 +51,14 @@ def deliveries(material: Material, chosen: Sequence[Chosen], figures: dict[str, 
     parts: list[str] = []
     missing = 0
     for index, one in enumerate(chosen):
-        stream = material.delivery(one.position)
+        stream = model.delivery(one.position)
         if stream is None:
             missing += 1
             continue
-        row = material.row(one.position)
-        slo = material.classes.get(str(row["slo_class"]))
+        row = model.row(one.position)
+        slo = model.classes.get(str(row["slo_class"]))
         parts.append(_delivery(f"delivery-{index}", row, slo, stream, one, figures))
-    if missing and not material.undrawn:
+    if missing and not model.undrawn:
         parts.append(f"<p class='quiet'>{plural(missing, 'request')} not drawn: their token times are not at hand.</p>")
     how = f"<p>{HOW}</p>" if missing < len(chosen) else ""
     return how + "".join(parts)

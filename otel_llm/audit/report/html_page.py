@@ -29,16 +29,16 @@ def table(
     rows: Iterable[Sequence[object]],
     *,
     caption: str = "",
-    words: Sequence[int] = (),
+    text_columns: Sequence[int] = (),
     kind: str = "",
     marks: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a table whose first column heads its rows; `words` are the other columns that hold text, not numbers.
+    """Write a table whose first column heads its rows; `text_columns` are the others that hold text, not numbers.
 
     A row of one cell heads the group of rows below it. `marks` gives cells of exactly this text a class of the sheet.
     """
     head = "".join(
-        f"<th scope='col'{_classes('words' if index in words else '')}>{text(name)}</th>"
+        f"<th scope='col'{_classes('words' if index in text_columns else '')}>{text(name)}</th>"
         for index, name in enumerate(headings)
     )
     lines: list[str] = []
@@ -47,7 +47,7 @@ def table(
             lines.append(f"<tr class='group'><th colspan='{len(headings)}' scope='colgroup'>{text(row[0])}</th></tr>")
             continue
         cells = "".join(
-            f"<td{_classes('words' if i in words else '', (marks or {}).get(str(cell), ''))}>{text(cell)}</td>"
+            f"<td{_classes('words' if i in text_columns else '', (marks or {}).get(str(cell), ''))}>{text(cell)}</td>"
             for i, cell in enumerate(row[1:], start=1)
         )
         lines.append(f"<tr><th scope='row'>{text(row[0])}</th>{cells}</tr>")

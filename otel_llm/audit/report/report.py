@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from otel_llm.audit import objectives
-from otel_llm.audit import summary_figures as digest
-from otel_llm.audit import top_offenders as worst
+from otel_llm.audit import objectives, summary_figures, top_offenders
 from otel_llm.audit.formatting import instant, number, plural, seconds, share
-from otel_llm.audit.report import caveats as honesty
-from otel_llm.audit.report import data_quality as rests
-from otel_llm.audit.report import sections as over
+from otel_llm.audit.report import caveats, data_quality, sections
 from otel_llm.audit.report.delivery_sections import Chosen, deliveries
 from otel_llm.audit.report.html_page import contents, page, table, text
-from otel_llm.audit.report.report_model import Material, clock_of, material_of, reals
+from otel_llm.audit.report.report_model import ReportModel, clock_of, reals
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.printable import printable
 
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.compare.tiers import Tiers
     from otel_llm.audit.report.charts.delivery_chart import Figure
-    from otel_llm.audit.result import Audit
 
 __all__ = ["Chosen", "build", "render", "render_deliveries"]
 
@@ -33,6 +28,13 @@ _WHY: Final = {"idle": "Among the longest idle times.", "fluidity": "Among the l
 _STATES: Final = {"met": "good", "missed": "bad", "no data": "quiet"}
 
 
+class Reported(Protocol):
+    """What a report can be made of: an `audit.Audit`."""
+
+    def report_model(self, tiers: Tiers | None = None) -> ReportModel:
+        """Return what the report says something about."""
+
+
 class Section(NamedTuple):
     """A part of the page: its id, its heading and its markup; nothing to say leaves it out."""
 
@@ -41,38 +43,38 @@ class Section(NamedTuple):
     body: str
 
 
-def render(audit: Audit, *, title: str = TITLE, tiers: Tiers | None = None) -> str:
+def render(audit: Reported, *, title: str = TITLE, tiers: Tiers | None = None) -> str:
     """Return the report as one page, with the classes as tiers where they are given.
 
     The same input gives the same bytes.
     """
-    return build(material_of(audit, tiers), title=title)
+    return build(audit.report_model(tiers), title=title)
 
 
-def build(material: Material, *, title: str = TITLE) -> str:
+def build(model: ReportModel, *, title: str = TITLE) -> str:
     """Return the report of whatever there is of an audit as one page. The same input gives the same bytes."""
     figures: dict[str, Figure] = {}
-    sections = [
-        Section("summary", "Summary", _summary(material)),
-        Section("rests", "What this rests on", rests.body(material)),
-        Section("time", "Over time", over.over_time(material, figures)),
-        Section("distributions", "Distributions", over.distributed(material, figures)),
-        Section("load", "Load against benefit", over.under_load(material, figures)),
-        Section("starving", "Where readers starved", over.starved(material, figures)),
-        Section("tiers", "The classes as tiers", over.as_tiers(material)),
-        Section("classical", "By the classical metrics", over.classically(material)),
-        Section("worst", "The worst deliveries", _worst(material, figures)),
-        Section("hide", "What the figures can hide", honesty.games()),
-        Section("counted", "How it is counted", honesty.rules()),
-        Section("methods", "Where the definitions come from", _judges(material) + honesty.methods()),
+    written = [
+        Section("summary", "Summary", _summary(model)),
+        Section("rests", "What this rests on", data_quality.body(model)),
+        Section("time", "Over time", sections.over_time(model, figures)),
+        Section("distributions", "Distributions", sections.distributed(model, figures)),
+        Section("load", "Load against benefit", sections.under_load(model, figures)),
+        Section("starving", "Where readers starved", sections.starved(model, figures)),
+        Section("tiers", "The classes as tiers", sections.as_tiers(model)),
+        Section("classical", "By the classical metrics", sections.classically(model)),
+        Section("worst", "The worst deliveries", _worst(model, figures)),
+        Section("hide", "What the figures can hide", caveats.games()),
+        Section("counted", "How it is counted", caveats.rules()),
+        Section("methods", "Where the definitions come from", _judges(model) + caveats.methods()),
     ]
-    kept = [one for one in sections if one.body]
-    parts = [_head(material, title), contents((one.name, one.heading) for one in kept)]
-    parts += [f"<section id='{one.name}'><h2>{text(one.heading)}</h2>{one.body}</section>" for one in kept]
+    filled = [one for one in written if one.body]
+    parts = [_head(model, title), contents((one.name, one.heading) for one in filled)]
+    parts += [f"<section id='{one.name}'><h2>{text(one.heading)}</h2>{one.body}</section>" for one in filled]
     return page(title, "\n".join(parts), figures)
 
 
-def render_deliveries(audit: Audit, chosen: Sequence[Chosen], *, title: str, lead: str = "") -> str:
+def render_deliveries(audit: Reported, chosen: Sequence[Chosen], *, title: str, lead: str = "") -> str:
     """Return a page of chosen deliveries alone, as the report draws them.
 
     Raises:
@@ -80,12 +82,12 @@ def render_deliveries(audit: Audit, chosen: Sequence[Chosen], *, title: str, lea
     """
     figures: dict[str, Figure] = {}
     words = f"<p class='lead'>{text(lead, 2000)}</p>" if lead else ""
-    body = deliveries(material_of(audit), chosen, figures)
+    body = deliveries(audit.report_model(), chosen, figures)
     return page(title, f"<header><h1>{text(title)}</h1>{words}</header>\n<section>{body}</section>", figures)
 
 
-def _head(material: Material, title: str) -> str:
-    summary, requests = material.summary, material.requests
+def _head(model: ReportModel, title: str) -> str:
+    summary, requests = model.summary, model.requests
     clock = clock_of(requests, "start_unix_nano")
     idle = reals(requests, "idle_s")
     waited, judged = int((idle > 0).sum()), int((idle >= 0).sum())
@@ -96,24 +98,24 @@ def _head(material: Material, title: str) -> str:
         f"{plural(summary['requests'], 'request')} with {plural(summary['tokens'], 'token')}{span}. "
         f"In {waited:,} of the {judged:,} that could be judged, the reader ran out of text and had to wait.{when}"
     )
-    names = ", ".join(f"<code>{text(name)}</code>" for name in material.inputs)
+    names = ", ".join(f"<code>{text(name)}</code>" for name in model.inputs)
     read = f"<p class='quiet'>Read from {names}.</p>" if names else ""
     return f"<header><h1>{text(title)}</h1><p class='lead'>{text(lead)}</p>{read}</header>"
 
 
-def _summary(material: Material) -> str:
-    classes: dict[str, Any] = material.summary["classes"]
+def _summary(model: ReportModel) -> str:
+    classes: dict[str, Any] = model.summary["classes"]
     if not classes:
         return "<p>No request was found.</p>"
     block = ""
-    found = digest.groups(classes)
+    found = summary_figures.groups(classes)
     for first in range(0, len(found), MOST_COLUMNS):
         some: dict[str, dict[str, Any]] = {}
         for name, place in found[first : first + MOST_COLUMNS]:
             some.setdefault(name, {})[place] = classes[name][place]
-        headings = ["", *(f"{printable(name)}, {place}" for name, place in digest.groups(some))]
-        block += table(headings, digest.lines(some), caption="By SLO class and by where the times were taken")
-    checks = objectives.check(material.requests, material.classes)
+        headings = ["", *(f"{printable(name)}, {place}" for name, place in summary_figures.groups(some))]
+        block += table(headings, summary_figures.lines(some), caption="By SLO class and by where the times were taken")
+    checks = objectives.check(model.requests, model.classes)
     if checks:
         lines = [
             (
@@ -127,38 +129,38 @@ def _summary(material: Material) -> str:
             for check in checks
         ]
         headings = ["Class", "Objective", "Promised", "Found", "Requests", "State"]
-        block += table(headings, lines, caption="What the classes promise", words=(1, 5), marks=_STATES)
+        block += table(headings, lines, caption="What the classes promise", text_columns=(1, 5), marks=_STATES)
     return block
 
 
-def _judges(material: Material) -> str:
+def _judges(model: ReportModel) -> str:
     """Say that the classes are the shipped ones, where they are: a collector with a file of its own says otherwise."""
-    if material.classes.classes != load_slo().classes:
+    if model.classes.classes != load_slo().classes:
         return ""
     return "<p>Judged by the shipped SLO classes; <code>--slo FILE</code> for your own.</p>"
 
 
-def _worst(material: Material, figures: dict[str, Figure]) -> str:
-    found = worst.choose(material.requests)
+def _worst(model: ReportModel, figures: dict[str, Figure]) -> str:
+    found = top_offenders.choose(model.requests)
     if not found:
         return "<p>Nobody waited, and no token deadline was missed.</p>"
-    rule = f"<p class='quiet'>{text(worst.CHOICE_RULE)}</p>"
+    rule = f"<p class='quiet'>{text(top_offenders.CHOICE_RULE)}</p>"
     chosen: list[Chosen] = []
     for one in found:
-        row = material.row(one.position)
+        row = model.row(one.position)
         tokens, fluidity = plural(int(row["tokens_read"] or 0), "token"), number(_real(row["fluidity_index"]))
         title = f"{tokens}, {seconds(_real(row['idle_s']))} idle, fluidity {fluidity}"
         chosen.append(Chosen(one.position, title, _WHY[one.why]))
-    drawn = deliveries(material, chosen, figures)
-    if not material.undrawn:
+    drawn = deliveries(model, chosen, figures)
+    if not model.undrawn:
         return rule + drawn
-    rows = [material.row(one.position) for one in found]
+    rows = [model.row(one.position) for one in found]
     lines = [
         (str(row["trace_id"]), str(row["slo_class"]), one.title, _WHY_SHORT[why.why])
         for row, one, why in zip(rows, chosen, found, strict=True)
     ]
-    listed = table(["Trace", "Class", "What was felt", "Among the"], lines, words=(1, 2, 3))
-    return f"<p>{text(material.undrawn)}</p>{rule}{listed}{drawn}"
+    listed = table(["Trace", "Class", "What was felt", "Among the"], lines, text_columns=(1, 2, 3))
+    return f"<p>{text(model.undrawn)}</p>{rule}{listed}{drawn}"
 
 
 _WHY_SHORT: Final = {"idle": "longest idle times", "fluidity": "lowest fluidity-indexes"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otel_llm.audit.formatting import instant, seconds
-from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
+from otel_llm.audit.tables import REQUESTS
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.compare.tiers import Tiers
-    from otel_llm.audit.result import Audit
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClasses
@@ -31,7 +30,7 @@ WALL_CLOCK_NS: Final = 1_000_000_000 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class ReportModel:
     """Hold what the report says something about.
 
     `requests` and `windows`: the tables of `--requests` and `--windows`; `summary`: the object of `--format json`;
@@ -60,22 +59,6 @@ class Material:
         """Return one row of the requests."""
         one = self.requests.iloc[[position]]
         return {name: None if one[name].isna().any() else one[name].tolist()[0] for name in REQUESTS}
-
-
-def material_of(audit: Audit, tiers: Tiers | None = None) -> Material:
-    """Return what an audit found."""
-    return Material(
-        requests=audit.requests,
-        windows=frame([], WINDOWS) if audit.charged_windows is None else audit.windows,
-        summary=audit.summary(),
-        classes=audit.slo,
-        window_ns=audit.window_ns,
-        inputs=audit.inputs,
-        skipped=audit.skipped.counts,
-        counts=audit.counts,
-        delivery=audit.delivery,
-        tiers=tiers,
-    )
 
 
 def reals(table: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
@@ -134,7 +117,7 @@ class Clock:
         """Return an instant as a figure's axis takes it."""
         return instant(unix_nano) if self.anchored else (unix_nano - self.first_ns) / 1e9
 
-    def words(self, unix_nano: int) -> str:
+    def text(self, unix_nano: int) -> str:
         """Return an instant in words."""
         return instant(unix_nano) if self.anchored else seconds((unix_nano - self.first_ns) / 1e9)
 

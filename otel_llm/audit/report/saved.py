@@ -1,7 +1,7 @@
-"""The report's material from tables that an audit saved: those of `--requests` and `--windows`, in any of their forms.
+"""The report's model from tables that an audit saved: those of `--requests` and `--windows`, in any of their forms.
 
 Rows do not say everything. What was skipped, what was odd, the fluid token rate and the end of requests that were lost
-travel in the metadata of the Parquet table of requests (`about`); of CSV and JSON lines they come from the output of
+travel in the metadata of the Parquet table of requests (`metadata`); of CSV and JSON lines they come from the output of
 `--format json`, or are not known.
 """
 
@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from otel_llm.audit import top_offenders as worst
+from otel_llm.audit import top_offenders
+from otel_llm.audit.input.load_inputs import load_streams
 from otel_llm.audit.input.stream_batch import from_batch
 from otel_llm.audit.kernel.judged_columns import column_of, texts_of
-from otel_llm.audit.load import load_streams
-from otel_llm.audit.report.report_model import Material
+from otel_llm.audit.metadata import KEY, decode
+from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.audit.report.saved_tables import TableError, read_table
 from otel_llm.audit.tables import REQUESTS, WINDOWS
 from otel_llm.rules.files.slo_file import load_slo
@@ -33,12 +34,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from otel_llm.audit.result import Audit
     from otel_llm.readers.assemble.resolved import Assembled
-
-ABOUT: Final = b"otel_llm.audit"
-"""The key of the metadata of a Parquet table of requests: a JSON object, see `about`."""
-_KEYS: Final = ("summary", "skipped", "counts", "inputs", "window_ns")
 
 NO_TIMES: Final = (
     "The deliveries are not drawn: that takes the time of every token, which tables of requests do not hold. Give the "
@@ -49,18 +45,6 @@ Key = tuple[str, str, int | None]
 _HEX: Final = re.compile(r"([0-9a-f]{2})*")
 
 
-def about(audit: Audit) -> dict[bytes, bytes]:
-    """Return the metadata of a Parquet table of requests: what the report says and the rows do not."""
-    said = {
-        "summary": audit.summary(),
-        "skipped": {name: count for name, count in sorted(audit.skipped.counts.items()) if count},
-        "counts": {name: count for name, count in sorted(audit.counts.items()) if count},
-        "inputs": list(audit.inputs),
-        "window_ns": audit.window_ns,
-    }
-    return {ABOUT: json.dumps(said, allow_nan=False).encode("utf-8", "backslashreplace")}
-
-
 def load_saved(
     requests: Path,
     windows: Path,
@@ -68,7 +52,7 @@ def load_saved(
     slo: str | Path | SloClasses | None = None,
     summary: Path | None = None,
     streams: Path | None = None,
-) -> Material:
+) -> ReportModel:
     """Read the tables of an audit: .parquet, .csv or .jsonl, told apart by their content.
 
     `slo`: the classes that judged them (the shipped ones where it is None); `summary`: the output of
@@ -91,21 +75,21 @@ def load_saved(
             raise TableError(
                 f"{path}: no SLO class {unknown[0]!r} in the file of classes; pass the one that judged it by --slo"
             )
-    said = _said(requests, metadata)
+    stated = _decoded(requests, metadata)
     if summary is not None:
-        said["summary"] = _summary(summary)
+        stated["summary"] = _summary(summary)
     found: Callable[[int], Assembled | None] = lambda _: None  # noqa: E731
     if streams is not None:
         found = _deliveries(streams, rows)
-    return Material(
+    return ReportModel(
         requests=rows,
         windows=window_rows,
-        summary=said.get("summary") or _summarised(rows, classes),
+        summary=stated.get("summary") or _summarised(rows, classes),
         classes=classes,
-        window_ns=_window_ns(windows, window_rows, said.get("window_ns")),
-        inputs=tuple(said.get("inputs") or (str(requests), str(windows))),
-        skipped=said.get("skipped"),
-        counts=said.get("counts"),
+        window_ns=_window_ns(windows, window_rows, stated.get("window_ns")),
+        inputs=tuple(stated.get("inputs") or (str(requests), str(windows))),
+        skipped=stated.get("skipped"),
+        counts=stated.get("counts"),
         delivery=found,
         undrawn="" if streams is not None else NO_TIMES,
     )
@@ -126,15 +110,11 @@ def _check_filled(requests: Path, rows: pd.DataFrame, windows: Path, window_rows
 _NEEDED: Final = frozenset(WINDOWS) - {"model", "instance", "fluidity_p50", "idle_p50_s", "idle_p99_s"}
 
 
-def _said(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    raw = metadata.get(ABOUT)
-    if raw is None:
-        return {}
+def _decoded(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     try:
-        said = json.loads(raw)
-        return {name: said[name] for name in _KEYS}
-    except (ValueError, KeyError, TypeError) as error:
-        raise TableError(f"{path}: its metadata {ABOUT.decode()!r} is not as `otel-llm audit` writes it") from error
+        return decode(metadata)
+    except ValueError as error:
+        raise TableError(f"{path}: its metadata {KEY.decode()!r} is not as `otel-llm audit` writes it") from error
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -174,7 +154,7 @@ def _window_ns(path: Path, windows: pd.DataFrame, said: int | None) -> int:
 def _deliveries(path: Path, requests: pd.DataFrame) -> Callable[[int], Assembled | None]:
     """Return what gives the streams of the worst requests; the recording is read once, a batch at a time."""
     keys: dict[int, Key] = {}
-    for one in worst.choose(requests):
+    for one in top_offenders.choose(requests):
         row = requests.iloc[one.position]
         choice = None if requests["choice"].isna().iloc[one.position] else int(row["choice"])
         keys[one.position] = (str(row["trace_id"]), str(row["span_id"]), choice)

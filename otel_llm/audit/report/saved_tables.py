@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from otel_llm.audit.csv_cells import GUARDED
-from otel_llm.audit.tables import arrow_type
+from otel_llm.audit.tables import arrow_type, pandas_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def read_table(
             odd = pc.invert(pc.is_finite(table.column(name)))
             if pc.any(odd).as_py():
                 raise TableError(f"{path}: {name} of row {_first(odd)} is not a finite number")
-    return table.to_pandas(types_mapper=_pandas().get), metadata
+    return table.to_pandas(types_mapper=pandas_types().get), metadata
 
 
 def _parquet(path: Path, kinds: Mapping[str, pa.DataType]) -> pa.Table:
@@ -128,14 +128,3 @@ def _check(path: Path, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -
 def _first(found: pa.ChunkedArray) -> int:
     """Return the number of the first row, from 1, for which something holds."""
     return int(pc.index(found, pa.scalar(value=True)).as_py()) + 1
-
-
-def _pandas() -> dict[Any, Any]:
-    import pandas as pd
-
-    return {
-        pa.string(): pd.StringDtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.float64(): pd.Float64Dtype(),
-        pa.bool_(): pd.BooleanDtype(),
-    }

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.audit.coverage import NO_START_TIMES
 from otel_llm.audit.formatting import number, plural, seconds, share
 from otel_llm.audit.report import classical
-from otel_llm.audit.report.charts import distributions
-from otel_llm.audit.report.charts import load_curve as underload
-from otel_llm.audit.report.charts import starving_map as starving
-from otel_llm.audit.report.charts import time_series as overtime
+from otel_llm.audit.report.charts import distributions, load_curve, starving_map, time_series
 from otel_llm.audit.report.data_quality import timeless
 from otel_llm.audit.report.html_page import key, picture, table, text, values
 from otel_llm.audit.report.report_model import by_class, groups
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.report.charts.delivery_chart import Figure
-    from otel_llm.audit.report.report_model import Material
+    from otel_llm.audit.report.report_model import ReportModel
 
 MOST_WINDOW_PICTURES: Final = 8
 MOST_SQUARES: Final = 4
@@ -30,31 +27,31 @@ MOST_EXAMPLES: Final = 12
 """Lines of examples that stand open."""
 
 
-def over_time(material: Material, figures: dict[str, Figure]) -> str:
+def over_time(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return rates, attainment and waiting over time, a picture for each class and place, the largest first."""
-    windows = material.windows
+    windows = model.windows
     if windows.empty:
         return ""
-    if timeless(material):
+    if timeless(model):
         return f"<p>{NO_STARTS}</p>"
     found = by_class(windows)
     weight = {(name, place): windows["requests_started"].iloc[rows].sum() for name, place, rows in found}
     chosen = sorted(found, key=lambda one: -weight[one[0], one[1]])[:MOST_WINDOW_PICTURES]
-    clock = overtime.window_clock(windows)
+    clock = time_series.window_clock(windows)
     parts: list[str] = []
     for index, (name, place, rows) in enumerate(chosen):
-        steps = overtime.bins(windows.iloc[rows])
-        promise = material.classes.get(name).objective.attainment
-        figure = overtime.windows_figure(steps, clock, None if promise is None else float(promise))
+        steps = time_series.bins(windows.iloc[rows])
+        promise = model.classes.get(name).objective.attainment
+        figure = time_series.windows_figure(steps, clock, None if promise is None else float(promise))
         figures[f"windows-{index}"] = figure
         alt = (
             f"Throughput, goodput and smooth goodput in tokens per second, attainment, and readers waiting, for class "
             f"{name} measured at {place}, in {plural(len(steps), 'step')} of {number(steps[0].length_s)} seconds."
         )
-        whole = round(steps[0].length_s * 1e9) == material.window_ns
-        merged = "" if whole else f" (windows added up: at most {overtime.MOST_BINS} steps)"
+        whole = round(steps[0].length_s * 1e9) == model.window_ns
+        merged = "" if whole else f" (windows added up: at most {time_series.MOST_BINS} steps)"
         above = f"<p class='quiet'>Steps of {number(steps[0].length_s)} s{merged}.</p>"
-        below = values(table(overtime.LINE_HEADINGS, overtime.window_lines(steps, clock)))
+        below = values(table(time_series.LINE_HEADINGS, time_series.window_lines(steps, clock)))
         parts.append(picture(f"windows-{index}", f"{name}, {place}", alt, above, below))
     if len(found) > len(chosen):
         parts.append(f"<p class='quiet'>{plural(len(found) - len(chosen), 'more group')} not drawn.</p>")
@@ -66,9 +63,9 @@ def over_time(material: Material, figures: dict[str, Figure]) -> str:
     return f"<p>{note}</p>{''.join(parts)}"
 
 
-def distributed(material: Material, figures: dict[str, Figure]) -> str:
+def distributed(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return the cumulative curves of the requests, one picture a figure, one curve for each class and place."""
-    requests = material.requests
+    requests = model.requests
     wanted = distributions.drawn_groups(requests)
     parts: list[str] = []
     for metric in distributions.METRICS:
@@ -96,55 +93,55 @@ def distributed(material: Material, figures: dict[str, Figure]) -> str:
     return f"<p>{note}</p>{names}{cut}<div class='pair'>{''.join(parts)}</div>"
 
 
-def under_load(material: Material, figures: dict[str, Figure]) -> str:
+def under_load(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return smooth goodput over requests in flight, one picture for each place of measurement."""
-    if material.count(NO_START_TIMES):
+    if model.count(NO_START_TIMES):
         return f"<p>{NO_STARTS}</p>"
     parts: list[str] = []
-    for index, (place, requests, windows) in enumerate(_places(material)):
-        found = underload.points(requests, windows, material.window_ns)
-        bins = underload.load_bins(found)
+    for index, (place, requests, windows) in enumerate(_places(model)):
+        found = load_curve.points(requests, windows, model.window_ns)
+        bins = load_curve.load_bins(found)
         if not bins:
             continue
-        said = underload.conclusion(bins)
+        said = load_curve.conclusion(bins)
         if len(bins) == 1:
             parts.append(f"<p>Measured at {text(place)}: {text(said)}</p>")
             continue
-        figures[f"load-{index}"] = underload.load_figure(bins)
+        figures[f"load-{index}"] = load_curve.load_figure(bins)
         alt = f"Smooth goodput, goodput and throughput over the requests in flight, measured at {place}. {said}"
         unknown = f" {plural(found.without_end, 'request')} without a known end not among those in flight."
         above = f"<p>{text(said, 1000)}</p>" + (f"<p class='quiet'>{unknown}</p>" if found.without_end else "")
-        below = values(table(underload.BIN_HEADINGS, underload.bin_lines(bins)))
+        below = values(table(load_curve.BIN_HEADINGS, load_curve.bin_lines(bins)))
         parts.append(picture(f"load-{index}", f"Measured at {place}", alt, above, below))
     if not parts:
         return ""
     note = (
-        f"Each window of {seconds(material.window_ns / 1e9)} of each instance is one point, all its classes together: "
+        f"Each window of {seconds(model.window_ns / 1e9)} of each instance is one point, all its classes together: "
         "how many requests were in flight in it on average, and its smooth goodput. Drawn are the means of bins of "
         "equal width. In flight, not sent per second, because under overload requests pile up at the same rate; "
         f"smooth goodput, because it is charged when it happens. The peak is the best bin of at least "
-        f"{underload.ENOUGH} windows."
+        f"{load_curve.ENOUGH} windows."
     )
     return f"<p>{note}</p>{''.join(parts)}"
 
 
-def starved(material: Material, figures: dict[str, Figure]) -> str:
+def starved(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return the heat map of waiting by instance over time, one picture for each place of measurement."""
-    if timeless(material):
+    if timeless(model):
         return f"<p>{NO_STARTS}</p>"
     parts: list[str] = []
-    clock = overtime.window_clock(material.windows)
-    for index, (place, _, windows) in enumerate(_places(material)):
+    clock = time_series.window_clock(model.windows)
+    for index, (place, _, windows) in enumerate(_places(model)):
         if windows.empty:
             continue
-        found = starving.starving(windows, material.window_ns)
-        figures[f"starving-{index}"] = starving.starving_figure(found, clock)
+        found = starving_map.starving(windows, model.window_ns)
+        figures[f"starving-{index}"] = starving_map.starving_figure(found, clock)
         alt = (
             f"Idle seconds of readers by instance over time, measured at {place}: {plural(len(found.names), 'row')}, "
             f"steps of {seconds(found.step_ns / 1e9)}."
         )
         above = f"<p class='quiet'>Steps of {seconds(found.step_ns / 1e9)}.</p>"
-        below = values(table(starving.HEADINGS, starving.instance_lines(found, clock), words=(2,)))
+        below = values(table(starving_map.HEADINGS, starving_map.instance_lines(found, clock), text_columns=(2,)))
         parts.append(picture(f"starving-{index}", f"Measured at {place}", alt, above, below))
     if not parts:
         return ""
@@ -155,9 +152,9 @@ def starved(material: Material, figures: dict[str, Figure]) -> str:
     return f"<p>{note}</p>{''.join(parts)}"
 
 
-def as_tiers(material: Material) -> str:
+def as_tiers(model: ReportModel) -> str:
     """Return the attainment of each class's requests under the deadline of every class, side by side."""
-    tiers = material.tiers
+    tiers = model.tiers
     if tiers is None or not tiers.counts:
         return ""
     lines = [
@@ -176,9 +173,9 @@ def as_tiers(material: Material) -> str:
     return f"<p>{note}</p>{table(headings, lines, caption='Attainment by deadline')}"
 
 
-def classically(material: Material) -> str:
+def classically(model: ReportModel) -> str:
     """Return what thresholds on TBT and TPOT would have said of the same requests."""
-    found = [one for one in classical.confusions(material.requests, material.classes) if one.judged]
+    found = [one for one in classical.confusions(model.requests, model.classes) if one.judged]
     if not found:
         return ""
     pairs = [(tbt, tpot) for tbt, tpot in zip(found[::2], found[1::2], strict=True)]
@@ -190,12 +187,12 @@ def classically(material: Material) -> str:
         "that has one, of its fluidity-index otherwise (50 ms where the file says nothing). An alarm of TBT: the "
         "99th percentile of the request's gaps is above it; of TPOT: their mean is."
     )
-    counts = table(classical.HEADINGS, classical.lines(found), words=(1,), caption="All classes, in requests")
+    counts = table(classical.HEADINGS, classical.lines(found), text_columns=(1,), caption="All classes, in requests")
     examples = classical.example_lines(found)
     listed = ""
     if examples:
         headings = ["Class, measured at", "Metric", "What it did", "Trace ids, the furthest off first"]
-        listed = table(headings, examples, words=(1, 2, 3), caption="Requests to look at")
+        listed = table(headings, examples, text_columns=(1, 2, 3), caption="Requests to look at")
         if len(examples) > MOST_EXAMPLES:
             listed = values(listed, "Requests to look at")
     lead = f"<p class='lead'>{text(classical.statement(found), 1000)}</p>"
@@ -225,12 +222,12 @@ def _cell(count: int, words: str, kind: str, judged: int) -> str:
     return f"<td><strong class='{kind}'>{count:,}</strong> ({share(count / judged)})<br>{words}</td>"
 
 
-def _places(material: Material) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+def _places(model: ReportModel) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
     """Return each place of measurement with its requests and windows: views of one request are never added up."""
-    rows = {str(one[0]): at for (*one,), at in groups(material.requests, ("measured_at",))}
+    rows = {str(one[0]): at for (*one,), at in groups(model.requests, ("measured_at",))}
     found: list[tuple[str, pd.DataFrame, pd.DataFrame]] = []
-    for one, at in groups(material.windows, ("measured_at",)):
+    for one, at in groups(model.windows, ("measured_at",)):
         place = str(one[0])
         mine = rows.get(place)
-        found.append((place, material.requests.iloc[[] if mine is None else mine], material.windows.iloc[at]))
+        found.append((place, model.requests.iloc[[] if mine is None else mine], model.windows.iloc[at]))
     return found

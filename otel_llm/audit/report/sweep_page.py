@@ -174,7 +174,7 @@ def _optima(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows
     ]
     headings = ["Reader", "Alpha", "Best load, requests/s", "95 %", "Best in resamples", "Smooth goodput", "Edge"]
-    return f"<details><summary>The values</summary>{table(headings, lines, words=(6,))}</details>"
+    return f"<details><summary>The values</summary>{table(headings, lines, text_columns=(6,))}</details>"
 
 
 def _between(low: float | None, high: float | None) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from otel_llm.audit.kernel.judged_columns import positions_by
+from otel_llm.audit.kernel.samples import sample
 from otel_llm.audit.kernel.window_totals import SKETCH
-from otel_llm.readers.rows import incomplete
-from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.exact import ExactSum
 from otel_llm.slo.fluid.fluid_rate import targets
 from otel_llm.slo.quantiles import Sketch
@@ -28,6 +30,8 @@ _COUNTS: Final = (
     "requests", "tokens", "incomplete", "undetermined", "aborted", "met", "judged", "tokens_read", "counted",
     "valued", "judgeable", "goodput_tokens", "fluid_ok", "fluid_due",
 )  # fmt: skip
+_SUMS: Final = {"goodput_tokens": "met_tokens", "fluid_ok": "fluid", "fluid_due": "due"}
+"""Counts that `samples.sample` calls otherwise."""
 _SKETCHES: Final = ("fluidity", "idle", "ttft", "fluid_tbt")
 _COLUMNS: Final = (
     "slo_class", "measured_at", "start_unix_nano", "end_unix_nano", "outcome", "tokens", "tokens_read", "coverage",
@@ -81,37 +85,25 @@ class ClassTotals:
     ttft: Sketch = field(default_factory=Sketch)
     fluid_tbt: Sketch = field(default_factory=Sketch)
 
-    def add(self, row: Mapping[str, Any], objective: Objective) -> None:
-        """Add one row of JUDGED."""
-        self.requests += 1
-        self.tokens += row["tokens"] or 0
-        self.undetermined += row["met"] is None
-        self.aborted += row["outcome"] in ABORTED
-        self._span(row["start_unix_nano"], row["end_unix_nano"])
-        if row["ttft_s"] is not None:
-            self.ttft.add(row["ttft_s"])
-        if incomplete(row):
-            self.incomplete += 1
-            return
-        self.met += row["met"] is True
-        self.judged += row["met"] is not None
-        self.tokens_read += row["tokens_read"] or 0
-        self.counted += row["tokens_read"] is not None
-        self.valued += row["benefit"] is not None
-        self.judgeable += row["met"] is not None or row["benefit"] is not None
-        self.goodput_tokens += (row["tokens_read"] or 0) if row["met"] else 0
-        wanted = objective.fluidity_index
-        if wanted is not None and row["deadlines"]:
-            kept = row["deadlines"] - row["deadline_misses"]
-            self.fluid_due += 1
-            self.fluid_ok += kept * wanted.denominator >= wanted.numerator * row["deadlines"]
-        if row["benefit"] is not None:
-            self.benefit.add(row["benefit"])
-        for sketch, value in ((self.fluidity, row["fluidity_index"]), (self.idle, row["idle_s"])):
-            if value is not None:
+    @classmethod
+    def of_requests(cls, table: pa.Table, objective: Objective) -> ClassTotals:
+        """Return the totals of a table of JUDGED, all of one class and place."""
+        part = sample(table, objective, None)
+        counts: dict[str, Any] = {name: int(part.sums[_SUMS.get(name, name)].sum()) for name in _COUNTS}
+        found = cls(**counts)
+        found.first_ns, found.last_ns = pc.min(table["start_unix_nano"]).as_py(), pc.max(table["end_unix_nano"]).as_py()
+        for benefit in part.sums["benefit"][part.sums["valued"] > 0].tolist():
+            found.benefit.add(benefit)
+        for sketch, column, unit in (
+            (found.fluidity, "fluidity_index", 1.0),
+            (found.idle, "idle_s", 1.0),
+            (found.ttft, "ttft_s", 1.0),
+            (found.fluid_tbt, "fluid_tbt_ns", 1e9),
+        ):
+            values = part.ranked[column]
+            for value in (values[~np.isnan(values)] / unit).tolist():
                 sketch.add(value)
-        if row["fluid_tbt_ns"] is not None:
-            self.fluid_tbt.add(row["fluid_tbt_ns"] / 1e9)
+        return found
 
     def merge(self, other: ClassTotals) -> None:
         """Add all that another total holds."""
@@ -178,11 +170,10 @@ def totals(batches: Iterable[pa.RecordBatch], classes: SloClasses) -> Iterator[p
     """Yield the TOTALS of batches of JUDGED, a row for each class and place."""
     found: dict[Key, ClassTotals] = {}
     for batch in batches:
-        for row in batch.select(_COLUMNS).to_pylist():
-            key = row["slo_class"], row["measured_at"]
-            if key not in found:
-                found[key] = ClassTotals()
-            found[key].add(row, classes.get(key[0]).objective)
+        table = pa.Table.from_batches([batch.select(_COLUMNS)])
+        for (name, place), rows in positions_by(table, ("slo_class", "measured_at")).items():
+            part = ClassTotals.of_requests(table.take(rows), classes.get(str(name)).objective)
+            found.setdefault((str(name), str(place)), ClassTotals()).merge(part)
     yield _batch(found)
 
 
@@ -218,11 +209,7 @@ def summary(rows: Iterable[Mapping[str, Any]], classes: SloClasses, skipped: int
 def _merged(rows: Iterable[Mapping[str, Any]]) -> dict[Key, ClassTotals]:
     found: dict[Key, ClassTotals] = {}
     for row in rows:
-        key, part = (row["slo_class"], row["measured_at"]), ClassTotals.of(row)
-        if key in found:
-            found[key].merge(part)
-        else:
-            found[key] = part
+        found.setdefault((row["slo_class"], row["measured_at"]), ClassTotals()).merge(ClassTotals.of(row))
     return found
 
 

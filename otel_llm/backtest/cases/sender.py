@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, Origin, RequestRecord
 from otel_llm.export.wire import export_request
-from otel_llm.instrumentation.core.flusher import next_look
-from otel_llm.instrumentation.core.timeline import FLUSH_INTERVAL_NS, Timeline
+from otel_llm.instrumentation.process.flusher import next_look
+from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

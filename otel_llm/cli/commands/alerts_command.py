@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.progress import Progress
 
-from otel_llm.actions.delivery.channels import close, places_of
+from otel_llm.actions.delivery.channels import channels_of, close
 from otel_llm.actions.delivery.dead_letters import BusyError, NoDeadLettersError, resend
 from otel_llm.cli.output.say import say
 from otel_llm.cli.output.terminal_console import SafeConsole
@@ -59,7 +59,7 @@ def resend_command(file: Path, config_path: Path) -> None:
     try:
         settings = load_settings(config_path)
         clock = MonotonicClock()
-        places = places_of(settings, clock, "otel-llm alerts resend")
+        places = channels_of(settings, clock, "otel-llm alerts resend")
         try:
             with _progress() as tell:
                 resent = resend(file, places, clock.now_ns, tell)

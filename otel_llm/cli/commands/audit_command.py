@@ -148,7 +148,7 @@ def audit(
         if why := objectives.unshown(found.judged_table, checks):
             unshown.append(f"--fail-on-objective: {why}")
     for one in missed:
-        say(terminal.objective_words(one), err=True)
+        say(terminal.objective_line(one), err=True)
     if worse or missed:
         for why in unshown:
             say(why, err=True)

@@ -11,8 +11,7 @@ import click
 from rich.text import Text
 
 from otel_llm.audit import load_streams
-from otel_llm.audit.calibrate import churn as leaving
-from otel_llm.audit.calibrate import prefill
+from otel_llm.audit.calibrate import churn, prefill
 from otel_llm.audit.calibrate.alpha_fit import SHAPES
 from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
@@ -101,15 +100,15 @@ def alpha(
         if worth is not None and not 0 < worth < float("inf"):
             raise click.UsageError(f"--worth {worth}: write the tokens that a lost reader is worth, above zero")
         classes = _classes(slo, class_name)
-        wanted = None if complaints is None else leaving.read_complaints(complaints)
+        wanted = None if complaints is None else churn.read_complaints(complaints)
         batches = [judge_batch(batch, classes) for batch in _streams(paths)]
-        readers = leaving.readers_of(pa.Table.from_batches(batches, schema=JUDGED), classes, measured_at)
+        readers = churn.readers_of(pa.Table.from_batches(batches, schema=JUDGED), classes, measured_at)
         unknown = 0 if wanted is None else len(wanted - set(readers.trace_ids))
         if unknown:  # said before the fit, which may be refused for just that
             about = "complaint is about a request that is" if unknown == 1 else "complaints are about requests that are"
             say(f"{unknown:,} {about} not in the recording", err=True)
-        fits = leaving.calibrate(readers, wanted)
-        tokens = leaving.worth(readers, worth)
+        fits = churn.calibrate(readers, wanted)
+        tokens = churn.worth(readers, worth)
     except _ERRORS as error:
         raise click.UsageError(str(error)) from error
     if form == "json":
@@ -173,7 +172,7 @@ def _benefit(fit: Fit, tokens: float) -> str:
     return f"benefit: {{alpha: {fit.beta * tokens:.6g}, penalty: {fit.penalty}}}\n"
 
 
-def _fits_object(fits: Fits, tokens: float, readers: leaving.Readers, complaints: Path | None) -> dict[str, Any]:
+def _fits_object(fits: Fits, tokens: float, readers: churn.Readers, complaints: Path | None) -> dict[str, Any]:
     return {
         "basis": "leaving" if complaints is None else "complaints",
         "requests": fits.requests,
@@ -186,7 +185,7 @@ def _fits_object(fits: Fits, tokens: float, readers: leaving.Readers, complaints
         "alike": list(fits.alike),
         "none_aic": fits.none_aic,
         "fits": [_fit_object(one, tokens) for one in fits.fits],
-        "by_idle": leaving.leaving_by_idle(readers, fits.best) if complaints is None else [],
+        "by_idle": churn.leaving_by_idle(readers, fits.best) if complaints is None else [],
     }
 
 
@@ -199,7 +198,7 @@ def _fit_object(fit: Fit, tokens: float) -> dict[str, Any]:
     }
 
 
-def _show_fits(fits: Fits, tokens: float, readers: leaving.Readers, complaints: Path | None) -> None:
+def _show_fits(fits: Fits, tokens: float, readers: churn.Readers, complaints: Path | None) -> None:
     console = wide_console()
     waiting, while_reading = int(readers.left_waiting.sum()), int(readers.left_reading.sum())
     left = f"{waiting:,} left while they waited, {while_reading:,} while they read"
@@ -232,7 +231,7 @@ def _show_fits(fits: Fits, tokens: float, readers: leaving.Readers, complaints: 
                 number(one["left"]),
                 number(one["expected"]),
             )
-            for one in leaving.leaving_by_idle(readers, fits.best)
+            for one in churn.leaving_by_idle(readers, fits.best)
         ]
         headings = ("idle time so far", "waited there, all readers", "left", f"expected ({fits.best.penalty})")
         _table("Where they left", headings, stretches)

@@ -13,8 +13,8 @@ from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import worst
 from otel_llm.instrumentation.doctor.program import run
 from otel_llm.instrumentation.doctor.program_checks import examine_program
+from otel_llm.instrumentation.doctor.report_format import as_json, lines
 from otel_llm.instrumentation.doctor.situation import Situation
-from otel_llm.instrumentation.doctor.words import as_json, lines
 from otel_llm.shared.outputs import OutputError, replacing
 
 PROBLEM = 1

@@ -58,8 +58,8 @@ def report(
     inputs = Inputs(recordings=[] if streams is None else [streams], files=[requests, windows, summary, slo])
     try:
         write.check_outputs([(html, (".html",))], inputs)
-        material = load_saved(requests, windows, slo=slo, summary=summary, streams=streams)
-        page = build(material, title=title)
+        model = load_saved(requests, windows, slo=slo, summary=summary, streams=streams)
+        page = build(model, title=title)
         write.write_text(html, page)
     except ModuleNotFoundError as missing:
         from otel_llm.cli.lazy_group import MissingExtraError
@@ -68,4 +68,4 @@ def report(
     except (ConfigError, ValueError, OSError) as error:
         raise click.UsageError(printable(str(error), 1000)) from error
     size = html.stat().st_size / 1e6
-    say(f"{printable(str(html), 300)}: {plural(len(material.requests), 'request')}, {size:.1f} MB")
+    say(f"{printable(str(html), 300)}: {plural(len(model.requests), 'request')}, {size:.1f} MB")

@@ -1,1 +1,1 @@
-"""The recorder's own parts, which no stack is named in."""
+"""One recorded request: its span, its segments' buffer, its metrics, and whether its reader is still there."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 
     from otel_llm.instrumentation.core.recording import Recording
+
+T = TypeVar("T")
 
 
 class Cover:
@@ -53,3 +55,40 @@ def covering(recording: Recording | None = None) -> Iterator[None]:
         # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
         with contextlib.suppress(ValueError):
             cover.reset(token)
+
+
+# Between two chunks, while the application has its turn, nothing is covered.
+
+
+def beneath(inner: Iterator[T], recording: Recording) -> Generator[T, None, None]:
+    """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
+    present = Cover(recording)
+    token: Any = cover.set(present)
+    try:
+        for chunk in inner:
+            cover.reset(token)
+            token = None
+            yield chunk
+            token = cover.set(present)
+    finally:
+        present.live = False
+        if token is not None:
+            cover.reset(token)
+
+
+async def beneath_async(inner: AsyncIterator[T], recording: Recording) -> AsyncGenerator[T, None]:
+    """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
+    present = Cover(recording)
+    token: Any = cover.set(present)
+    try:
+        async for chunk in inner:
+            cover.reset(token)
+            token = None
+            yield chunk
+            token = cover.set(present)
+    finally:
+        present.live = False
+        if token is not None:
+            # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+            with contextlib.suppress(ValueError):
+                cover.reset(token)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core.outcomes import COMPLETED, FAILURES
+from otel_llm.instrumentation.segments.outcomes import COMPLETED, FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.choices import Choices
-    from otel_llm.instrumentation.request.recorder_environment import Request
+    from otel_llm.instrumentation.core.committed_request import Request
+    from otel_llm.instrumentation.segments.choices import Choices
 
 
 class Ending(NamedTuple):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 
-    from otel_llm.instrumentation.core.choices import Reader
     from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.segments.choices import Reader
 
 T = TypeVar("T")
 

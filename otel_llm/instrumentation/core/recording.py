@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry.trace import TraceFlags
 
 from otel_llm import semconv
 from otel_llm.export import threads
 from otel_llm.export.records import Origin, SpanEvent
-from otel_llm.instrumentation.core import request_span
-from otel_llm.instrumentation.core.choices import Choices
-from otel_llm.instrumentation.core.chunks import PLAIN
+from otel_llm.instrumentation.core import gpu, request_span
 from otel_llm.instrumentation.core.ending import ending
+from otel_llm.instrumentation.core.genai_metrics import of_chunks, of_request
 from otel_llm.instrumentation.core.guard import inert_on_bug
-from otel_llm.instrumentation.core.outcomes import ABANDONED, CANCELLED, COMPLETED, DISCONNECTED, error_type, outcome_of
+from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 from otel_llm.instrumentation.core.request_span import AttachedSpan
-from otel_llm.instrumentation.core.timeline import FLUSH_INTERVAL_NS
-from otel_llm.instrumentation.request import gpu
-from otel_llm.instrumentation.request import server_context as served
-from otel_llm.instrumentation.request.genai_metrics import of_chunks, of_request
-from otel_llm.instrumentation.request.reader_liveness import Presence
+from otel_llm.instrumentation.core.serving import current as serving_now
+from otel_llm.instrumentation.core.tally import GIVEN_UP
+from otel_llm.instrumentation.segments import outcomes
+from otel_llm.instrumentation.segments.choices import Choices
+from otel_llm.instrumentation.segments.chunks import PLAIN
+from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,14 +33,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from otel_llm.export.records import AttributeValue, Segment
-    from otel_llm.instrumentation.core.choices import Item, Reader
-    from otel_llm.instrumentation.core.chunks import Mark
+    from otel_llm.instrumentation.core.committed_request import Request
+    from otel_llm.instrumentation.core.recorder_environment import RecorderEnvironment
     from otel_llm.instrumentation.core.request_span import RequestSpan
-    from otel_llm.instrumentation.request.recorder_environment import Host, Request
-
-
-GIVEN_UP: Final = "given up"
-"""In the tally, the outcome of a stream that is recorded no further."""
+    from otel_llm.instrumentation.segments.choices import Item, Reader
+    from otel_llm.instrumentation.segments.chunks import Mark
 
 
 def _discard(item: Item) -> None:
@@ -56,10 +53,10 @@ class Recording:
     lock that no chunk ever takes.
     """
 
-    def __init__(self, host: Host, request: Request, reader: Reader) -> None:
+    def __init__(self, environment: RecorderEnvironment, request: Request, reader: Reader) -> None:
         self.reader = reader
-        self.clock_ns = host.clock_ns
-        self._host = host
+        self.clock_ns = environment.clock_ns
+        self._environment = environment
         self._request = request
         self._buffer: list[Item] = []
         self.append: Callable[[Item], None] = self._buffer.append
@@ -68,7 +65,7 @@ class Recording:
         self._span: RequestSpan | None = None
         self._done = False
         self._announced = False
-        self._presence = Presence(host.clock_ns, request.commit_ns)
+        self._liveness = ReaderLiveness(environment.clock_ns, request.commit_ns)
         self._facts: dict[str, AttributeValue] = {}
         self._unsaid: Mapping[str, AttributeValue] = {}
         self._gpu: gpu.Mark | None = None
@@ -106,7 +103,7 @@ class Recording:
     def begin(self, context: Context) -> None:
         """Begin the request span in `context`, without a word of what it stands for: that may never be announced."""
         if not self._done and self._span is None:
-            self._span = self._span_in(context, self._host.resource(), {}, {})
+            self._span = self._span_in(context, self._environment.resource(), {}, {})
 
     def _span_in(
         self,
@@ -115,17 +112,17 @@ class Recording:
         ours: Mapping[str, AttributeValue],
         gen_ai: Mapping[str, AttributeValue],
     ) -> RequestSpan:
-        request, host = self._request, self._host
+        request, environment = self._request, self._environment
         return request_span.begin(
             context,
-            host.provider(),
+            environment.provider(),
             resource,
             request.name,
             request.commit_ns + request.offset_ns,
             ours,
             gen_ai,
-            host.getrandbits,
-            lambda record: host.send([record]),
+            environment.getrandbits,
+            lambda record: environment.send([record]),
             server=request.server,
         )
 
@@ -140,30 +137,30 @@ class Recording:
         self._announced = True
         if late:
             self._request = replace(self._request, ours={**self._request.ours, **late})
-        request, host = self._request, self._host
+        request, environment = self._request, self._environment
         commit_ns = request.commit_ns + request.offset_ns
-        resource = host.resource()
+        resource = environment.resource()
         if self._span is None:
             self._span = self._span_in(context, resource, request.ours, {**request.gen_ai, **request.span_only})
         else:
             self._span.say({**request.gen_ai, **request.span_only, **request.ours})
         if request.server:
             self._gpu = gpu.mark() if request.gpus else None
-        elif (serving := served.current.get()) is not None:
+        elif (serving := serving_now.get()) is not None:
             serving.join(self)
-        if host.sampling == "parent" and not self._span.context.trace_flags & TraceFlags.SAMPLED:
+        if environment.sampling == "parent" and not self._span.context.trace_flags & TraceFlags.SAMPLED:
             self.append = _discard
         else:
             origin = Origin(self._span.context, resource)
             identity = {**request.gen_ai, **request.ours}
             self._choices = Choices(
-                request.choices, commit_ns, request.offset_ns, origin, host.getrandbits, identity, self.reader
+                request.choices, commit_ns, request.offset_ns, origin, environment.getrandbits, identity, self.reader
             )
             if self._measures_chunks():
                 self._choices.gaps_ns = []
-            host.send(self._choices.commit())
-        host.tally.begin(request.stack, self.slo_class)
-        host.watch(self)
+            environment.send(self._choices.commit())
+        environment.tally.begin(request.stack, self.slo_class)
+        environment.watch(self)
 
     def read_by(self, reader: Reader) -> None:
         """Read by another reader from now on: nothing was read yet."""
@@ -177,8 +174,8 @@ class Recording:
         That stream names its reader `outer` in what it tells. This one only remembers how it ended, unless it raises.
         """
         self._outer = outer
-        self._presence = Presence(self.clock_ns, self._request.commit_ns)
-        self._presence.open(stream, inner)
+        self._liveness = ReaderLiveness(self.clock_ns, self._request.commit_ns)
+        self._liveness.open(stream, inner)
 
     def _is_beneath(self, reader: Reader | None) -> bool:
         return self._outer is not None and reader is not self._outer
@@ -187,19 +184,19 @@ class Recording:
     def opened(self, stream: object, inner: object, reader: Reader | None = None) -> None:
         """Take note that there is a stream to read, which gets its chunks from `inner`."""
         if not self._is_beneath(reader):
-            self._presence.open(stream, inner)
+            self._liveness.open(stream, inner)
 
     @inert_on_bug
     def entered(self, loop: object, reader: Reader | None = None) -> None:
         """Take note that `loop` reads the stream."""
         if not self._done and not self._is_beneath(reader):
-            self._presence.enter(loop)
+            self._liveness.enter(loop)
 
     @inert_on_bug
     def exhausted(self, reader: Reader | None = None) -> None:
         """Take note that the stream ran to its end."""
-        cut_off = self._request.says_complete and self._presence.body_ended
-        outcome = self._beneath or (DISCONNECTED if cut_off else COMPLETED)
+        cut_off = self._request.says_complete and self._liveness.body_ended
+        outcome = self._beneath or (outcomes.DISCONNECTED if cut_off else outcomes.COMPLETED)
         if self._is_beneath(reader):
             self._beneath = outcome
         else:
@@ -208,7 +205,7 @@ class Recording:
     @inert_on_bug
     def failed(self, error: BaseException) -> None:
         """Take note that the stream, or the call that was to open it, raised `error`."""
-        self._finish(outcome_of(error), self.clock_ns(), error_type(error))
+        self._finish(outcomes.outcome_of(error), self.clock_ns(), outcomes.error_type(error))
 
     @inert_on_bug
     def closed(self, reader: Reader | None = None) -> None:
@@ -220,7 +217,7 @@ class Recording:
     def left(self) -> None:
         """Take note that the client that the reply is for has left."""
         left_ns = self._left_ns()
-        self._finish(CANCELLED, self.clock_ns() if left_ns is None else left_ns)
+        self._finish(outcomes.CANCELLED, self.clock_ns() if left_ns is None else left_ns)
 
     @inert_on_bug
     def ended(self, outcome: str, error: str | None = None, at_ns: int | None = None) -> None:
@@ -236,7 +233,7 @@ class Recording:
 
         That of a stream which is being collected says nothing: the next tick sees why.
         """
-        if not self._presence.closed_by_reader(frame) and not self._presence.collected:
+        if not self._liveness.closed_by_reader(frame) and not self._liveness.collected:
             self.closed()
 
     def take(self, at_ns: int, mark: Mark) -> int:
@@ -280,18 +277,18 @@ class Recording:
         flush interval for that, unless `settle`. `urgent`: what is cut goes before its turn; `leaving`: the process
         ends, and with it every stream.
         """
-        collected = self._presence.collected  # asked first: a loop is gone no later than its stream
+        collected = self._liveness.collected  # asked first: a loop is gone no later than its stream
         left_ns = self._left_ns()
         if collected or leaving:
-            self._finish(ABANDONED if left_ns is None else CANCELLED, left_ns)
+            self._finish(outcomes.ABANDONED if left_ns is None else outcomes.CANCELLED, left_ns)
         elif left_ns is None:
             self._cut(now_ns, urgent=urgent)
         elif settle or now_ns - left_ns >= FLUSH_INTERVAL_NS:
-            self._finish(CANCELLED, left_ns)
+            self._finish(outcomes.CANCELLED, left_ns)
 
     def _left_ns(self) -> int | None:
         newest = self._buffer[-1] if self._buffer else None
-        return self._presence.left_ns(newest[0] if isinstance(newest, tuple) else newest)
+        return self._liveness.left_ns(newest[0] if isinstance(newest, tuple) else newest)
 
     def _cut(self, now_ns: int, *, urgent: bool) -> None:
         with self._lock:
@@ -305,25 +302,25 @@ class Recording:
             if self._choices.quiet:
                 self.append = self._append_waking
                 if self._buffer:  # appended before the line above took effect
-                    self._host.urge(self)
+                    self._environment.urge(self)
             gaps_ns = self._choices.take_gaps()
-        self._host.send(segments, urgent=urgent)
+        self._environment.send(segments, urgent=urgent)
         self._put_gaps(gaps_ns)
 
     def _measures_chunks(self) -> bool:
         # The histogram is the client's, and of a request whose span is somebody else's it is theirs to make.
-        metrics = self._host.metrics
+        metrics = self._environment.metrics
         attached = isinstance(self._span, AttachedSpan)
         return metrics is not None and not attached and not self._request.server and metrics.chunks_wanted
 
     def _put_gaps(self, gaps_ns: list[int]) -> None:
-        if gaps_ns and self._span is not None and self._host.metrics is not None:
+        if gaps_ns and self._span is not None and self._environment.metrics is not None:
             said = self.reader.span_attributes()
-            self._host.metrics.put(of_chunks(self._request, gaps_ns, self._span.context, said))
+            self._environment.metrics.put(of_chunks(self._request, gaps_ns, self._span.context, said))
 
     def _closing_attributes(self) -> dict[str, AttributeValue]:
-        attributes = self._host.named(self.reader.segment_attributes())
-        if dropped := self._host.dropped:
+        attributes = self._environment.named(self.reader.segment_attributes())
+        if dropped := self._environment.dropped:
             attributes[semconv.DROPPED_SEGMENTS] = dropped
         return attributes
 
@@ -336,7 +333,7 @@ class Recording:
         self._buffer.append(item)
         if self._choices is not None and self._choices.is_quiet(item):
             self.append = self._buffer.append
-            self._host.urge(self)
+            self._environment.urge(self)
 
     def _finish(self, outcome: str, at_ns: int | None, error: str | None = None) -> None:
         # At None: when it was last read, as far as nothing was said of a later time already.
@@ -348,7 +345,7 @@ class Recording:
                 return
             self._done = True
             self.append = _discard
-            self._presence.end()
+            self._liveness.end()
             segments: list[Segment] = []
             choices = self._choices
             if choices is not None:
@@ -356,13 +353,13 @@ class Recording:
                 if at_ns is None and choices.newest_ns is not None:
                     at_ns = choices.newest_ns - offset_ns
             if at_ns is None:
-                at_ns = self._presence.opened_ns
+                at_ns = self._liveness.opened_ns
             if choices is not None:
                 segments += choices.last(at_ns + offset_ns, outcome, {**self._unsaid, **self._closing_attributes()})
-        self._host.send(segments, urgent=True)
+        self._environment.send(segments, urgent=True)
         if self.announced:
             tokens, sent = (0, 0) if choices is None else (choices.tokens, choices.segments)
-            self._host.tally.end(self._request.stack, outcome, tokens, sent)
+            self._environment.tally.end(self._request.stack, outcome, tokens, sent)
         if choices is not None:
             self._put_gaps(choices.take_gaps())
         self._end_span(outcome, at_ns + offset_ns, error)
@@ -370,12 +367,12 @@ class Recording:
     def _end_span(self, outcome: str, end_ns: int, error: str | None) -> None:
         if self._span is None:
             return
-        choices, said = self._choices, self._host.named(self.reader.span_attributes())
+        choices, said = self._choices, self._environment.named(self.reader.span_attributes())
         ended, ours, gen_ai, failure = ending(self._request, choices, outcome, error, said)
         # Facts that only we know: an attached span gets them too.
         facts = self._facts if self._gpu is None else {**gpu.attributes(self._gpu), **self._facts}
         self._span.end(end_ns, {**facts, **ours}, gen_ai, failure)
-        if (metrics := self._host.metrics) is not None and metrics.wanted:
+        if (metrics := self._environment.metrics) is not None and metrics.wanted:
             attached = isinstance(self._span, AttachedSpan)
             context = self._span.context
             metrics.put(of_request(self._request, choices, context, end_ns, ended, gen_ai, failure, attached=attached))
@@ -384,13 +381,13 @@ class Recording:
         """Stop recording without a word: the stream goes on, unobserved."""
         self._done = True
         self.append = _discard
-        self._presence.end()
+        self._liveness.end()
 
     def give_up(self) -> None:
         """Stop recording; the request span ends here, and says nothing of how the stream did."""
         span, self._span = self._span, None
         if self._announced and span is not None and not self._done:
-            self._host.tally.end(self._request.stack, GIVEN_UP, 0, 0)
+            self._environment.tally.end(self._request.stack, GIVEN_UP, 0, 0)
         self.detach()
         if span is not None:
             with contextlib.suppress(Exception):
@@ -399,4 +396,4 @@ class Recording:
     def broken(self, bug: BaseException) -> None:
         """Give the recording up because of a failure of ours."""
         self.give_up()
-        self._host.warn(bug)
+        self._environment.warn(bug)

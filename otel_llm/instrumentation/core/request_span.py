@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from otel_llm import semconv
 from otel_llm.export.records import RequestRecord, SpanEvent, version
-from otel_llm.instrumentation.request.server_context import within
+from otel_llm.instrumentation.core.serving import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,34 +43,6 @@ class RequestSpan(Protocol):
         """Say how the request ended, at `end_ns` (unix ns); `failure` describes the error, if there was one."""
 
 
-class AttachedSpan:
-    """Another instrumentation's inference span: it gets our attributes while it is open, and is never ended by us."""
-
-    def __init__(self, span: Span, ours: Mapping[str, AttributeValue]) -> None:
-        self._span = span
-        self.context = span.get_span_context()
-        span.set_attributes(ours)
-
-    def say(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Say what the span stands for."""
-        self._span.set_attributes(attributes)
-
-    def event(self, event: SpanEvent) -> None:
-        """Say that something happened to the request."""
-        self._span.add_event(event.name, event.attributes, event.time_ns)
-
-    def end(
-        self,
-        end_ns: int,  # noqa: ARG002
-        ours: Mapping[str, AttributeValue],
-        gen_ai: Mapping[str, AttributeValue],  # noqa: ARG002
-        failure: str | None,  # noqa: ARG002
-    ) -> None:
-        """Say how the request ended."""
-        if self._span.is_recording():
-            self._span.set_attributes(ours)
-
-
 class StartedSpan:
     """A span of our own from the application's TracerProvider."""
 
@@ -94,6 +66,25 @@ class StartedSpan:
         if failure is not None:
             self._span.set_status(Status(StatusCode.ERROR, failure))
         self._span.end(end_ns)
+
+
+class AttachedSpan(StartedSpan):
+    """Another instrumentation's inference span: it gets our attributes while it is open, and is never ended by us."""
+
+    def __init__(self, span: Span, ours: Mapping[str, AttributeValue]) -> None:
+        super().__init__(span)
+        span.set_attributes(ours)
+
+    def end(
+        self,
+        end_ns: int,  # noqa: ARG002
+        ours: Mapping[str, AttributeValue],
+        gen_ai: Mapping[str, AttributeValue],  # noqa: ARG002
+        failure: str | None,  # noqa: ARG002
+    ) -> None:
+        """Say how the request ended."""
+        if self._span.is_recording():
+            self._span.set_attributes(ours)
 
 
 class OwnSpan:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 MAX_NAMES: Final = 64
 """Names of one kind that are counted one by one; more are counted as `OTHERS`."""
 OTHERS: Final = "(others)"
+GIVEN_UP: Final = "given up"
+"""The outcome of a stream that is recorded no further."""
 
 
 @dataclass(slots=True)

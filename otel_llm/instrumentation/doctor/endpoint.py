@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from otel_llm.export.grpc import GrpcSender
-from otel_llm.export.http import HttpSender, words
+from otel_llm.export.http import HttpSender, printable_reason
 from otel_llm.export.settings import TRACES_PATH
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _ask_http(settings: OtlpSettings) -> Answer:
     except requests.exceptions.Timeout as error:
         return Answer("no_answer", str(error))
     except (requests.exceptions.RequestException, OSError, ValueError) as error:
-        return Answer(_by_words(str(error)), words(error))
+        return Answer(_by_words(str(error)), printable_reason(error))
     finally:
         sender.close()
     return _judged(response)

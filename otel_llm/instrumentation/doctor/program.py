@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.instrumentation.doctor import inject
-from otel_llm.instrumentation.doctor.child import FOLDER_VARIABLE
+from otel_llm.instrumentation.process.doctor_report import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

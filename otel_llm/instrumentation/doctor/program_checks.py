@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.instrumentation.core.unrecorded import WARNING_BEGINS
 from otel_llm.instrumentation.doctor.environment_checks import LEAST_ATTRIBUTES
 from otel_llm.instrumentation.doctor.finding import Finding
+from otel_llm.instrumentation.process.unrecorded import WARNING_BEGINS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

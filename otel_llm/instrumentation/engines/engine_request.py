@@ -8,18 +8,17 @@ is one row.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as otel_context
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.outcomes import ERROR
+from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
-from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.segments.outcomes import ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,12 +26,9 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.chunks import Reading
-    from otel_llm.instrumentation.core.runtime import Runtime
-    from otel_llm.instrumentation.request.server_context import Served
-
-INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
-"""Which replica this is, for `otel_llm.instance`."""
+    from otel_llm.instrumentation.core.server_context import ServerContext
+    from otel_llm.instrumentation.process.runtime import Runtime
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 
 class EngineReader:
@@ -80,7 +76,7 @@ class Generation:
     __slots__ = ("_reader", "_recording", "_unfinished", "_upstream")
 
     def __init__(
-        self, recording: Recording, reader: EngineReader | None, choices: int = 1, upstream: Served | None = None
+        self, recording: Recording, reader: EngineReader | None, choices: int = 1, upstream: ServerContext | None = None
     ) -> None:
         self._recording = recording
         self._reader = reader
@@ -174,7 +170,7 @@ def begin(
     Raises nothing.
     """
     try:
-        upstream = served.current.get()
+        upstream = server_context.served_now()
         if upstream is not None:
             if upstream.recording is None or upstream.recording.done or shared or choices > 1:
                 return None
@@ -186,18 +182,17 @@ def begin(
         if propagation.is_covered():
             return None
         own = otel_context.get_current() if context is None else context
-        span_only: dict[str, AttributeValue] = {}
-        if choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
-        request = committed.request(
+        request = request_builder.request(
             running,
             own,
             operation=operation,
             model=model,
             gen_ai={semconv.GEN_AI_REQUEST_STREAM: stream, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
             # On segment 0 too: by its id a request can be aborted, while it runs.
-            ours={semconv.INSTANCE: os.environ.get(INSTANCE_VARIABLE) or None, semconv.GEN_AI_REQUEST_ID: request_id},
-            span_only=span_only,
+            ours={
+                semconv.INSTANCE: os.environ.get(request_builder.INSTANCE_VARIABLE) or None,
+                semconv.GEN_AI_REQUEST_ID: request_id,
+            },
             commit_ns=commit_ns,
             choices=choices,
             server=True,

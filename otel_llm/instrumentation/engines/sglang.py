@@ -18,8 +18,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
 from otel_llm.instrumentation.engines import engine_request as engine
+from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation
 
 if TYPE_CHECKING:

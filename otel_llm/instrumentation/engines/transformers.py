@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import wrapt
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_llm.instrumentation.core import runtime
 from otel_llm.instrumentation.engines.transformers_batching import begin, hook_manager, hook_states, must_have
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
-from otel_llm.instrumentation.stacks.patches import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
 from otel_llm.instrumentation.engines import engine_request as engine
+from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.instrumentation.engines.engine_request import Generation
-    from otel_llm.instrumentation.stacks.patches import Patches
+    from otel_llm.instrumentation.process.patches import Patches
 
 OPERATION: Final = "text_completion"
 CHILD: Final = "__child#"

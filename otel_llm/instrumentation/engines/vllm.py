@@ -21,21 +21,19 @@ from typing import TYPE_CHECKING, Any, Final
 import wrapt
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES
+from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.engines.engine_request import EngineReader
 from otel_llm.instrumentation.engines.vllm_steps import Group, Stream, Watch
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
-from otel_llm.instrumentation.request import server_context as served
-from otel_llm.instrumentation.stacks.patches import Patches
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
+from otel_llm.instrumentation.request import propagation, request_builder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.request.server_context import Served
+    from otel_llm.instrumentation.core.server_context import ServerContext
 
 NAME: Final = "otel-llm-vllm"
 PROCESSOR_MODULE: Final = "vllm.v1.engine.output_processor"
@@ -232,7 +230,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
         return
     choices = 1 if parent is None else parent.n
     group = None
-    upstream = served.current.get()
+    upstream = server_context.served_now()
     if upstream is not None:
         recording = upstream.recording
         if recording is None or recording.done:  # the client asked for no stream, or has left
@@ -260,7 +258,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
     watch.streams[request.request_id] = stream
 
 
-def _facts(upstream: Served, stream: Stream) -> dict[str, AttributeValue]:
+def _facts(upstream: ServerContext, stream: Stream) -> dict[str, AttributeValue]:
     upstream.reader.output_tokens = (upstream.reader.output_tokens or 0) + stream.tokens
     return stream.facts()
 
@@ -270,10 +268,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
     headers = headers or request.trace_headers or {}
     context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
     waited_s = time.time() - request.arrival_time
-    span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-    if choices > 1:
-        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
-    committed_request = committed.request(
+    committed_request = request_builder.request(
         running,
         context,
         operation="chat",
@@ -283,9 +278,9 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
             semconv.GEN_AI_USAGE_INPUT_TOKENS: _prompt_tokens(request),
         },
         ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
-        span_only=span_only,
+        span_only=request_builder.STREAMED,
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
-        choices=choices if choices <= MAX_CHOICES else 1,
+        choices=choices,
         server=True,
         stack="vllm",
     )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.outcomes import ERROR
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.segments.outcomes import ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import REASONING, TOOL
-from otel_llm.instrumentation.core.chunks import FRAMING, PLAIN, ChunkReader, count_of
 from otel_llm.instrumentation.parse.messages import COMPLETE, MessagesReader
 from otel_llm.instrumentation.parse.sse_chunks import View
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 REASONED: Final[Reading] = ((0, REASONING, 1, False),)
 CALLED: Final[Reading] = ((0, TOOL, 1, False),)

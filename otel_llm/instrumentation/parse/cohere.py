@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core.chunks import FRAMING, PLAIN, ChunkReader, Reading, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, Reading, count_of, text_of
 
 MESSAGE_END: Final = "message-end"
 FAILURES: Final = ("ERROR", "TIMEOUT")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.instrumentation.core.chunks import FRAMING
+from otel_llm.instrumentation.segments.chunks import FRAMING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.instrumentation.core.chunks import Reading
     from otel_llm.instrumentation.parse.sse import Parser
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 _TEXT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|partial_json)": ?"((?:[^"\\]|\\.)+)"', re.DOTALL
@@ -25,7 +25,7 @@ _LEARNS: Final = 8
 """How often a reply may change what its events look like; one with another look each time is not worth learning."""
 
 
-class Alike:
+class EventTemplate:
     """Knows the newest event of one text and one token again when only the text is another.
 
     Exact where bodies are JSON: the bytes before the text and after it are those of an event that was read, and between

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core.chunks import FRAMING, MAX_CHOICES, ChunkReader, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, ChunkReader, count_of, text_of
 
 if TYPE_CHECKING:
-    from otel_llm.instrumentation.core.chunks import Mark, Reading
+    from otel_llm.instrumentation.segments.chunks import Mark, Reading
 
 
 class GeminiReader(ChunkReader):

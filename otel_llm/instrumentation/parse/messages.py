@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core.chunks import FRAMING, PLAIN, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, count_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 DELTAS: Final[Mapping[str, tuple[str, Reading]]] = {
     "text_delta": ("text", PLAIN),

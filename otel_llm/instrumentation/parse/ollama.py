@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core.chunks import FRAMING, ChunkReader, Reading, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading, count_of, text_of
 
 
 class OllamaReader(ChunkReader):

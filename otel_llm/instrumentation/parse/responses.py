@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core.chunks import FRAMING, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, count_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 TEXT: Final = "response.output_text.delta"
 DELTAS: Final[Mapping[str, Reading]] = {

@@ -10,21 +10,21 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from otel_llm.instrumentation.core.chunks import FRAMING, PLAIN, ChunkReader
-from otel_llm.instrumentation.core.outcomes import DISCONNECTED, ERROR
 from otel_llm.instrumentation.parse.cohere import FAILURES, MESSAGE_END
-from otel_llm.instrumentation.parse.event_template import Alike
+from otel_llm.instrumentation.parse.event_template import EventTemplate
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import FAILED, ResponsesReader
 from otel_llm.instrumentation.parse.sse import SseParser
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader
+from otel_llm.instrumentation.segments.outcomes import DISCONNECTED, ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from otel_llm.instrumentation.core.choices import Reader
-    from otel_llm.instrumentation.core.chunks import Reading
     from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.parse.sse import Parser
+    from otel_llm.instrumentation.segments.choices import Reader
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 DONE: Final = b"[DONE]"
 
@@ -119,6 +119,11 @@ def api_of(path: str, apis: Iterable[tuple[str, Api]] = APIS) -> Api | None:
     return None
 
 
+def media_type(content_type: str) -> str:
+    """Return a content type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
 class _Loop:
     """A loop that is left already."""
 
@@ -133,7 +138,7 @@ class Tap:
     stop there and never see the end of the body. Nothing here raises.
     """
 
-    __slots__ = ("__weakref__", "_alike", "_parser", "_text", "looped", "recording", "waiting")
+    __slots__ = ("__weakref__", "_parser", "_template", "_text", "looped", "recording", "waiting")
 
     def __init__(self, recording: Recording, api: Api, parser: Parser | None = None) -> None:
         self.recording = recording
@@ -141,7 +146,7 @@ class Tap:
         self.looped = False
         self._text = api.text
         self._parser = SseParser() if parser is None else parser
-        self._alike = Alike(self._parser)
+        self._template = EventTemplate(self._parser)
 
     @property
     def gi_running(self) -> bool:
@@ -165,7 +170,7 @@ class Tap:
             return
         try:
             now_ns = recording.clock_ns()
-            reading = self._alike.of(data)
+            reading = self._template.of(data)
             if reading is not None:
                 if reading:
                     recording.append(now_ns if reading is PLAIN else (now_ns, reading))
@@ -180,7 +185,7 @@ class Tap:
                 parser.forget()
                 events.append(pending)
                 reading = told
-            self._alike.learn(data, events, reading if recording.reader.plain else None)
+            self._template.learn(data, events, reading if recording.reader.plain else None)
         except Exception as bug:  # noqa: BLE001
             recording.broken(bug)
 

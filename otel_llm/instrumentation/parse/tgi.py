@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation.core.chunks import FRAMING, ChunkReader, Reading, count_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading, count_of
 
 
 class TgiReader(ChunkReader):

@@ -1,1 +1,1 @@
-"""What is known of a request around its tokens: its commit, trace, reader, server, GPUs."""
+"""What is known of a request at its commit, and what travels in its headers."""

@@ -17,10 +17,10 @@ from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
 from otel_llm.instrumentation.core.covering import carrier as carrier
 from otel_llm.instrumentation.core.covering import covering as covering
 from otel_llm.instrumentation.core.covering import is_covered as is_covered
+from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from otel_llm.instrumentation.core.recording import Recording
-    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.process.runtime import Runtime
 
 Attached = tuple["Context", "Token[Context]"]
 """The context that was made current, and what it takes to go back."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import baggage
 
 from otel_llm import semconv
+from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.request.propagation import admitted
-from otel_llm.instrumentation.request.recorder_environment import Request
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.process.runtime import Runtime
 
+INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
+"""Which replica this is, for `otel_llm.instance`."""
+STREAMED: Final[Mapping[str, AttributeValue]] = {semconv.GEN_AI_REQUEST_STREAM: True}
+"""Said on the request span of a request that asks for a stream."""
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -43,8 +48,9 @@ def request(
     """Return a request committed now, or at `commit_ns` (monotonic); what is None is not said.
 
     Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
-    `server`: it is measured where it is served, and `context` is that of the headers it came with. `offset_ns`: what
-    makes unix ns of the runtime's monotonic ns; by default it is read from the clocks now.
+    `choices`: how many were asked for; of more than the API allows, one is recorded. `server`: it is measured where it
+    is served, and `context` is that of the headers it came with. `offset_ns`: what makes unix ns of the runtime's
+    monotonic ns; by default it is read from the clocks now.
     """
     monotonic_ns = runtime.clock_ns()
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
@@ -58,14 +64,18 @@ def request(
         name=operation if model is None else f"{operation} {model}",
         commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
         offset_ns=time.time_ns() - monotonic_ns if offset_ns is None else offset_ns,
-        choices=choices,
+        choices=choices if choices <= MAX_CHOICES else 1,
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
-        span_only=span_only or {},
+        span_only={**_choice_count(choices), **(span_only or {})},
         says_complete=says_complete,
         server=server,
         stack=stack,
     )
+
+
+def _choice_count(choices: int) -> dict[str, AttributeValue]:
+    return {semconv.GEN_AI_REQUEST_CHOICE_COUNT: choices} if choices > 1 else {}
 
 
 def by_relay(
@@ -79,9 +89,6 @@ def by_relay(
     offset_ns: int,
 ) -> Request:
     """Return a request for a streamed reply that passes through a relay; `context` is that of its headers."""
-    span_only: dict[str, AttributeValue] = {semconv.GEN_AI_REQUEST_STREAM: True}
-    if choices > 1:
-        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
     committed = request(
         runtime,
         context,
@@ -89,7 +96,7 @@ def by_relay(
         model=model,
         gen_ai={},
         ours={semconv.MEASURED_AT: "relay"},
-        span_only=span_only,
+        span_only=STREAMED,
         commit_ns=commit_ns,
         offset_ns=offset_ns,
         choices=choices,
@@ -115,9 +122,6 @@ def by_client(
     stack: str = "other",
 ) -> Request:
     """Return a client's request for a streamed reply; `model` is told if it is text; `port` None: the scheme's."""
-    span_only: dict[str, AttributeValue] = {semconv.GEN_AI_REQUEST_STREAM: True}
-    if choices > 1:
-        span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = choices
     return request(
         runtime,
         context,
@@ -129,7 +133,7 @@ def by_client(
             semconv.SERVER_PORT: port or _DEFAULT_PORTS.get(scheme),
         },
         ours={semconv.MEASURED_AT: "client"},
-        span_only=span_only,
+        span_only=STREAMED,
         commit_ns=commit_ns,
         choices=choices,
         says_complete=says_complete,

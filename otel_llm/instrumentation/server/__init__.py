@@ -1,1 +1,1 @@
-"""What the recorder does inside of a serving process: the replies that leave it, and how it stops."""
+"""The middleware of serving processes: it records the replies that leave them, over ASGI and WSGI."""

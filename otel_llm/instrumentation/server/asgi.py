@@ -13,12 +13,11 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.core import serving
+from otel_llm.instrumentation.process import graceful_stop, runtime
+from otel_llm.instrumentation.process.graceful_stop import UVICORN
 from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import server_context as served
-from otel_llm.instrumentation.server import stops
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
-from otel_llm.instrumentation.server.stops import UVICORN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -57,8 +56,8 @@ class StreamMiddleware(Middleware):
             finally:
                 propagation.detach(attached)
             return
-        token = served.current.set(heard.served)
-        attached = propagation.enter(propagation.around(heard.served.context, heard.served.span))
+        token = serving.current.set(heard.server_context)
+        attached = propagation.enter(propagation.around(heard.server_context.context, heard.server_context.span))
         try:
             await self._app(scope, _receiving(heard, receive), _sending(heard, send))
         except BaseException as error:
@@ -70,7 +69,7 @@ class StreamMiddleware(Middleware):
             propagation.detach(attached)
             # A coroutine that is dropped is closed in another context, where there is nothing to put back.
             with contextlib.suppress(ValueError):
-                served.current.reset(token)
+                serving.current.reset(token)
 
     def _stopping(self, send: Send) -> Send:
         """Return the lifespan's `send`, which sends what was recorded before it tells the server that it may stop."""
@@ -80,7 +79,7 @@ class StreamMiddleware(Middleware):
             if message["type"] in LAST_WORDS and UVICORN not in sys.modules:
                 with contextlib.suppress(Exception):
                     if (running := runtime.running()) is not None:
-                        await stops.settled(running)
+                        await graceful_stop.settled(running)
             await send(message)
 
         return sends

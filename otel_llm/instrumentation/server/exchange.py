@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES, PLAIN
-from otel_llm.instrumentation.core.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.parse.event_template import Alike
+from otel_llm.instrumentation.core.server_context import ServerContext, ServerReader
+from otel_llm.instrumentation.parse.event_template import EventTemplate
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, is_plain
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
-from otel_llm.instrumentation.request.server_context import Served, ServedReader
+from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, is_plain, media_type
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, PLAIN
+from otel_llm.instrumentation.segments.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.instrumentation.core.chunks import Reading
-    from otel_llm.instrumentation.core.runtime import Runtime
     from otel_llm.instrumentation.parse.sse_chunks import Api
+    from otel_llm.instrumentation.process.runtime import Runtime
+    from otel_llm.instrumentation.segments.chunks import Reading
 
     Headers = Iterable[tuple[bytes, bytes]]
 
@@ -93,9 +92,9 @@ class Exchange:
         self._streams = False  # whether the reply is a stream of events
         self._text = api.reader()
         self._parser = SseParser()
-        self._alike = Alike(self._parser)
+        self._template = EventTemplate(self._parser)
         self.deaf = False
-        self.served = Served(ServedReader(self._text), propagation.extract(headers))
+        self.server_context = ServerContext(ServerReader(self._text), propagation.extract(headers))
 
     def take(self, body: bytes, *, more: bool) -> None:
         """Take note of a piece of the request's body; `more` follow."""
@@ -113,32 +112,32 @@ class Exchange:
 
     def starts(self, status: int, headers: Headers) -> None:
         """Take note of the reply's head."""
-        content_type = media_type(headers)
+        content_type = media_type_of(headers)
         self._streams = content_type == EVENT_STREAM
         if status >= 400:
             self._refused(status)
-        elif self._streams and self.served.recording is None:
+        elif self._streams and self.server_context.recording is None:
             self._begin()  # streamed unasked, or asked for in a way that we do not know
-        elif not self._streams and self.served.open and not self.served.reader.adopted:
+        elif not self._streams and self.server_context.open and not self.server_context.reader.adopted:
             where = next(ending for ending, api in APIS if api is self._api)
             self._running.refuse_reply(where, content_type, "A stream was asked for: it is recorded as an error.")
             self._end(ERROR, NO_STREAM)
 
     def sends(self, body: bytes) -> None:
         """Take note of a piece of the reply, which is about to be sent."""
-        recording = self.served.recording
+        recording = self.server_context.recording
         if recording is None or not self._streams or recording.done:
             return
         now_ns = recording.clock_ns()
-        adopted = self.served.reader.adopted
+        adopted = self.server_context.reader.adopted
         if adopted and self._choices == 1 and not any(mark in body for mark in _TELLING):
             for mark, kind in _KINDS:
                 if mark in body:
-                    self.served.kinds[0] = kind
+                    self.server_context.kinds[0] = kind
                     break
             return
         text, common = self._text, self._api.text
-        reading = None if adopted else self._alike.of(body)
+        reading = None if adopted else self._template.of(body)
         if reading is not None:
             if reading:
                 recording.append(now_ns if reading is PLAIN else (now_ns, reading))
@@ -150,7 +149,7 @@ class Exchange:
                 recording.append(now_ns)
             else:
                 reading = self._read(recording, event, now_ns)
-        self._alike.learn(body, events, reading if text.plain and not adopted else None)
+        self._template.learn(body, events, reading if text.plain and not adopted else None)
 
     def over(self) -> None:
         """Take note that the reply was sent to its end."""
@@ -162,7 +161,7 @@ class Exchange:
         self._gone = True
         self._end(CANCELLED)
         if not self._over:
-            self.served.leave()
+            self.server_context.leave()
 
     def raised(self, error: BaseException) -> None:
         """Take note that the application raised `error`."""
@@ -178,8 +177,8 @@ class Exchange:
     def broken(self, bug: BaseException) -> None:
         """Listen no more, because of a failure of ours."""
         self.deaf = True
-        if self.served.recording is not None:
-            self.served.recording.broken(bug)
+        if self.server_context.recording is not None:
+            self.server_context.recording.broken(bug)
         else:
             runtime.warn(bug)
 
@@ -194,30 +193,26 @@ class Exchange:
         self._model = model if isinstance(model, str) else None
         choices = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-            self.served.prompts = len(prompt)
-        choices *= self.served.prompts
+            self.server_context.prompts = len(prompt)
+        choices *= self.server_context.prompts
         self._choices = choices if choices <= MAX_CHOICES else 1
         if asked.get("stream") is True:
             self._begin()
 
     def _begin(self) -> None:
-        context = self.served.surroundings()
+        context = self.server_context.surroundings()
         recording = self._recording()
         recording.announce(context)
-        self.served.recording = recording
+        self.server_context.recording = recording
         if self._gone:
             self._end(CANCELLED)
 
     def _recording(self) -> Recording:
-        span_only: dict[str, Any] = {semconv.GEN_AI_REQUEST_STREAM: True}
-        if self._choices > 1:
-            span_only[semconv.GEN_AI_REQUEST_CHOICE_COUNT] = self._choices
-        if self._request_id is not None:
-            span_only[semconv.GEN_AI_REQUEST_ID] = self._request_id
+        known = {} if self._request_id is None else {semconv.GEN_AI_REQUEST_ID: self._request_id}
         host, port = self._server or (None, None)
-        request = committed.request(
+        request = request_builder.request(
             self._running,
-            self.served.context,
+            self.server_context.context,
             operation=self._api.operation,
             model=self._model,
             gen_ai={
@@ -226,13 +221,13 @@ class Exchange:
                 semconv.SERVER_PORT: port,
             },
             ours={semconv.INSTANCE: self._instance},
-            span_only=span_only,
+            span_only={**request_builder.STREAMED, **known},
             commit_ns=self._commit_ns,
             choices=self._choices,
             server=True,
             stack=self._stack,
         )
-        return Recording(self._running, request, self.served.reader)
+        return Recording(self._running, request, self.server_context.reader)
 
     def _read(self, recording: Recording, event: bytes, now_ns: int) -> Reading | None:
         if event.strip() == DONE:
@@ -242,10 +237,10 @@ class Exchange:
         except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
             return None
         reading: Reading = self._text(chunk)
-        if self.served.reader.adopted:
+        if self.server_context.reader.adopted:
             for choice, kind, count, _ in reading:
                 if count:
-                    self.served.kinds[choice] = kind
+                    self.server_context.kinds[choice] = kind
             reading = tuple((choice, kind, 0, True) for choice, kind, _, finished in reading if finished)
         if reading:
             recording.append((now_ns, reading))
@@ -260,12 +255,12 @@ class Exchange:
         """Do what is left to do before the recording ends."""
 
     def _end(self, outcome: str, error: str | None = None) -> None:
-        recording = self.served.recording
+        recording = self.server_context.recording
         if self.deaf or recording is None or recording.done:
             return
         try:
             self._settle()
-            self.served.tell_facts()
+            self.server_context.tell_facts()
             recording.ended(outcome, error)
         except Exception as bug:  # noqa: BLE001
             self.broken(bug)
@@ -279,6 +274,6 @@ def header(headers: Headers, names: tuple[bytes, ...]) -> str | None:
     return None
 
 
-def media_type(headers: Headers) -> str:
+def media_type_of(headers: Headers) -> str:
     """Return the content type that a reply's headers state, without its parameters; empty where they state none."""
-    return (header(headers, (b"content-type",)) or "").partition(";")[0].strip().lower()
+    return media_type(header(headers, (b"content-type",)) or "")

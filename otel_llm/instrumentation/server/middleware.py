@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import trace
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.engines.engine_request import INSTANCE_VARIABLE
+from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.request.request_builder import INSTANCE_VARIABLE
 from otel_llm.instrumentation.server.exchange import Exchange
 from otel_llm.instrumentation.server.own import Endpoints, Own, OwnExchange
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_llm.instrumentation.core.runtime import Runtime
+    from otel_llm.instrumentation.process.runtime import Runtime
     from otel_llm.instrumentation.server.exchange import Headers
     from otel_llm.instrumentation.server.own import Count, Kind
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from otel_llm.instrumentation.parse.callback_reader import CallbackReader
 from otel_llm.instrumentation.parse.sse_chunks import Api, api_of
-from otel_llm.instrumentation.server.exchange import Exchange, header, media_type
+from otel_llm.instrumentation.server.exchange import Exchange, header, media_type_of
 from otel_llm.instrumentation.server.forms import Pieces, form_of
-from otel_llm.instrumentation.track import CallbackReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,25 +84,25 @@ class OwnExchange(Exchange):
         self._form: Form | None = None
         self._seen = False  # whether there was a chunk
         self._told = False  # whether one of them was a token
-        self.served.hold(self._recording())
+        self.server_context.hold(self._recording())
 
     def take(self, body: bytes, *, more: bool) -> None:
         """Leave the request's body alone: it is the application's own."""
 
     def starts(self, status: int, headers: Headers) -> None:
         """Take note of the reply's head."""
-        content_type = media_type(headers)
+        content_type = media_type_of(headers)
         form = form_of(content_type)
         fine = 200 <= status < 300 and status != NO_CONTENT
         if status >= 400 and self._posts:
             self._refused(status)
         elif not fine or form is None or self._is_whole(form, headers):
-            if self._posts and fine and self.served.open:
+            if self._posts and fine and self.server_context.open:
                 self._running.refuse_reply(self._pattern, content_type, _STREAM_IT)
             self._give_up()
         elif self._form is None:
             self._form = form()
-            self.served.announce()
+            self.server_context.announce()
 
     def sends(self, body: bytes) -> None:
         """Take note of a piece of the reply, which is about to be sent."""
@@ -117,21 +117,21 @@ class OwnExchange(Exchange):
         if self._form is not None:
             if self._over:
                 self._count(self._form.end())
-                if self._seen and not self._told and not self.served.reader.adopted:
+                if self._seen and not self._told and not self.server_context.reader.adopted:
                     self._running.refuse_reply(self._pattern, "streamed", _NAME_IT)
         elif self._posts:  # it failed before its head, or its client left: a user waited for a stream
-            self.served.announce()
+            self.server_context.announce()
         else:
             self._give_up()
 
     def _give_up(self) -> None:
-        recording = self.served.recording
+        recording = self.server_context.recording
         if recording is not None and not recording.done:
             recording.give_up()
 
     def _count(self, chunks: list[bytes]) -> None:
-        recording = self.served.recording
-        if not chunks or recording is None or recording.done or self.served.reader.adopted:
+        recording = self.server_context.recording
+        if not chunks or recording is None or recording.done or self.server_context.reader.adopted:
             return
         self._seen = True
         now_ns = recording.clock_ns()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation.core import serving
+from otel_llm.instrumentation.core.server_context import served_now
 from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import server_context as served
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_llm.instrumentation.request.server_context import Served
+    from otel_llm.instrumentation.core.server_context import ServerContext
     from otel_llm.instrumentation.server.exchange import Exchange, Headers
 
     Environ = dict[str, Any]
@@ -61,14 +62,14 @@ class StreamMiddleware(Middleware):
             return body if _at_hand(body, environ) else _pieces(body, turns, None)
         if heard.reads_request and INPUT in environ:
             environ[INPUT] = Input(environ[INPUT], heard, _number(environ.get("CONTENT_LENGTH")))
-        turns = Turns(propagation.around(heard.served.context, heard.served.span), heard.served)
+        turns = Turns(propagation.around(heard.server_context.context, heard.server_context.span), heard.server_context)
         starting = Starting(start_response, heard)
         try:
             body = turns.run(self._app, environ, starting)
         except BaseException as error:
             heard.raised(error)
             raise
-        if starting.called and not heard.served.open:  # a reply that is not recorded
+        if starting.called and not heard.server_context.open:  # a reply that is not recorded
             return body  # type: ignore[no-any-return]
         if not _at_hand(body, environ):
             return _pieces(body, turns, heard)
@@ -82,22 +83,22 @@ class StreamMiddleware(Middleware):
 class Turns:
     """Runs the application's code for one request, each turn in the context in which the turn before ended."""
 
-    __slots__ = ("_context", "_served")
+    __slots__ = ("_context", "_server_context")
 
-    def __init__(self, context: Context | None, request: Served | None) -> None:
+    def __init__(self, context: Context | None, request: ServerContext | None) -> None:
         self._context = otel_context.get_current() if context is None else context
-        self._served = served.current.get() if request is None else request
+        self._server_context = served_now() if request is None else request
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
         """Return what `call` returns, raise what it raises."""
         attached = otel_context.attach(self._context)
-        token = served.current.set(self._served)
+        token = serving.current.set(self._server_context)
         try:
             return call(*args)
         finally:
             self._context = otel_context.get_current()
             otel_context.detach(attached)
-            served.current.reset(token)
+            serving.current.reset(token)
 
 
 class Pieces:
@@ -138,7 +139,7 @@ class Pieces:
 
     def _watch(self) -> None:
         # A server that drops the reply without closing it is seen by a weak reference alone.
-        if self._heard is not None and (recording := self._heard.served.recording) is not None:
+        if self._heard is not None and (recording := self._heard.server_context.recording) is not None:
             recording.opened(self, self._body)
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ import functools
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.stacks import client_request
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.parse.sse_chunks import Tap
-    from otel_llm.instrumentation.parse.sse_requests import Call
+    from otel_llm.instrumentation.stacks.client_request import Call
 
 RECORDING: Final = "_otel_llm_recording"
 """The one attribute that a recorded response has more."""
@@ -75,8 +75,8 @@ def _call(session: Any, method: str, url: Any, kwargs: dict[str, Any]) -> Call |
         if method.upper() != "POST" or runtime.running() is None:
             return None
         url = session._build_url(url)
-        call = sse_requests.call(url.path, _body(kwargs), url.scheme, url.host, url.port, "aiohttp")
-        recording = sse_requests.carried(url.path) if call is None else call.recording
+        call = client_request.call(url.path, _body(kwargs), url.scheme, url.host, url.port, "aiohttp")
+        recording = client_request.carried(url.path) if call is None else call.recording
         if recording is not None:
             _inject(recording, session, kwargs)
     except Exception as bug:  # noqa: BLE001

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation.core import runtime
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
+from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import is_covered
 from otel_llm.instrumentation.stacks import sdk_stream
-from otel_llm.instrumentation.stacks.patches import Patches
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
@@ -90,7 +90,7 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
         body = options.json_data if isinstance(options.json_data, dict) else {}
         name = type(client).__name__
         url = client.base_url
-        request = committed.by_client(
+        request = request_builder.by_client(
             running,
             otel_context.get_current(),
             operation=MESSAGES.operation,

@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.outcomes import ABANDONED, DISCONNECTED, ERROR
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.bedrock import ConverseReader, InvokeReader
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches, disguised
+from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject, is_covered
-from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.segments.outcomes import ABANDONED, DISCONNECTED, ERROR
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
         if client.meta.service_model.service_name != SERVICE:
             return None
         url = urlsplit(client.meta.endpoint_url)
-        request = committed.by_client(
+        request = request_builder.by_client(
             running,
             otel_context.get_current(),
             operation="chat",

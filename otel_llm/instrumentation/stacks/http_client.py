@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import wrapt
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.parse import sse_requests
 from otel_llm.instrumentation.parse.http_body import BodyError, HttpBody
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.stacks.patches import Patches
+from otel_llm.instrumentation.stacks import client_request
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.parse.sse_chunks import Tap
-    from otel_llm.instrumentation.parse.sse_requests import Call
+    from otel_llm.instrumentation.stacks.client_request import Call
 
 CALL: Final = "_otel_llm_call"
 """Attribute of a connection: the recorded call that waits for its response."""
@@ -150,7 +150,7 @@ def _commit(connection: Any, body: Any) -> Call | None:
         body = connection.__dict__.get(BODY, body)
         host = target.hostname or connection._tunnel_host or connection.host
         scheme = "https" if connection.default_port == HTTPS_PORT else "http"
-        call = sse_requests.call(
+        call = client_request.call(
             target.path,
             body,
             target.scheme or scheme,
@@ -160,7 +160,7 @@ def _commit(connection: Any, body: Any) -> Call | None:
         )
         if call is None:
             connection.__dict__[PASSED] = (host, target.path, body)
-            if (recording := sse_requests.carried(target.path)) is not None:
+            if (recording := client_request.carried(target.path)) is not None:
                 _inject(recording, connection)
         if call is not None and call.recording is not None:
             _inject(call.recording, connection)

@@ -14,17 +14,17 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.stacks import client_request
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from otel_llm.instrumentation.parse.sse_chunks import Tap
-    from otel_llm.instrumentation.parse.sse_requests import Call
+    from otel_llm.instrumentation.stacks.client_request import Call
 
 TAP: Final = "_otel_llm_tap"
 """The one attribute that a recorded body has more."""
@@ -127,7 +127,7 @@ def _call(request: Any) -> Call | None:
         url = request.url
         # A body that is a stream has no `_content`, and is not to be read by us.
         body = request.__dict__.get("_content")
-        return sse_requests.call(url.path, body, url.scheme, url.host or None, url.port, _library(request))
+        return client_request.call(url.path, body, url.scheme, url.host or None, url.port, _library(request))
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
@@ -151,7 +151,7 @@ def _passed(request: Any, response: Any) -> None:
 
 
 def _carry(request: Any) -> None:
-    recording = sse_requests.carried(request.url.path)
+    recording = client_request.carried(request.url.path)
     if recording is not None:
         propagation.inject(recording, request.headers)
 

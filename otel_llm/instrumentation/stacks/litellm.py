@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import ChunkReader, choices_of
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
-from otel_llm.instrumentation.stacks.patches import Patches, disguised
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches, disguised
+from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.segments.chunks import ChunkReader, choices_of
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
         )
         address = urlsplit(str(kwargs.get("api_base") or kwargs.get("base_url") or ""))
         context = otel_context.get_current()
-        request = committed.by_client(
+        request = request_builder.by_client(
             running,
             context,
             operation="chat",

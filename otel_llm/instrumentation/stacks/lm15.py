@@ -12,17 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.stacks import client_request
 from otel_llm.instrumentation.stacks.httpx import AsyncPieces, Pieces
-from otel_llm.instrumentation.stacks.patches import Patches, disguised
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.instrumentation.parse.sse_requests import Call
+    from otel_llm.instrumentation.stacks.client_request import Call
 
 TAP: Final = "_otel_llm_tap"
 """The one attribute that a recorded response has more."""
@@ -96,8 +96,8 @@ def _commit(request: Any, stack: str) -> tuple[Call | None, Any]:
         if request.method != "POST" or runtime.running() is None:
             return None, request
         url = urlsplit(request.url)
-        call = sse_requests.call(url.path, request.body, url.scheme, url.hostname, url.port, stack)
-        recording = sse_requests.carried(url.path) if call is None else call.recording
+        call = client_request.call(url.path, request.body, url.scheme, url.hostname, url.port, stack)
+        recording = client_request.carried(url.path) if call is None else call.recording
         if recording is not None:
             stated = dict(request.headers)
             headers = dict(stated)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import choices_of
-from otel_llm.instrumentation.core.outcomes import ERROR
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import CHAT, RESPONSES
 from otel_llm.instrumentation.parse.wires import AZURE, provider_of
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.patches import Patches
+from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import is_covered
+from otel_llm.instrumentation.segments.chunks import choices_of
+from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.instrumentation.stacks import sdk_stream
-from otel_llm.instrumentation.stacks.patches import Patches
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
@@ -105,7 +105,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
             return None
         url = resource._client.base_url
         headers = kwargs.get("extra_headers") or {}
-        request = committed.by_client(
+        request = request_builder.by_client(
             running,
             otel_context.get_current(),
             operation=api.operation,

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation.core.outcomes import ABANDONED
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
-from otel_llm.instrumentation.parse import sse_requests
+from otel_llm.instrumentation.process.patches import disguised
 from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject
-from otel_llm.instrumentation.stacks import httpx
-from otel_llm.instrumentation.stacks.patches import disguised
+from otel_llm.instrumentation.segments.outcomes import ABANDONED
+from otel_llm.instrumentation.stacks import client_request, httpx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +79,7 @@ class Call:
     def _watch(self, response: Any) -> None:
         content_type = response.headers.get("content-type", "")
         self.recording.opened(response, None)
-        if (tap := sse_requests.tap_of(self.recording, self.api, content_type)) is None or AWS in content_type:
+        if (tap := client_request.tap_of(self.recording, self.api, content_type)) is None or AWS in content_type:
             return
         with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
             httpx.watch(response, tap)

@@ -13,12 +13,12 @@ import wrapt
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from otel_llm.instrumentation.stacks.patches import Patches
+    from otel_llm.instrumentation.process.patches import Patches
 
 _log: Final = logging.getLogger("otel_llm")
 

@@ -13,7 +13,7 @@ from otel_llm.shared.printable import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from otel_llm.actions.execute.action_receiver import Asked
+    from otel_llm.actions.execute.action_receiver import ActionRequest
     from otel_llm.relay.recording.recorded import RequestKey
 
 _DESTINATIONS: Final = frozenset(get_args(Destination))
@@ -31,7 +31,7 @@ class CommandReader:
         self._find = find
         self._is_backend = is_backend
 
-    def read(self, asked: Asked) -> Command | Response:
+    def read(self, asked: ActionRequest) -> Command | Response:
         """Return the command, or the answer to an action that cannot be one here."""
         if asked.action not in RELAY_DOES:
             return _refused(f"a relay does no `{one_line(asked.action)}`")
@@ -50,7 +50,7 @@ class CommandReader:
             return _refused(f"`to` is none of {', '.join(sorted(_DESTINATIONS))}")
         return self._command(asked, {"to": to}, request=request)
 
-    def _preempt(self, asked: Asked, instance: str) -> Command | Response:
+    def _preempt(self, asked: ActionRequest, instance: str) -> Command | Response:
         """Name the candidates that are here, then the instance; a request without candidates is the only candidate."""
         if not asked.candidates and asked.request is not None:
             victim = self._one(asked)
@@ -66,7 +66,7 @@ class CommandReader:
             return Response(200, "unknown_request", "none of the candidates is open here")
         return _no_backend(instance)
 
-    def _one(self, asked: Asked) -> RequestKey | Response:
+    def _one(self, asked: ActionRequest) -> RequestKey | Response:
         """Return the one open request that an action is about."""
         if asked.request is None:
             return _refused(f"`{asked.action}` needs a request")
@@ -87,7 +87,7 @@ class CommandReader:
 
     def _command(
         self,
-        asked: Asked,
+        asked: ActionRequest,
         arguments: Mapping[str, Any] | None = None,
         *,
         request: RequestKey | None = None,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from otel_llm.actions.alerts.alerts import Alerts
-from otel_llm.actions.execute.dispatcher import Doing
+from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -80,11 +80,11 @@ class DecisionLoop:
         self.first_hand = FirstHand(classes, RuleEngine(rules), self.sinks)
         self.internal_errors = 0
         self._settings = settings
-        self._doing: Doing | None = None
+        self._dispatcher: ActionDispatcher | None = None
         if executors(settings):
             found = Executors(settings, source, user_agent(), self.alerts.notify)
             acting = settings.actions
-            self._doing = Doing(clock.now_ns, found.find, acting.kill_switch, acting.wedge_timeout_s)
+            self._dispatcher = ActionDispatcher(clock.now_ns, found.find, acting.kill_switch, acting.wedge_timeout_s)
         self._actions: OwnActions | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -100,14 +100,14 @@ class DecisionLoop:
             actor,
             self.clock,
             self._refuted,
-            others=self._doing,
+            others=self._dispatcher,
             kill_switch=acting.kill_switch,
             wedge_timeout_s=acting.wedge_timeout_s,
         )
         self.sinks.later = self._later
         self.alerts.start()
-        if self._doing is not None:
-            self._doing.start()
+        if self._dispatcher is not None:
+            self._dispatcher.start()
         self.rearm()
 
     def victims(self, instance: str, request: RequestKey | None) -> list[RequestKey]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.actions.execute.action_attempts import NotSent
-    from otel_llm.actions.execute.dispatcher import Doing
+    from otel_llm.actions.execute.dispatcher import ActionDispatcher
     from otel_llm.actions.execute.events import Order
     from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
@@ -91,7 +91,7 @@ class OwnActions:
         clock: Clock,
         refuted: Callable[[Decision], None],
         *,
-        others: Doing | None = None,
+        others: ActionDispatcher | None = None,
         kill_switch: Path | None = None,
         wedge_timeout_s: float = 10.0,
         disk_timeout_s: float = KILL_SWITCH_TIMEOUT_S,

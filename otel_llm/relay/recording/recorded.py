@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -14,9 +14,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
-from otel_llm.instrumentation.core.chunks import MAX_CHOICES
-from otel_llm.instrumentation.core.outcomes import COMPLETED
 from otel_llm.instrumentation.request.propagation import TRACEPARENT
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
+from otel_llm.instrumentation.segments.outcomes import COMPLETED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
     from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.recording import Recording
-    from otel_llm.instrumentation.request.recorder_environment import Request
-    from otel_llm.relay.recording.recorder import Recorder
+    from otel_llm.relay.recording.environment import Environment
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
 
 RequestKey = tuple[bytes, bytes]
@@ -42,29 +42,16 @@ _CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(KIND_
 _trace_context: Final = TraceContextTextMapPropagator()
 
 
-class Cancellable(Protocol):
-    """A call that is still to come."""
-
-    def cancel(self) -> None:
-        """Let it not come."""
-
-
-class Later(Protocol):
-    """Have something called in so many seconds."""
-
-    def __call__(self, delay: float, callback: Callable[[], None], /) -> Cancellable:
-        """Return what cancels it."""
-
-
 class Recorded:
-    """Record one request; all instants are monotonic ns of the recorder's clock.
+    """Record one request; all instants are monotonic ns of the environment's clock.
 
     `key` names it, `commit_ns` is when it was committed. Nothing here raises for a failure of ours.
     """
 
     def __init__(
         self,
-        recorder: Recorder,
+        environment: Environment,
+        forget: Callable[[Recorded], None],
         request: Request,
         recording: Recording,
         facts: ReplyFacts,
@@ -84,7 +71,8 @@ class Recorded:
         )
         """The client's span, None where it sent none."""
         self.migrations = 0
-        self._recorder = recorder
+        self._environment = environment
+        self._forget = forget
         self._request = request
         self._recording = recording
         self._facts = facts
@@ -99,7 +87,7 @@ class Recorded:
         self._identity: Identity | None = None
         """As segment 0 says it; None until it is announced."""
         self._over = False
-        self._timer = recorder.later(ANNOUNCE_S, self._announce)
+        self._timer = environment.later(ANNOUNCE_S, self._announce)
 
     def headers_for_backend(self) -> list[tuple[str, str]]:
         """Return what a backend is sent instead of the client's `TRACE_HEADERS`: the request span as its parent."""
@@ -164,9 +152,9 @@ class Recorded:
         if stream is None:
             return
         times_ns = [unix_ns] if count == 1 else [unix_ns] * count
-        with self._recorder.bugs:
+        with self._environment.bugs:
             self._first_hand.tokens(stream, times_ns, None if code == CONTENT else [code] * count, unix_ns)
-        self._recorder.rearm()
+        self._environment.rearm()
 
     def input_tokens(self, count: int) -> None:
         """Say how many tokens the prompt has; what is said first stays."""
@@ -213,13 +201,13 @@ class Recorded:
             attributes[semconv.MIGRATION_RULE] = rule
         if reason is not None:
             attributes[semconv.MIGRATION_REASON] = reason
-        self._recording.event(semconv.MIGRATED_EVENT, self._recorder.clock_ns(), attributes)
+        self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), attributes)
 
     def paused(self, instance: str, rule: str) -> None:
         """Say that a rule took the stream from its backend: none of its rules is evaluated until `resumed`."""
         self._tell(self._first_hand.pause)
         attributes = {semconv.MIGRATED_FROM: instance, semconv.MIGRATION_RULE: rule}
-        self._recording.event(semconv.PAUSED_EVENT, self._recorder.clock_ns(), attributes)
+        self._recording.event(semconv.PAUSED_EVENT, self._environment.clock_ns(), attributes)
 
     def resumed(self, instance: str, tokens_carried: int, gap_seconds: float, reason: str) -> None:
         """Say that a backend serves the stream again, and why it goes on."""
@@ -229,7 +217,7 @@ class Recorded:
             semconv.GAP_SECONDS: gap_seconds,
             semconv.MIGRATION_REASON: reason,
         }
-        self._recording.event(semconv.RESUMED_EVENT, self._recorder.clock_ns(), attributes)
+        self._recording.event(semconv.RESUMED_EVENT, self._environment.clock_ns(), attributes)
         self._tell(self._first_hand.resume)
 
     def ended(self, outcome: str, at_ns: int | None = None, error: str | None = None) -> None:
@@ -243,8 +231,8 @@ class Recorded:
             return
         self._announce()
         self._over = True
-        recorder, recording = self._recorder, self._recording
-        at_ns = recorder.clock_ns() if at_ns is None else at_ns
+        environment, recording = self._environment, self._recording
+        at_ns = environment.clock_ns() if at_ns is None else at_ns
         if self.migrations:
             recording.attributes({semconv.RELAY_MIGRATIONS: self.migrations})
         recording.ended(outcome, error, at_ns)
@@ -252,9 +240,9 @@ class Recorded:
             if choice in self._finished:
                 self._close(choice, self._finished[choice], COMPLETED)
             else:
-                end_ns = max(at_ns, recording.told_until_ns(choice)) + recorder.offset_ns
+                end_ns = max(at_ns, recording.told_until_ns(choice)) + environment.offset_ns
                 self._close(choice, end_ns, outcome)
-        recorder.forget(self)
+        self._forget(self)
 
     # What placement asks for.
 
@@ -291,10 +279,10 @@ class Recorded:
 
     @property
     def _first_hand(self) -> FirstHand:
-        return self._recorder.first_hand
+        return self._environment.first_hand
 
     def _now_ns(self) -> int:
-        return self._recorder.clock_ns() + self._recorder.offset_ns
+        return self._environment.clock_ns() + self._environment.offset_ns
 
     def _announce(self) -> None:
         """Send segment 0 of each choice, once, with what is known by now, and have the rules follow them."""
@@ -325,22 +313,22 @@ class Recorded:
     def _follow(self, choice: int, identity: Identity) -> None:
         """Have the rules follow a choice from the commit on."""
         identity = replace(identity, input_tokens=self._facts.input_tokens)
-        key, commit_ns = (*self.key, choice), self.commit_ns + self._recorder.offset_ns
+        key, commit_ns = (*self.key, choice), self.commit_ns + self._environment.offset_ns
         now_ns = self._now_ns()
-        with self._recorder.bugs:
+        with self._environment.bugs:
             stream = self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, now_ns)
             # What changed since segment 0 was sent, where the choice is found later than that.
             self._first_hand.identify(
                 stream, instance=self._instance or None, exact_resume=self._exact_resume, now_ns=now_ns
             )
-        self._recorder.rearm()
+        self._environment.rearm()
 
     def _take(self, choice: int, at_ns: int, kind: int, count: int, *, finished: bool = False) -> int:
         """Append to the recording; return the instant under which it is told, unix ns, none before the last one."""
         self._announce()
         if choice >= self._request.choices and choice not in self._streams and self._identity is not None:
             self._follow(choice, self._identity)  # not asked for: its segment 0 goes out with its first token
-        offset_ns, stream = self._recorder.offset_ns, self._streams.get(choice)
+        offset_ns, stream = self._environment.offset_ns, self._streams.get(choice)
         if stream is not None:
             at_ns = max(at_ns, stream.stream.last_ns - offset_ns)
         return self._recording.take(at_ns, (choice, kind, count, finished)) + offset_ns
@@ -356,9 +344,9 @@ class Recorded:
             self._close(choice, end_ns, COMPLETED)
             return
         # The verdict depends on the prompt's length, and usage comes behind the finish, that of all choices at the end.
-        with self._recorder.bugs:
+        with self._environment.bugs:
             self._first_hand.pause(stream, self._now_ns())
-        self._recorder.rearm()
+        self._environment.rearm()
 
     def _close(self, choice: int, end_ns: int, outcome: str) -> None:
         """Have a choice judged as ended at `end_ns` (unix ns)."""
@@ -366,9 +354,9 @@ class Recorded:
         if stream is None:
             return
         now_ns = max(end_ns, self._now_ns())
-        with self._recorder.bugs:
+        with self._environment.bugs:
             self._first_hand.end(stream, end_ns, outcome, now_ns, token_basis=self._facts.basis(choice))
-        self._recorder.rearm()
+        self._environment.rearm()
 
     def _tell(self, step: Callable[[OwnStream, int], object]) -> None:
         """Tell what happens now to all streams that are followed."""
@@ -376,9 +364,9 @@ class Recorded:
             return
         now_ns = self._now_ns()
         for stream in tuple(self._streams.values()):
-            with self._recorder.bugs:
+            with self._environment.bugs:
                 step(stream, now_ns)
-        self._recorder.rearm()
+        self._environment.rearm()
 
 
 def _text(value: object) -> str | None:

@@ -6,31 +6,28 @@ audit of the segments finds later. Everything here runs in the event loop; segme
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_llm.instrumentation.core import runtime
-from otel_llm.instrumentation.core.chunks import choices_of
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.request import propagation
-from otel_llm.instrumentation.request import request_builder as committed
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.segments.chunks import choices_of
+from otel_llm.relay.recording.environment import Environment
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.relay.recording.reply_facts import MAX_TEXT, ReplyFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from opentelemetry.sdk.trace import ReadableSpan
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
-    from otel_llm.instrumentation.core.runtime import Runtime
-    from otel_llm.relay.recording.recorded import Later, RequestKey
+    from otel_llm.instrumentation.process.runtime import Runtime
+    from otel_llm.relay.recording.environment import Later
+    from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.shared.clock import Clock
-
-log: Final = logging.getLogger(__name__)
 
 
 class Owned(Protocol):
@@ -49,27 +46,6 @@ class Owned(Protocol):
         """Count the choices that it asks for."""
 
 
-class Bugs:
-    """A wall: a failure of ours inside of `with` is counted and the first is logged; the stream goes on."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> None:
-        """Do what may fail."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, bug: BaseException | None, where: TracebackType | None
-    ) -> bool:
-        """Let nothing out but what is no `Exception`."""
-        if not isinstance(bug, Exception):
-            return False
-        if not self.count:
-            log.error("otel-llm: rules no longer see a stream as it is", exc_info=bug)
-        self.count += 1
-        return True
-
-
 class Recorder:
     """Begin recordings; `requests` are those that have not ended, by trace id and span id.
 
@@ -84,12 +60,7 @@ class Recorder:
         self.requests: dict[RequestKey, Recorded] = {}
         self._children: dict[RequestKey, list[RequestKey]] = {}
         """The requests that have not ended, by their client's span."""
-        self.first_hand = first_hand
-        self.rearm = rearm
-        self.later = later
-        self.bugs = Bugs()
-        self.offset_ns = clock.unix_ns(0)
-        self.clock_ns = running.clock_ns
+        self.environment = Environment(running.clock_ns, clock.unix_ns(0), first_hand, rearm, later)
         self._running = running
 
     def begin(self, headers: Iterable[tuple[bytes, bytes]], owned: Owned, commit_ns: int) -> Recorded:
@@ -99,19 +70,19 @@ class Recorder:
         """
         headers = list(headers)
         context = propagation.extract(headers, self._running)
-        request = committed.by_relay(
+        request = request_builder.by_relay(
             self._running,
             context,
             operation=owned.operation,
             model=None if owned.model is None else owned.model[:MAX_TEXT],
             choices=choices_of(owned.choices),
             commit_ns=commit_ns,
-            offset_ns=self.offset_ns,
+            offset_ns=self.environment.offset_ns,
         )
         facts = ReplyFacts()
         recording = Recording(self._running, request, facts)
         recording.begin(context)
-        recorded = Recorded(self, request, recording, facts, context, headers)
+        recorded = Recorded(self.environment, self._forget, request, recording, facts, context, headers)
         self.requests[recorded.key] = recorded
         if recorded.parent is not None:
             self._children.setdefault(recorded.parent, []).append(recorded.key)
@@ -121,7 +92,7 @@ class Recorder:
         """Return the requests that have not ended and that a span stands for: its own, or those of a client's span."""
         return (span,) if span in self.requests else tuple(self._children.get(span, ()))
 
-    def forget(self, recorded: Recorded) -> None:
+    def _forget(self, recorded: Recorded) -> None:
         """Drop a request that has ended."""
         del self.requests[recorded.key]
         if recorded.parent is not None:

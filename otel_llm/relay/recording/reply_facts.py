@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core.chunks import FRAMING, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, count_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.core.chunks import Reading
+    from otel_llm.instrumentation.segments.chunks import Reading
 
 MAX_TEXT: Final = 256
 """Characters of a text that a backend states and that becomes an attribute."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_llm.relay.seam import chunk as chunks
 from otel_llm.relay.seam.dialect import dialect_of
@@ -11,13 +11,27 @@ from otel_llm.relay.seam.piece import Piece
 
 if TYPE_CHECKING:
     from otel_llm.relay.seam.chunk import Choice, Kind
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.seam.request import OwnedRequest
 
 _BLANK: Final = (b"\n", b"\r\n", b"\r")
 NOT_JSON: Final = "a line that is not a JSON object"
 TOO_LONG: Final = "a line over the limit"
 DIFFERS: Final = "ids that are drawn again differ from those that the client has"
 CUT: Final = "cut off in the midst of a line"
+
+
+class ReplySoFar(Protocol):
+    """What a leg asks of the reply that it is one of; `reply.Reply` is it."""
+
+    @property
+    def request(self) -> OwnedRequest:
+        """The client's request."""
+
+    def ids_from(self, index: int) -> list[int]:
+        """Return the output ids from `index` on."""
+
+    def counted(self, choice: int) -> int:
+        """Return how many ids of a choice were counted."""
 
 
 class Leg:
@@ -40,7 +54,7 @@ class Leg:
         "strips",
     )
 
-    def __init__(self, reply: Reply, kind: str, carried: int | None = None, max_line: int = MAX_LINE) -> None:
+    def __init__(self, reply: ReplySoFar, kind: str, carried: int | None = None, max_line: int = MAX_LINE) -> None:
         self.carried = carried
         self._reply = reply
         self._reader = LineReader(max_line)

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context
-from support.fake_host import COMMIT_NS, OFFSET_NS, FakeHost
+from support.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.core.choices import Reader
-from otel_llm.instrumentation.core.chunks import PLAIN
+from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
 from otel_llm.instrumentation.parse.wires import WIRES
-from otel_llm.instrumentation.request.recorder_environment import Request
+from otel_llm.instrumentation.segments.choices import Reader
+from otel_llm.instrumentation.segments.chunks import PLAIN
 
 Json = dict[str, Any]
 Told = dict[tuple[int, int], int]
@@ -296,7 +296,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def tapped(case: Case, host: FakeHost) -> Tap:
+def tapped(case: Case, host: FakeEnvironment) -> Tap:
     """Return what sees the body of a reply that was asked for now."""
     api = api_of(case.path, WIRES)
     assert api is not None
@@ -307,7 +307,7 @@ def tapped(case: Case, host: FakeHost) -> Tap:
 
 def read(case: Case, pieces: list[bytes]) -> tuple[list[Any], Reader]:
     """Return the marks of a body that comes in pieces, and their reader."""
-    tap = tapped(case, FakeHost())
+    tap = tapped(case, FakeEnvironment())
     items: list[Any] = []
     tap.recording.append = items.append
     for piece in pieces:
@@ -345,7 +345,7 @@ def test_a_body_tells_its_tokens_however_it_is_cut(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_body_tells_how_it_ended_and_what_it_says_of_itself(name: str) -> None:
     case = CASES[name]
-    host = FakeHost()
+    host = FakeEnvironment()
     tap = tapped(case, host)
     tap.take(case.body)
     tap.ended()
@@ -374,7 +374,7 @@ def test_whatever_a_server_sends_is_read_as_something(name: str, chunks: list[An
     case = CASES[name]
     write = {"text/event-stream": sse, "application/x-ndjson": lines}.get(case.content_type, array)
     for body in (write(*chunks), noise + write(*chunks) + noise):
-        host = FakeHost()
+        host = FakeEnvironment()
         tap = tapped(case, host)
         tap.take(body)
         tap.ended()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from otel_llm.instrumentation.parse.sse_chunks import api_of
-from otel_llm.instrumentation.parse.sse_requests import UNSEEN, Asked, asked
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
+from otel_llm.instrumentation.stacks.client_request import UNSEEN, StreamRequest, stream_request
 
 GEMINI = "/v1beta/models/gemini-3:streamGenerateContent"
 VERTEX = "/v1/projects/p/locations/l/publishers/google/models/gemini-3:streamGenerateContent"
@@ -52,30 +52,30 @@ def test_a_server_s_middleware_knows_none_of_the_new_ones(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "expected"),
     [
-        (GEMINI, {}, Asked(stream=True, model="gemini-3")),
-        (GEMINI, MANY, Asked(stream=True, model="gemini-3", choices=3)),
-        (GEMINI, object(), Asked(stream=True, model="gemini-3")),
-        (VERTEX, {"stream": False}, Asked(stream=True, model="gemini-3")),
-        (AZURE, {"stream": True}, Asked(stream=True, model="mine")),
-        (AZURE, {"stream": True, "model": "named"}, Asked(stream=True, model="named")),
+        (GEMINI, {}, StreamRequest(stream=True, model="gemini-3")),
+        (GEMINI, MANY, StreamRequest(stream=True, model="gemini-3", choices=3)),
+        (GEMINI, object(), StreamRequest(stream=True, model="gemini-3")),
+        (VERTEX, {"stream": False}, StreamRequest(stream=True, model="gemini-3")),
+        (AZURE, {"stream": True}, StreamRequest(stream=True, model="mine")),
+        (AZURE, {"stream": True, "model": "named"}, StreamRequest(stream=True, model="named")),
         (AZURE, {}, None),
         (AZURE, object(), UNSEEN),
-        ("/api/chat", {"model": "m"}, Asked(stream=True, model="m")),
-        ("/api/chat", {"model": "m", "stream": True}, Asked(stream=True, model="m")),
+        ("/api/chat", {"model": "m"}, StreamRequest(stream=True, model="m")),
+        ("/api/chat", {"model": "m", "stream": True}, StreamRequest(stream=True, model="m")),
         ("/api/chat", {"model": "m", "stream": False}, None),
         ("/api/generate", {"prompt": "?"}, None),
         ("/api/generate", object(), UNSEEN),
         ("/v2/chat", {"model": "m"}, None),
-        ("/v2/chat", {"model": "m", "stream": True}, Asked(stream=True, model="m")),
-        ("/generate_stream", {"inputs": "?"}, Asked(stream=True)),
+        ("/v2/chat", {"model": "m", "stream": True}, StreamRequest(stream=True, model="m")),
+        ("/generate_stream", {"inputs": "?"}, StreamRequest(stream=True)),
     ],
 )
-def test_a_request_tells_whether_it_asks_for_a_stream(path: str, body: object, expected: Asked | None) -> None:
+def test_a_request_tells_whether_it_asks_for_a_stream(path: str, body: object, expected: StreamRequest | None) -> None:
     api = api_of(path, WIRES)
     assert api is not None
-    assert asked(api, path, body) == expected
+    assert stream_request(api, path, body) == expected
     if isinstance(body, dict):
-        assert asked(api, path, json.dumps(body).encode()) == expected
+        assert stream_request(api, path, json.dumps(body).encode()) == expected
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from support.wsgi_server import WsgiServer
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.request import server_context as served
+from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.server import asgi, exchange
 from otel_llm.instrumentation.server.wsgi import StreamMiddleware
 
@@ -387,7 +387,11 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
 
     def look() -> None:
         seen.append(
-            (baggage.get_baggage(semconv.SLO_CLASS), otel_context.get_value(key), served.current.get() is not None)
+            (
+                baggage.get_baggage(semconv.SLO_CLASS),
+                otel_context.get_value(key),
+                server_context.served_now() is not None,
+            )
         )
 
     def pieces() -> Iterator[bytes]:
@@ -402,7 +406,7 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
     body = Gateway().serve(answering(pieces()))
     for _ in body:
         assert otel_context.get_current() == {}
-        assert served.current.get() is None
+        assert server_context.served_now() is None
     body.close()
     assert seen == [("voice", None, True), ("voice", 1, True), ("voice", None, True)]
     assert trace.get_current_span() is trace.INVALID_SPAN

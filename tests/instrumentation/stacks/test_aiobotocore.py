@@ -18,7 +18,7 @@ from support.wire_server import WireServer
 from support.wires import bedrock
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 
 if find_spec("aiobotocore") is None:
     pytest.skip("no aiobotocore", allow_module_level=True)

@@ -20,7 +20,7 @@ from support.wire_server import EVENT_STREAM, WireServer
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.stacks.lm15 import _patch
 
 CHAT = "/v1/chat/completions"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from support.fake_host import COMMIT_NS, MS, OFFSET_NS
+from support.fake_environment import COMMIT_NS, MS, OFFSET_NS
 from support.relay.recording import Asked, Choice, Chunk, Rig, attributes
 
 from otel_llm import semconv
@@ -353,7 +353,7 @@ def test_what_a_reply_states_of_a_wrong_type_is_left_out(rig: Rig, value: dict[s
     recorded.ended("completed")
     said = attributes(rig.request())
     assert not [name for name in said if name.startswith(("gen_ai.usage", "gen_ai.response"))]
-    assert rig.recorder.bugs.count == 0
+    assert rig.recorder.environment.bugs.count == 0
 
 
 def test_migrations_are_events_and_a_number(rig: Rig) -> None:
@@ -441,5 +441,5 @@ def test_a_bug_of_the_rules_does_not_reach_the_stream(
         recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
     recorded.ended("completed")
     assert [row["tokens"] for row in rig.audited()] == [3]
-    assert rig.recorder.bugs.count == 3
+    assert rig.recorder.environment.bugs.count == 3
     assert len(caplog.records) == 1

@@ -51,7 +51,7 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         recorded.serving("a")  # nothing comes from a backend that was not asked
     if verb == "wait":
         rig.wait(given[0])
-        rig.first_hand.advance(rig.host.now_ns + rig.recorder.offset_ns)
+        rig.first_hand.advance(rig.host.now_ns + rig.recorder.environment.offset_ns)
     elif verb == "cut":
         rig.cut()
     elif verb == "tokens":
@@ -93,7 +93,7 @@ def test_the_rules_judge_what_an_audit_finds(
     for step in script:
         play(rig, recorded, step)
     recorded.ended(outcome, read_ns(recorded, rig.host.now_ns, lag_ms))
-    assert (rig.recorder.bugs.count, rig.host.bugs) == (0, [])
+    assert (rig.recorder.environment.bugs.count, rig.host.bugs) == (0, [])
 
     audited = rig.audited()
     by_choice = sorted(rig.sink.rows, key=lambda row: int(row["choice"] or 0))

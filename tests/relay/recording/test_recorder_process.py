@@ -13,7 +13,7 @@ from support.relay.recording import CLASSES, Asked, Judged
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
-from otel_llm.instrumentation.core import runtime
+from otel_llm.instrumentation.process import runtime
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet

@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.fake_host import MS, OFFSET_NS, FakeHost
+from support.fake_environment import MS, OFFSET_NS, FakeEnvironment
 
 from otel_llm import semconv
 from otel_llm.audit.input.stream_batch import to_batch
@@ -58,7 +58,7 @@ class Chunk:
         self.choices = choices
 
 
-class RelayHost(FakeHost):
+class RelayHost(FakeEnvironment):
     """A fake process, with what the runtime of a relay has beside."""
 
     slo_class: str | None = None

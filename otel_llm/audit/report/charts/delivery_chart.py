@@ -81,7 +81,7 @@ def _delivery(timeline: Timeline, until_ns: int) -> Figure:
     """Draw the step of delivered tokens; its dots say what each token waited for."""
     times_ns = timeline.tokens_ns
     kept = thin(range(len(times_ns)), times_ns, COLUMNS)
-    words = _token_words(timeline, kept)
+    words = _token_labels(timeline, kept)
     last = float(len(times_ns))
     x_ns = [0, *(times_ns[index] for index in kept), until_ns]
     return {
@@ -98,7 +98,7 @@ def _delivery(timeline: Timeline, until_ns: int) -> Figure:
     }
 
 
-def _token_words(timeline: Timeline, kept: Sequence[int]) -> list[str]:
+def _token_labels(timeline: Timeline, kept: Sequence[int]) -> list[str]:
     """Say what is known of each token: when it came, after what gap, and how far it was ahead of the reader."""
     late = {wait.end_ns: wait for wait in timeline.waits}
     words: list[str] = []

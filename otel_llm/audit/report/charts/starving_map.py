@@ -86,7 +86,7 @@ def starving_figure(found: Starving, clock: Clock) -> Figure:
                 "zmax": most or 1.0,
                 "text": [
                     [
-                        f"<b>{label(row_words(found, place), 80)}</b><br>from {clock.words(start)}<br>{word}"
+                        f"<b>{label(row_name(found, place), 80)}</b><br>from {clock.text(start)}<br>{word}"
                         for start, word in zip(starts, words[place], strict=True)
                     ]
                     for place in range(rows)
@@ -142,9 +142,9 @@ def instance_lines(found: Starving, clock: Clock) -> list[tuple[str, ...]]:
         most = float(cells[worst])
         lines.append(
             (
-                row_words(found, place),
+                row_name(found, place),
                 seconds(float(np.nansum(cells))),
-                clock.words(found.first_ns + worst * found.step_ns),
+                clock.text(found.first_ns + worst * found.step_ns),
                 seconds(most),
                 number(most / (found.step_ns / 1e9)),
             )
@@ -152,7 +152,7 @@ def instance_lines(found: Starving, clock: Clock) -> list[tuple[str, ...]]:
     return lines
 
 
-def row_words(found: Starving, place: int) -> str:
+def row_name(found: Starving, place: int) -> str:
     """Return what a row is of, as plain text: an instance, those of no name, or the rest together."""
     if found.others and place == len(found.names) - 1:
         return plural(found.others, "other instance")
@@ -161,4 +161,4 @@ def row_words(found: Starving, place: int) -> str:
 
 
 def _row_name(found: Starving, place: int) -> str:
-    return label(row_words(found, place), 28)
+    return label(row_name(found, place), 28)

@@ -87,7 +87,7 @@ def steps(starts: np.ndarray[Any, Any], width_ns: int, most: int) -> tuple[np.nd
 def windows_figure(found: Sequence[Bin], clock: Clock | None = None, promised: float | None = None) -> Figure:
     """Draw the three rates, under them attainment (with the share that is promised), and the readers who waited."""
     clock = clock or Clock(found[0].start_unix_nano)
-    hover = [_words(one, clock) for one in found]
+    hover = [_hover_text(one, clock) for one in found]
     # A window is a level, not a point: the last one is drawn to its end.
     at = [clock.at(one.start_unix_nano) for one in found] + [clock.at(found[-1].end_unix_nano)]
     found, hover = [*found, found[-1]], [*hover, hover[-1]]
@@ -135,7 +135,7 @@ def window_lines(found: Sequence[Bin], clock: Clock) -> list[tuple[str, ...]]:
     """Return the values of the picture as the lines of a table; `LINE_HEADINGS` heads them."""
     return [
         (
-            clock.words(one.start_unix_nano),
+            clock.text(one.start_unix_nano),
             number(one.rate("throughput_tok_s")),
             number(one.rate("goodput_tok_s")),
             number(one.rate("smooth_goodput_tok_s")),
@@ -155,9 +155,9 @@ def window_clock(windows: pd.DataFrame) -> Clock:
     return clock_of(windows, "window_start_unix_nano")
 
 
-def _words(one: Bin, clock: Clock) -> str:
+def _hover_text(one: Bin, clock: Clock) -> str:
     lines = [
-        f"<b>{clock.words(one.start_unix_nano)}</b>, {number(one.length_s)} s",
+        f"<b>{clock.text(one.start_unix_nano)}</b>, {number(one.length_s)} s",
         f"throughput {number(one.rate('throughput_tok_s'))}, goodput {number(one.rate('goodput_tok_s'))} tokens/s",
         f"smooth goodput {number(one.rate('smooth_goodput_tok_s'))} tokens/s",
         f"{number(one.rate('idle_s_sum'))} readers waiting on average",

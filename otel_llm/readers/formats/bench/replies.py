@@ -19,7 +19,7 @@ from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.instrumentation.core.choices import Reader
+    from otel_llm.instrumentation.segments.choices import Reader
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.formats.bench.measured import MeasuredRequest
 

@@ -1,0 +1,28 @@
+"""What an audit found, as the comparisons see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from otel_llm.slo.classes import SloClasses
+
+
+class Findings(Protocol):
+    """Judged requests and the classes that judged them; an `audit.Audit` is one."""
+
+    @property
+    def judged_table(self) -> pa.Table:
+        """The requests, with the columns of `judge_batch.JUDGED`, in the order of rows."""
+
+    @property
+    def slo(self) -> SloClasses:
+        """The classes."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was odd but harmless, by name."""

@@ -1,0 +1,53 @@
+"""Reading the chunks of any iterator by callbacks of the application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_llm.export.records import KIND_NAMES
+from otel_llm.instrumentation.segments.chunks import FRAMING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.segments.chunks import Reading
+
+
+class CallbackReader:
+    """Reads chunks by the callbacks that the application gave; without any, each chunk is a token of content."""
+
+    def __init__(
+        self,
+        kind: Callable[[Any], str | None] | None,
+        count: Callable[[Any], int] | None,
+        basis: str,
+    ) -> None:
+        self._kind = kind
+        self._count = count
+        self._basis = "chunk" if count is None else basis
+        self.plain = kind is None and count is None
+
+    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
+        """Return that every chunk is the common one, for that is what is assumed without callbacks."""
+        return True
+
+    def __call__(self, chunk: object) -> Reading:
+        """Return what a chunk carries."""
+        kind = "content" if self._kind is None else self._kind(chunk)
+        if kind is None:
+            return FRAMING
+        count = 1 if self._count is None else self._count(chunk)
+        return ((0, KIND_NAMES.index(kind), count, False),) if count > 0 else FRAMING
+
+    def basis(self, choice: int) -> str:  # noqa: ARG002
+        """Return where the token counts come from."""
+        return self._basis
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return nothing: all is known at the commit."""
+        return {}
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return nothing: all is known at the commit."""
+        return {}

@@ -1,0 +1,198 @@
+"""The background thread that cuts all streams every 250 ms, silent ones when they must say so, urgent ones at once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from otel_llm.export import threads
+from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.instrumentation.core.recorder_environment import Flushable
+
+COALESCE_NS: Final = 25 * MS
+"""Silent streams fall due each at its own time; looking at most this often bounds the wake-ups to 40 a second, and a
+look so shortly before all streams are cut would only cut many of them twice."""
+
+LINGER_NS: Final = 2_000 * MS
+"""How long the thread keeps its rhythm when nothing is in flight, so that not every request has to wake it."""
+
+_log: Final = logging.getLogger("otel_llm")
+
+Item = TypeVar("Item")
+
+
+def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
+    """Return when to look again at streams of which the first to be silent must say so at `due_ns`.
+
+    `flush_ns`: when all of them are cut next, after `now_ns`.
+    """
+    look_ns = flush_ns if due_ns is None else max(due_ns, now_ns + COALESCE_NS)
+    return look_ns if look_ns < flush_ns - COALESCE_NS else flush_ns
+
+
+@dataclass(slots=True)
+class _Settling:
+    """A request to look at all streams; `leaving`: and to end them all. `done` once that was done."""
+
+    leaving: bool
+    done: bool = False
+
+
+class Flusher:
+    """Keeps the streams in flight and decides when to look at them; `step` does one look and can be driven by a test.
+
+    The thread is started by the first stream, sleeps without a time limit while none is in flight, and is a daemon: the
+    process's end is the runtime's affair. It alone looks at streams and ends those that were left, so no lock is held
+    while a span processor of the application runs. `after` is called after each look, for what can wait until then.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int], after: Callable[[], None] | None = None) -> None:
+        self._clock_ns = clock_ns
+        self._after = after
+        self._reset()
+
+    def _reset(self) -> None:
+        self._active: list[Flushable] = []
+        self._new: deque[Flushable] = deque()
+        self._urgent: deque[Flushable] = deque()
+        self._settling: deque[_Settling] = deque()
+        self._wake = threads.Wake()
+        self._lock = threads.lock()
+        self._started = False
+        self._running = False
+        self._idle = False
+        self._stopped = False
+        self._next_flush_ns = 0
+        self._leave_ns: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many streams are being recorded."""
+        return len(self._active) + len(self._new)
+
+    def add(self, recording: Flushable) -> None:
+        """Look at a recording from now on, until it is done."""
+        if not self._started:
+            self._start()
+        self._new.append(recording)
+        if self._idle:
+            self._wake.set()
+
+    def urge(self, recording: Flushable) -> None:
+        """Look at a recording at once."""
+        self._urgent.append(recording)
+        self._wake.set()
+
+    def settle(self, timeout_s: float, *, leaving: bool = False) -> bool:
+        """Have all streams looked at, and those ended that were left; return whether it was done in time.
+
+        `leaving`: end every stream, the process ends.
+        """
+        if not self._running:
+            return True
+        asked = _Settling(leaving)
+        self._settling.append(asked)
+        self._wake.set()
+        return threads.wait_until(lambda: asked.done, timeout_s)
+
+    def leave_at(self, at_ns: int) -> None:
+        """End at `at_ns` (monotonic), at the next look after it, every stream that is still open."""
+        self._leave_ns = at_ns
+
+    def step(self, now_ns: int, *, settle: bool = False, leaving: bool = False) -> int | None:
+        """Look at whoever is due at `now_ns` (monotonic); return when to look again, None while nothing is in flight.
+
+        `settle`: look at all, and end those that were left; `leaving`: end every stream, the process ends.
+        """
+        try:
+            return self._look(now_ns, settle=settle, leaving=leaving)
+        finally:
+            if self._after is not None:
+                self._after()
+
+    def _look(self, now_ns: int, *, settle: bool, leaving: bool) -> int | None:
+        urgent = _drained(self._urgent)
+        self._active += _drained(self._new)
+        flush = settle or leaving or now_ns >= self._next_flush_ns
+        if flush:
+            self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
+        for recording in urgent:
+            recording.tick(now_ns, urgent=True)
+        for recording in self._active if flush else self._silent(now_ns):
+            recording.tick(now_ns, settle=settle, leaving=leaving)
+        self._active = [recording for recording in self._active if not recording.done]
+        if not self._active:
+            return None
+        dues = [due for recording in self._active if (due := recording.due_ns) is not None]
+        return next_look(now_ns, self._next_flush_ns, min(dues, default=None))
+
+    def _silent(self, now_ns: int) -> list[Flushable]:
+        return [recording for recording in self._active if (due := recording.due_ns) is not None and due <= now_ns]
+
+    def stop(self, timeout_s: float) -> None:
+        """Let the thread end, and have the streams forgotten without ending them; wait for that at most `timeout_s`."""
+        self._stopped = True
+        self._wake.set()
+        threads.wait_until(lambda: not self._running, timeout_s)
+
+    def after_fork(self) -> None:
+        """Start clean in a forked child: the parent goes on with its streams, the child's copies are not recorded."""
+        for recording in [*self._active, *self._new]:
+            recording.detach()
+        self._reset()
+
+    def _start(self) -> None:
+        with self._lock:
+            starts = not self._started and not self._stopped
+            self._started |= starts
+            self._running |= starts
+        if starts:
+            try:
+                threads.start(self._run)
+            except BaseException:  # no more threads: the next stream tries again
+                self._started = self._running = False
+                raise
+
+    def _run(self) -> None:
+        busy_ns = self._clock_ns()
+        while not self._stopped:
+            now_ns = self._clock_ns()
+            next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
+            settling = _drained(self._settling)
+            leaving = any(asked.leaving for asked in settling)
+            leaving |= self._leave_ns is not None and now_ns >= self._leave_ns
+            try:
+                next_ns = self.step(now_ns, settle=bool(settling), leaving=leaving)
+                if next_ns is not None:
+                    busy_ns = now_ns
+                elif now_ns - busy_ns < LINGER_NS:
+                    next_ns = now_ns + FLUSH_INTERVAL_NS
+            except Exception:  # noqa: BLE001  a recording guards itself; whatever is left must not end the thread
+                with contextlib.suppress(Exception):
+                    _log.debug("otel_llm could not look at its streams", exc_info=True)
+            for asked in settling:
+                asked.done = True
+            self._idle = next_ns is None
+            if self._idle and (self._new or self._urgent):  # came before the line above took effect
+                continue
+            self._wake.wait(None if next_ns is None else max(next_ns - self._clock_ns(), 0) / 1e9)
+            self._idle = False
+        for recording in [*self._active, *_drained(self._new)]:
+            recording.give_up()
+        self._active = []
+        self._running = False
+
+
+def _drained(queue: deque[Item]) -> list[Item]:
+    items = []
+    with contextlib.suppress(IndexError):
+        while True:
+            items.append(queue.popleft())
+    return items

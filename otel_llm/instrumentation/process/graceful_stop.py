@@ -1,0 +1,173 @@
+"""Graceful stops of serving processes that run no exit handler of Python's, or are killed at the end of their grace.
+
+uvicorn ends its process by the signal that stopped it. The master of gunicorn kills workers when its grace is over, a
+moment before their own. A pool process of Celery ends by `os._exit`. Each of them is hooked when the host imports it,
+and what was recorded is sent before. The hooks stay, and do nothing while no recorder runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import wrapt
+
+from otel_llm.export import threads
+from otel_llm.instrumentation.process.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXIT_S: Final = 5.0
+"""The longest that the end of a process waits for what is queued."""
+FORCED_S: Final = 0.5
+"""The same where a second signal asked for haste."""
+POLL_S: Final = 0.01
+UVICORN: Final = "uvicorn.server"
+CANCELLED_S: Final = 1.0
+"""How long uvicorn's cancelled tasks may take to end before their streams are ended for them."""
+BEFORE_KILL_S: Final = 1.0
+"""How long before the end of gunicorn's grace open streams are ended; half of the grace where it is below 2 s."""
+
+GUNICORN: Final = (
+    ("gunicorn.workers.base", "Worker", "handle_exit", 0.0),
+    ("gunicorn.workers.gthread", "ThreadWorker", "handle_exit", 0.0),
+    ("gunicorn.workers.gasgi", "ASGIWorker", "_shutdown", 1.0),
+)
+"""Module, class and method that a worker calls when its grace begins, and by how many seconds it may be late."""
+
+_log: Final = logging.getLogger("otel_llm")
+
+
+class Stoppable(Protocol):
+    """The recorder of a process, as a graceful stop needs it; `runtime.Runtime` in an application."""
+
+    def settle(self, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
+        """Send what was recorded, `within_s`; `leaving`: end the streams that are still open. Blocks its thread."""
+
+    def leave_in(self, seconds: float) -> None:
+        """End in so many seconds the streams that are still open then; takes no lock."""
+
+
+class Stops:
+    """Hooks the servers that are imported, and the others when the host imports them.
+
+    `running` returns the recorder that runs, None where there is none. One object a process: hooks are not taken back.
+    """
+
+    def __init__(self, running: Callable[[], Stoppable | None]) -> None:
+        self._running = running
+        self._when_imported(UVICORN, self._hook_uvicorn)
+        for module, owner, method, late_s in GUNICORN:
+            self._when_imported(module, functools.partial(self._hook_gunicorn, owner, method, late_s))
+        self._when_imported("celery.signals", self._hook_celery)
+
+    def _when_imported(self, name: str, hook: Callable[[Any], None]) -> None:
+        def hooked(module: Any) -> None:
+            try:
+                hook(module)
+            except Exception:  # noqa: BLE001  a server other than we know it serves as before
+                _log.warning("otel_llm does not know this %s: a stop may lose last segments", name, exc_info=True)
+
+        wrapt.register_post_import_hook(hooked, name)
+
+    def _hook_uvicorn(self, module: Any) -> None:
+        patches = Patches()
+        patches.replace(module.Server, "shutdown", self._uvicorn_shutdown)
+        patches.replace(module.Server, "handle_exit", self._uvicorn_exit)
+
+    def _uvicorn_shutdown(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        async def shutdown(server: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await original(server, *args, **kwargs)
+            finally:
+                if (running := self._running()) is not None:
+                    with contextlib.suppress(Exception):
+                        await _send_before_signal(running, server)
+
+        return shutdown
+
+    def _uvicorn_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def handle_exit(server: Any, *args: Any, **kwargs: Any) -> Any:
+            # In a worker of gunicorn the server's `callback_notify` is a method of that worker.
+            self._grace_begins(getattr(server.config.callback_notify, "__self__", None))
+            return original(server, *args, **kwargs)
+
+        return handle_exit
+
+    def _hook_gunicorn(self, owner: str, method: str, late_s: float, module: Any) -> None:
+        worker_type = getattr(module, owner)
+        Patches().replace(worker_type, method, functools.partial(self._gunicorn_exit, late_s))
+        # A worker installs its handler and then loads the application, which may bring us: install it once more.
+        worker = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        if isinstance(worker, worker_type):
+            signal.signal(signal.SIGTERM, worker.handle_exit)
+            signal.siginterrupt(signal.SIGTERM, False)  # as the worker has it
+
+    def _gunicorn_exit(self, late_s: float, original: Callable[..., Any]) -> Callable[..., Any]:
+        def handle_exit(worker: Any, *args: Any, **kwargs: Any) -> Any:
+            self._grace_begins(worker, late_s)
+            return original(worker, *args, **kwargs)
+
+        return handle_exit
+
+    def _grace_begins(self, worker: Any, late_s: float = 0.0) -> None:
+        """Have the streams ended shortly before the grace of a gunicorn worker is over; None: there is no such worker.
+
+        The grace began up to `late_s` ago.
+        This runs in signal handlers: the thread that one interrupts may hold a lock, so it takes none.
+        """
+        if worker is not None and (running := self._running()) is not None:
+            with contextlib.suppress(Exception):
+                grace_s = max(float(worker.cfg.graceful_timeout) - late_s, 0.0)
+                running.leave_in(grace_s - min(BEFORE_KILL_S, grace_s / 2))
+
+    def _hook_celery(self, module: Any) -> None:
+        for stop in (module.worker_process_shutdown, module.worker_shutdown):
+            stop.connect(self._celery_stops, weak=False)
+
+    def _celery_stops(self, *_: object, **__: object) -> None:
+        if (running := self._running()) is not None:
+            running.settle(leaving=True)
+
+
+async def _send_before_signal(running: Stoppable, server: Any) -> None:
+    hurry = bool(server.force_exit)  # a second signal: nothing was waited for
+    if not hurry and (tasks := set(server.server_state.tasks)):  # the grace is over: they were cancelled, and end now
+        await asyncio.wait(tasks, timeout=CANCELLED_S)
+    # After a signal the process ends by it next. A server that was stopped by a program may leave other streams open.
+    leaving = bool(getattr(server, "_captured_signals", ()))
+    await settled(running, leaving=leaving, within_s=FORCED_S if hurry else EXIT_S)
+
+
+async def settled(running: Stoppable, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
+    """Wait until what was recorded is sent, at most `within_s`; the event loop, asyncio's or trio's, runs on."""
+    done: list[bool] = []
+
+    def settle() -> None:
+        running.settle(leaving=leaving, within_s=within_s)
+        done.append(True)
+
+    # A thread of our own: those of the loop's executor may all be busy for as long as the server stops.
+    threads.start(settle)
+    until_s = time.monotonic() + within_s
+    while not done and time.monotonic() < until_s:
+        await _pause(POLL_S)
+
+
+async def _pause(seconds: float) -> None:
+    trio = sys.modules.get("trio")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if trio is None:
+            raise
+        await trio.sleep(seconds)
+    else:
+        await asyncio.sleep(seconds)

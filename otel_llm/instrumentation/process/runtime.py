@@ -1,0 +1,383 @@
+"""The recorder of this process: one flusher, one outbox, and what the application chose. The only global state."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import random
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from opentelemetry import trace
+
+from otel_llm import semconv
+from otel_llm.export import threads
+from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
+from otel_llm.export.outbox import CAPACITY, Outbox
+from otel_llm.export.settings import from_environment
+from otel_llm.instrumentation.core.genai_metrics import Metrics
+from otel_llm.instrumentation.core.renamed_attributes import NAMES, named
+from otel_llm.instrumentation.core.tally import Tally
+from otel_llm.instrumentation.process.flusher import Flusher
+from otel_llm.instrumentation.process.graceful_stop import EXIT_S, Stops
+from otel_llm.instrumentation.process.unrecorded import Unrecorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import TracerProvider
+
+    from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.instrumentation.core.recorder_environment import Flushable
+    from otel_llm.instrumentation.core.renamed_attributes import Names
+
+Sampling = Literal["always", "parent"]
+Measures = Literal["off", "requests", "chunks"]
+
+SAMPLING: Final[tuple[Sampling, ...]] = ("always", "parent")
+MEASURES: Final[tuple[Measures, ...]] = ("off", "requests", "chunks")
+_log: Final = logging.getLogger("otel_llm")
+
+
+class Runtime:
+    """What recordings need of the process, see `RecorderEnvironment`."""
+
+    def __init__(
+        self,
+        exporter: SpanExporter | None = None,
+        tracer_provider: TracerProvider | None = None,
+        slo_class: str | None = None,
+        sampling: Sampling = "always",
+        names: Names = "new",
+        queue_segments: int = CAPACITY,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        meter_provider: MeterProvider | None = None,
+        metrics: Measures = "requests",
+        slo_classes: Collection[str] | None = None,
+        propagate: bool = True,
+    ) -> None:
+        delivery = otlp_delivery(from_environment()) if exporter is None else SpanExporterDelivery(exporter)
+        self.clock_ns = clock_ns
+        self.slo_class = slo_class
+        self.sampling = sampling
+        self.slo_classes = None if slo_classes is None else frozenset(slo_classes)
+        self.propagate = propagate
+        self.refused_classes = 0  # SLO classes that came with requests and are not known here
+        self.refused_replies = 0  # replies of a server's recorded paths that were no streams
+        self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
+        self._names = names
+        self.tally = Tally()
+        self.unrecorded = Unrecorded(self.tally, clock_ns)
+        self.outbox = Outbox(delivery, queue_segments)
+        self.flusher = Flusher(clock_ns, self._measure)
+        # Not the random module's own generator, which an application may seed: ids would repeat in every process.
+        # Asking the system each time costs up to 80 us and lets go of the interpreter's lock.
+        self._random = random.Random()  # noqa: S311
+        self.getrandbits = self._random.getrandbits
+        self._tracer_provider = tracer_provider
+        self._resource: tuple[object, Resource] | None = None
+        self._detected: Resource | None = None
+        self._instance_id = str(uuid.uuid4())
+        self._leaves_after: tuple[object, ...] = (self, self)
+        self._finalizer: Any = None
+        self._stop_by_s: float | None = None  # the time-out of the stop that began since the newest stream
+        self._warned = False
+
+    @property
+    def dropped(self) -> int:
+        """Return how many segments were dropped so far."""
+        return self.outbox.dropped
+
+    def named(self, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+        """Return GenAI attributes in the names that the application chose."""
+        return named(attributes, self._names)
+
+    def provider(self) -> TracerProvider:
+        """Return the application's TracerProvider, as it is now: it may be set after us."""
+        return self._tracer_provider or trace.get_tracer_provider()
+
+    def resource(self) -> Resource:
+        """Return the application's resource, with a `service.instance.id`, which says who sends, where it has none."""
+        from opentelemetry.sdk.resources import Resource
+
+        theirs = getattr(self.provider(), "resource", None)
+        if self._resource is None or self._resource[0] is not theirs:
+            if isinstance(theirs, Resource):
+                resource = theirs
+            else:
+                resource = self._detected = self._detected or _detected()
+            if not resource.attributes.get(semconv.SERVICE_INSTANCE_ID):
+                resource = resource.merge(Resource({semconv.SERVICE_INSTANCE_ID: self._instance_id}))
+            self._resource = (theirs, resource)
+        return self._resource[1]
+
+    def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
+        """Queue records, before their turn where `urgent`."""
+        self.outbox.put(records, urgent=urgent)
+
+    def watch(self, recording: Flushable) -> None:
+        """Cut the recording from now on."""
+        self._stop_by_s = None
+        self._leave_before(self.provider(), None if self.metrics is None else self.metrics.provider())
+        self.flusher.add(recording)
+
+    def urge(self, recording: Flushable) -> None:
+        """Cut the recording at once."""
+        self.flusher.urge(recording)
+
+    def warn(self, bug: BaseException) -> None:
+        """Say, once, that we failed; the application's stream goes on as if we were not there."""
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        with contextlib.suppress(Exception):
+            _log.log(
+                level, "otel_llm failed and records this stream no further; the stream itself is unharmed", exc_info=bug
+            )
+
+    def _measure(self) -> None:
+        if self.metrics is not None:
+            try:
+                self.metrics.step()
+            except Exception as bug:  # noqa: BLE001
+                self.warn(bug)
+
+    def refuse_class(self) -> None:
+        """Take note that a request came with an SLO class that is not known here; say so, once."""
+        self.refused_classes += 1
+        if self.refused_classes == 1:  # the name is not repeated: it may be anything
+            _log.warning("otel_llm: a request named an SLO class that is not among slo_classes; it gets the default")
+
+    def refuse_reply(self, where: str, content_type: str, remedy: str) -> None:
+        """Take note that a server answered at a recorded path with a reply of no token; say so, once."""
+        self.refused_replies += 1
+        if self.refused_replies == 1:
+            sort = content_type or "no content type"
+            _log.warning("otel_llm: a reply of %s (%s) shows no tokens. %s", where, sort, remedy)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Cut all streams and send what is queued; return whether all of it was settled in time."""
+        until_s = time.monotonic() + timeout_s
+        settled = self.flusher.settle(timeout_s)
+        return self.outbox.flush(max(until_s - time.monotonic(), 0.0)) and settled
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop recording: send what was recorded, forget the streams that go on."""
+        self.flusher.settle(timeout_s)
+        self.flusher.stop(timeout_s)
+        self.unrecorded.settle()
+        atexit.unregister(self.leave)
+        self._cancel_finalizer()
+        return self.outbox.close(timeout_s)
+
+    def settle(self, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
+        """Send what was recorded before a server stops; wait `within_s` at most, and for no endpoint that fails.
+
+        `leaving`: end the streams that are still open.
+        """
+        with contextlib.suppress(Exception):
+            settled = self.flusher.settle(min(self._patience_s(), within_s), leaving=leaving)
+            if self.outbox.flush(min(self._patience_s(), within_s), patient=False) and settled:
+                self._stop_by_s = None  # nothing of this stop is left to be waited for
+
+    def leave_in(self, seconds: float) -> None:
+        """End in so many seconds the streams that are still open then: the process is killed soon after.
+
+        It takes no lock, so a signal handler may call it.
+        """
+        self.flusher.leave_at(self.clock_ns() + int(seconds * 1e9))
+
+    def leave(self) -> None:
+        """Send what was recorded, and end the streams that are still open: the process ends."""
+        with contextlib.suppress(Exception):
+            self.flusher.settle(self._patience_s(), leaving=True)
+            self.outbox.close(self._patience_s())
+
+    def _patience_s(self) -> float:
+        """Return how long a stop may still wait: several handlers may hear of one, and share `EXIT_S`."""
+        now_s = time.monotonic()
+        if self._stop_by_s is None or now_s > self._stop_by_s + EXIT_S:  # none, or one of long ago
+            self._stop_by_s = now_s + EXIT_S
+        return max(self._stop_by_s - now_s, 0.0)
+
+    def after_fork(self) -> None:
+        """Start clean in a forked child, as a sender of its own."""
+        self._instance_id = str(uuid.uuid4())
+        self._resource = None
+        self._leaves_after = (self, self)
+        self._finalizer = None  # the parent's
+        self._stop_by_s = None
+        self._random.seed()
+        self.tally = Tally()
+        self.unrecorded = Unrecorded(self.tally, self.clock_ns)
+        self.flusher.after_fork()
+        if self.metrics is not None:
+            self.metrics.after_fork()
+        self.outbox.after_fork()
+
+    def _leave_before(self, *providers: object) -> None:
+        # Handlers run last in, first out: ours is registered once the providers exist, so that request spans that end
+        # with the process are ended, and their values recorded, before they shut down.
+        if all(ours is theirs for ours, theirs in zip(self._leaves_after, providers, strict=False)):
+            return
+        self._leaves_after = providers
+        atexit.unregister(self.leave)
+        atexit.register(self.leave)
+        # A process that multiprocessing forked ends without running those handlers, but with its own.
+        self._cancel_finalizer()
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            self._finalizer = util.Finalize(None, self.leave, exitpriority=100)
+
+    def _cancel_finalizer(self) -> None:
+        finalizer, self._finalizer = self._finalizer, None
+        if finalizer is not None:
+            finalizer.cancel()
+
+
+_lock = threads.lock()
+_running: list[Runtime] = []
+_users: Final[set[str]] = set()
+
+
+def configured(
+    exporter: SpanExporter | None = None,
+    tracer_provider: TracerProvider | None = None,
+    slo_class: str | None = None,
+    sampling: Sampling = "always",
+    semconv: Names = "new",
+    queue_segments: int = CAPACITY,
+    meter_provider: MeterProvider | None = None,
+    metrics: Measures = "requests",
+    slo_classes: Collection[str] | None = None,
+    propagate: bool = True,
+    **_: object,  # what OpenTelemetry's instrumentors are also given: a logger provider
+) -> Runtime:
+    """Return a runtime with these settings, ready to record.
+
+    Raises ValueError for a setting outside of its words or range.
+    """
+    if sampling not in SAMPLING:
+        raise ValueError(f"sampling={sampling!r} is none of {', '.join(SAMPLING)}")
+    if semconv not in NAMES:
+        raise ValueError(f"semconv={semconv!r} is none of {', '.join(NAMES)}")
+    if metrics not in MEASURES:
+        raise ValueError(f"metrics={metrics!r} is none of {', '.join(MEASURES)}")
+    if queue_segments < 1:
+        raise ValueError(f"queue_segments={queue_segments!r}: the queue must hold at least one segment")
+    if isinstance(slo_classes, str):
+        raise ValueError(f"slo_classes={slo_classes!r} is one text, not the names of classes")  # noqa: TRY004
+    if slo_class is not None and slo_classes is not None and slo_class not in slo_classes:
+        raise ValueError(f"slo_class={slo_class!r} is none of slo_classes")
+    runtime = Runtime(
+        exporter,
+        tracer_provider,
+        slo_class,
+        sampling,
+        semconv,
+        queue_segments,
+        meter_provider=meter_provider,
+        metrics=metrics,
+        slo_classes=slo_classes,
+        propagate=propagate,
+    )
+    runtime.resource()  # detecting it and importing the SDK takes longer than a first request should
+    return runtime
+
+
+def _detected() -> Resource:
+    """Return the resource of this process and its forks: what they share.
+
+    It is detected once for all of them, since the SDK runs its detectors in a thread pool, which stands still in a
+    worker that eventlet has patched. An instance id that the SDK made up is left out: each fork has its own.
+    """
+    from opentelemetry.sdk import resources
+
+    resource = resources.Resource.create()
+    made_up = getattr(resources, "ServiceInstanceIdResourceDetector", None)  # not in every version
+    attributes = dict(resource.attributes)
+    if made_up is not None:
+        made = made_up().detect().attributes.get(semconv.SERVICE_INSTANCE_ID)
+        if attributes.get(semconv.SERVICE_INSTANCE_ID) == made:
+            attributes.pop(semconv.SERVICE_INSTANCE_ID, None)
+    return resources.Resource(attributes, resource.schema_url)
+
+
+def disabled() -> bool:
+    """Return whether the application's environment switches OpenTelemetry off."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def running() -> Runtime | None:
+    """Return the runtime, None where nothing is recorded."""
+    return _running[0] if _running else None
+
+
+def start(runtime: Callable[[], Runtime]) -> Runtime:
+    """Return the runtime that runs, or make it."""
+    if (there := running()) is not None:
+        return there
+    made = runtime()  # without the lock: looking for the resource may take seconds, and runs code of the application
+    with _lock:
+        if not _running:
+            _running.append(made)
+        runs = _running[0]
+    _register_hooks()
+    if runs is made and "OTEL_LLM_DOCTOR_DIR" in os.environ:
+        from otel_llm.instrumentation.process import doctor_report
+
+        doctor_report.begin(made)
+    return runs
+
+
+def join(user: str, runtime: Callable[[], Runtime]) -> Runtime:
+    """Return the runtime that runs, or make it; it is not stopped before `user` leaves."""
+    running = start(runtime)
+    _users.add(user)
+    return running
+
+
+def leave(user: str) -> None:
+    """Stop the runtime if `user` was the last who joined it."""
+    _users.discard(user)
+    if not _users:
+        stop()
+
+
+def stop(timeout_s: float = EXIT_S) -> bool:
+    """Stop the runtime, if one runs; return whether all it had recorded was settled in time."""
+    with _lock:
+        _users.clear()
+        stopped = _running.pop() if _running else None
+    return stopped is None or stopped.stop(timeout_s)
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  another thread of the parent may have held it
+    _lock = threads.lock()
+    for runtime in _running:
+        with contextlib.suppress(Exception):
+            runtime.after_fork()
+
+
+_registered: list[Stops] = []
+
+
+def _register_hooks() -> None:
+    if _registered:  # there is no taking them back: once a process
+        return
+    _registered.append(Stops(running))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def warn(bug: BaseException) -> None:
+    """Say, once, that we failed."""
+    if (runtime := running()) is not None:
+        runtime.warn(bug)

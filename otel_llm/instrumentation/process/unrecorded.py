@@ -1,0 +1,139 @@
+"""Streamed replies that pass and are not recorded: counted, and one warning a process that says what to do.
+
+Any hook that sees an HTTP answer of an API it does not know may call `answered`. It looks at nothing but answers to a
+POST whose content type is a stream's, and takes only those whose request looks like a prompt: event streams of other
+kinds (MCP and A2A, which are JSON-RPC; GraphQL; images, audio) are none of ours to speak of.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_llm.instrumentation.core.covering import is_covered
+from otel_llm.instrumentation.parse.sse_chunks import api_of, media_type
+from otel_llm.instrumentation.parse.wires import WIRES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.instrumentation.core.tally import Tally
+
+STREAMED: Final = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")
+"""Content types of replies that come piece by piece."""
+PROMPT_KEYS: Final = ("messages", "message", "prompt", "contents", "input", "inputs", "question", "query", "text")
+MAX_BODY_BYTES: Final = 1 << 20
+"""A longer request is not looked into, and so not spoken of."""
+SETTLES_NS: Final = 1_000_000_000
+"""How long after the answer `track` may still claim the stream."""
+MAX_PATH: Final = 100
+
+_PROMPT: Final = re.compile(rb'"(?:' + "|".join(PROMPT_KEYS).encode() + rb')"\s*:')
+_JSON_RPC: Final = re.compile(rb'"jsonrpc"\s*:')
+_OTHERS: Final = re.compile(r"/graphql|/images/|/audio/|/embeddings|/v1/(?:traces|metrics|logs)$")
+_VARIES: Final = re.compile(r"(?<=/)[0-9a-fA-F-]{8,}(?=/|$)|\d{4,}")
+"""Parts of a path that differ from request to request."""
+WARNING_BEGINS: Final = "otel_llm did not record a streamed reply"
+_WARNING: Final = (
+    f"{WARNING_BEGINS}: %s. Wrap what reads it in otel_llm.track(...); "
+    "see docs/stacks/not-recorded.md. Others are only counted: `otel-llm doctor -- COMMAND` lists them."
+)
+
+_log: Final = logging.getLogger("otel_llm")
+
+
+@dataclass(slots=True, eq=False)
+class _Passed:
+    """One stream that passed; `claimed`: the application records it by `track`."""
+
+    what: str
+    at_ns: int
+    claimed: bool = False
+
+
+_latest: Final[ContextVar[_Passed | None]] = ContextVar("otel_llm_passed", default=None)
+"""The stream that this context got last."""
+
+
+class Unrecorded:
+    """Counts the streams of one process that passed unrecorded, and warns of the first.
+
+    The warning waits until the next such stream, a second later at least, or the process's end: who follows its advice
+    calls `track` after the answer came, and is not to be warned any more.
+    """
+
+    def __init__(self, tally: Tally, clock_ns: Callable[[], int]) -> None:
+        self._tally = tally
+        self._clock_ns = clock_ns
+        self._first: _Passed | None = None
+        self._warned = False
+
+    def answered(self, library: str, host: str | None, path: str, body: object, content_type: str) -> None:
+        """Take note of an answer to a POST that no hook records; never raises.
+
+        `body`: the request's JSON, as bytes, text or the object; anything else cannot be judged. `library` is who got
+        the answer.
+        """
+        try:
+            kind = media_type(content_type)
+            if kind not in STREAMED or is_covered() or not is_instrumentation_enabled():
+                return
+            if api_of(path, WIRES) is None and is_prompt(
+                path, body
+            ):  # a known API that is not recorded has its own warning
+                self._pass(f"POST {host or ''}{_VARIES.sub('*', path)[:MAX_PATH]} ({kind}) over {library}")
+        except Exception:  # noqa: BLE001
+            _log.debug("otel_llm could not judge an answer", exc_info=True)
+
+    def claim(self) -> None:
+        """Take note that `track` records the stream that this context got last."""
+        passed = _latest.get()
+        if passed is None:
+            return
+        _latest.set(None)
+        if not passed.claimed and self._clock_ns() - passed.at_ns < SETTLES_NS:
+            passed.claimed = True
+            self._tally.pass_by(passed.what, -1)
+
+    def settle(self) -> None:
+        """Warn now of the first stream, unless `track` claimed it."""
+        first = self._first
+        if first is None or first.claimed or self._warned:
+            return
+        self._warned = True
+        with contextlib.suppress(Exception):
+            _log.warning(_WARNING, first.what)
+
+    def _pass(self, what: str) -> None:
+        self._tally.pass_by(what)
+        passed = _Passed(what, self._clock_ns())
+        _latest.set(passed)
+        first = self._first
+        if first is None:
+            atexit.register(self.settle)
+        if first is None or first.claimed:
+            self._first = passed
+        elif passed.at_ns - first.at_ns >= SETTLES_NS:
+            self.settle()
+
+
+def is_prompt(path: str, body: object) -> bool:
+    """Return whether a request looks like one for a model's reply."""
+    if _OTHERS.search(path) is not None:
+        return False
+    if isinstance(body, dict):
+        return "jsonrpc" not in body and any(key in body for key in PROMPT_KEYS)
+    if isinstance(body, str):
+        body = body.encode("utf-8", "replace")
+    if not isinstance(body, bytes | bytearray) or len(body) > MAX_BODY_BYTES:
+        return False
+    # What looks like a key is one: inside of a JSON string every quotation mark has a backslash before it.
+    start = bytes(body[:64]).lstrip()
+    return start.startswith(b"{") and _PROMPT.search(body) is not None and _JSON_RPC.search(body) is None

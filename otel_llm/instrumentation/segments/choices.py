@@ -1,0 +1,254 @@
+"""The choices of one request: what was read is sorted to them and cut. Holds no lock, reads no clock, sends nothing."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Protocol
+
+from otel_llm import semconv
+from otel_llm.export.records import CONTENT
+from otel_llm.instrumentation.segments.outcomes import COMPLETED
+from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from otel_llm.export.records import AttributeValue, Origin, Segment
+    from otel_llm.instrumentation.segments.chunks import Mark, Reading
+
+Item = int | tuple[int, "tuple[Mark, ...]"]
+"""What is appended for a chunk: its time, alone where the chunk was one token of content of choice 0."""
+
+
+class Reader(Protocol):
+    """What reads the chunks of one kind of stream.
+
+    While `plain`, a chunk of which `is_plain` is true is one token of content of choice 0, and need not be read.
+    """
+
+    plain: bool
+
+    def is_plain(self, chunk: object, /) -> bool:
+        """Return whether a chunk is the common one."""
+
+    def __call__(self, chunk: object, /) -> Reading:
+        """Return what a chunk carries."""
+
+    def basis(self, choice: int) -> str:
+        """Return where the token counts of a choice come from: exact, chunk or estimated."""
+
+    def segment_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the last segment can say that segment 0 could not."""
+
+    def span_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the reply says about itself, for the request span."""
+
+
+class Choices:
+    """The streams of one request, all committed at the same instant.
+
+    Times that come in with items are monotonic ns; `offset_ns`, added to them, makes unix ns, in which everything else
+    is: the one anchor that the request keeps.
+    """
+
+    __slots__ = (
+        "_chunk_ns",
+        "_commit_ns",
+        "_getrandbits",
+        "_identity",
+        "_offset_ns",
+        "_origin",
+        "_timelines",
+        "failed",
+        "first_chunk_ns",
+        "first_token_ns",
+        "first_visible_ns",
+        "gaps_ns",
+        "newest_ns",
+        "reader",
+    )
+
+    def __init__(
+        self,
+        count: int,
+        commit_ns: int,
+        offset_ns: int,
+        origin: Origin,
+        getrandbits: Callable[[int], int],
+        identity: Mapping[str, AttributeValue],
+        reader: Reader,
+    ) -> None:
+        self._commit_ns = commit_ns
+        self._offset_ns = offset_ns
+        self._origin = origin
+        self._getrandbits = getrandbits
+        self._identity = identity
+        self.reader = reader
+        self._timelines = {choice: self._timeline(choice) for choice in range(count)}
+        self.newest_ns: int | None = None  # unix ns of the newest chunk, framing included
+        self.first_chunk_ns: int | None = None  # unix ns of the first chunk, framing included
+        self.first_token_ns: int | None = None  # of the first token of any kind
+        self.first_visible_ns: int | None = None  # of the first token of content
+        self.gaps_ns: list[int] | None = None  # between chunks, since somebody last took them; None: nobody asks
+        self._chunk_ns: int | None = None
+        self.failed = False  # whether a choice ended otherwise than completed
+
+    def _timeline(self, choice: int) -> Timeline:
+        return Timeline(choice, self._commit_ns, self._origin, self._getrandbits)
+
+    def commit(self) -> list[Segment]:
+        """Return every choice's segment 0."""
+        return [timeline.commit(self._identity) for timeline in self._timelines.values()]
+
+    def take(self, items: Sequence[Item]) -> list[Segment]:
+        """Take in what was appended, in order; return segment 0 of choices that nobody announced."""
+        if not items:
+            return []
+        newest = items[-1]
+        self.newest_ns = _time_ns(newest) + self._offset_ns
+        offset_ns = self._offset_ns
+        if self.first_chunk_ns is None:
+            self.first_chunk_ns = _time_ns(items[0]) + offset_ns
+        if self.gaps_ns is not None:
+            self._measure(self.gaps_ns, [_time_ns(item) for item in items])
+        commits = []
+        for kind, run in itertools.groupby(items, type):
+            if kind is int:
+                self._take_plain([item + offset_ns for item in run])  # type: ignore[operator]
+            else:
+                commits += self._take_marked(run)  # type: ignore[arg-type]
+        return commits
+
+    def _take_plain(self, times_ns: list[int]) -> None:
+        if self.first_visible_ns is None:
+            self._first(times_ns[0], CONTENT)
+        if not self._timelines[0].closed:
+            self._timelines[0].take(times_ns)
+
+    def _take_marked(self, items: Iterable[tuple[int, Reading]]) -> list[Segment]:
+        commits = []
+        for time_ns, marks in items:
+            for choice, kind, count, finished in marks:
+                timeline = self._timelines.get(choice)
+                if timeline is None:
+                    timeline = self._timelines[choice] = self._timeline(choice)
+                    commits.append(timeline.commit(self._identity))
+                if timeline.closed:
+                    continue
+                if count:
+                    if self.first_visible_ns is None:
+                        self._first(time_ns + self._offset_ns, kind)
+                    timeline.take_marked(time_ns + self._offset_ns, kind, count)
+                if finished:
+                    timeline.ended_ns = time_ns + self._offset_ns
+        return commits
+
+    def _first(self, time_ns: int, kind: int) -> None:
+        if self.first_token_ns is None:
+            self.first_token_ns = time_ns
+        if kind == CONTENT:
+            self.first_visible_ns = time_ns
+
+    def _measure(self, gaps_ns: list[int], times_ns: list[int]) -> None:
+        if self._chunk_ns is not None:
+            times_ns.insert(0, self._chunk_ns)
+        gaps_ns += [after - before for before, after in itertools.pairwise(times_ns)]
+        self._chunk_ns = times_ns[-1]
+
+    def take_gaps(self) -> list[int]:
+        """Return the times between chunks that nobody took yet, ns."""
+        gaps_ns = self.gaps_ns or []
+        if gaps_ns:
+            self.gaps_ns = []
+        return gaps_ns
+
+    def cut(self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]]) -> list[Segment]:
+        """Return what all choices have to say at `now_ns`.
+
+        A choice that the server declared complete is closed one flush later: its usage may still come. `more` is asked
+        for what a last segment says beside how the stream ended.
+        """
+        segments = []
+        for timeline in self._timelines.values():
+            if timeline.closed:
+                continue
+            if timeline.ended_ns is None:
+                segments += timeline.cut(now_ns)
+            elif now_ns - timeline.ended_ns >= FLUSH_INTERVAL_NS:
+                segments += self._close(timeline, timeline.ended_ns, COMPLETED, more())
+        return segments
+
+    def last(self, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
+        """Return the remaining segments; choices that the server declared complete are that, the others `outcome`."""
+        segments = []
+        for timeline in self._timelines.values():
+            if timeline.closed:
+                continue
+            if timeline.ended_ns is None:
+                segments += self._close(timeline, end_ns, outcome, more)
+            else:
+                segments += self._close(timeline, timeline.ended_ns, COMPLETED, more)
+        return segments
+
+    def _close(
+        self, timeline: Timeline, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]
+    ) -> list[Segment]:
+        self.failed |= outcome != COMPLETED
+        basis = self.reader.basis(timeline.choice)
+        return timeline.last(end_ns, outcome, basis, more)
+
+    def end_ns(self, choice: int) -> int:
+        """Return the end of a choice's newest segment: no token is told before it any more; the commit before it."""
+        timeline = self._timelines.get(choice)
+        return self._commit_ns if timeline is None else timeline.end_ns
+
+    def is_quiet(self, item: Item) -> bool:
+        """Return whether an item brings a token to a choice whose newest segment is an empty one."""
+        if isinstance(item, int):
+            return self._timelines[0].quiet
+        return any(
+            count and choice in self._timelines and self._timelines[choice].quiet for choice, _, count, _ in item[1]
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Return whether a choice's newest segment is an empty one."""
+        return any(timeline.quiet for timeline in self._timelines.values())
+
+    @property
+    def due_ns(self) -> int | None:
+        """Return when the first choice must say that it is silent, None where none must."""
+        # A copy: asked without the lock, while another thread may announce one more choice.
+        dues = [timeline.due_ns for timeline in tuple(self._timelines.values())]
+        return min((due for due in dues if due is not None), default=None)
+
+    @property
+    def first_times_s(self) -> dict[str, AttributeValue]:
+        """Return the times from the commit to the first token, of any kind and of content, s; those there are."""
+        firsts = {semconv.FIRST_TOKEN: self.first_token_ns, semconv.FIRST_VISIBLE: self.first_visible_ns}
+        return {name: max(at - self._commit_ns, 0) / 1e9 for name, at in firsts.items() if at is not None}
+
+    @property
+    def count(self) -> int:
+        """Return how many choices there are."""
+        return len(self._timelines)
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of all choices."""
+        return sum(timeline.tokens for timeline in self._timelines.values())
+
+    @property
+    def segments(self) -> int:
+        """Return the segments cut so far, of all choices."""
+        return sum(timeline.seq for timeline in self._timelines.values())
+
+    @property
+    def basis(self) -> str:
+        """Return where the token counts come from, `estimated` where the choices differ."""
+        bases = {self.reader.basis(choice) for choice in self._timelines}
+        return bases.pop() if len(bases) == 1 else "estimated"
+
+
+def _time_ns(item: Item) -> int:
+    return item if isinstance(item, int) else item[0]

@@ -1,0 +1,191 @@
+"""A request for a streamed reply, known by its path and its body: what HTTP clients can see of an inference."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of, media_type
+from otel_llm.instrumentation.parse.wires import WIRES, provider_of
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import request_builder
+from otel_llm.instrumentation.request.propagation import carrier, is_covered
+from otel_llm.instrumentation.segments.chunks import choices_of
+from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from otel_llm.instrumentation.parse.sse_chunks import Api
+    from otel_llm.instrumentation.process.runtime import Runtime
+
+MAX_BODY_BYTES: Final = 16 << 20
+"""A longer request is not looked into: its reply is known by its content type."""
+
+_STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
+_CANDIDATES: Final = b'"candidateCount"'
+_MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
+"""Where a path names the model: Azure's and Google's do."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRequest:
+    """What a request says of the reply that it wants: a stream, of how many choices, by which model."""
+
+    stream: bool
+    model: str | None = None
+    choices: int = 1
+
+
+UNSEEN: Final = StreamRequest(stream=False)
+"""Of a body that could not be seen, such as one that is itself a stream."""
+
+
+def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
+    """Return what a request asks for, None where it wants no stream, `UNSEEN` where it cannot be told.
+
+    `body` is the JSON text, the object that it will be made of, or anything else. Nothing of it is consumed or changed.
+    """
+    if isinstance(body, str):
+        body = body.encode("utf-8", "replace")
+    found = _MODEL.search(path)
+    model = None if found is None else found[1] or found[2]
+    if isinstance(body, bytes | bytearray) and len(body) <= MAX_BODY_BYTES:
+        # Parsing a long body takes time, so most bodies are told by a search alone.
+        if api.asks == "flag" and _STREAMS.search(body) is None:
+            return None
+        if api.asks == "path" and _CANDIDATES not in body:
+            return StreamRequest(stream=True, model=model)
+        try:
+            body = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(body, dict):
+        return StreamRequest(stream=True, model=model) if api.asks == "path" else UNSEEN
+    stated, stream = body.get("model"), body.get("stream")
+    if isinstance(stated, str):
+        model = stated
+    if api.asks == "flag" and stream is not True:
+        return None
+    if api.asks == "default" and (stream is False or model is None):  # without a model it is a path of somebody else's
+        return None
+    config = body.get("generationConfig")  # Gemini's
+    count = config.get("candidateCount") if isinstance(config, dict) else body.get("n")
+    return StreamRequest(stream=True, model=model, choices=choices_of(count))
+
+
+class Call:
+    """One HTTP request for a reply that is, or may turn out to be, a stream."""
+
+    __slots__ = (
+        "_api",
+        "_commit_ns",
+        "_context",
+        "_host",
+        "_path",
+        "_port",
+        "_running",
+        "_scheme",
+        "_stack",
+        "recording",
+    )
+
+    def __init__(
+        self,
+        running: Runtime,
+        api: Api,
+        path: str,
+        wants: StreamRequest,
+        scheme: str,
+        host: str | None,
+        port: int | None,
+        stack: str,
+    ) -> None:
+        self._running = running
+        self._api = api
+        self._context: Context = otel_context.get_current()
+        self._path = path
+        self._scheme = scheme
+        self._host = host
+        self._port = port
+        self._stack = stack
+        self._commit_ns = running.clock_ns()
+        self.recording: Recording | None = None
+        if wants.stream:
+            self._begin(wants)
+
+    def _begin(self, wants: StreamRequest) -> Recording:
+        request = request_builder.by_client(
+            self._running,
+            self._context,
+            operation=self._api.operation,
+            model=wants.model,
+            provider=provider_of(self._api.provider, self._host, self._path),
+            scheme=self._scheme,
+            host=self._host,
+            port=self._port,
+            choices=wants.choices,
+            commit_ns=self._commit_ns,
+            stack=self._stack,
+        )
+        self.recording = Recording(self._running, request, self._api.reader())
+        self.recording.announce(self._context)
+        return self.recording
+
+    def failed(self, error: BaseException) -> None:
+        """Take note that no response came."""
+        if self.recording is not None:
+            self.recording.failed(error)
+
+    def answered(self, status: int, content_type: str) -> Tap | None:
+        """Return what is to see the response's body, None where there is nothing to be seen in it."""
+        recording = self.recording
+        if status >= 300:  # a redirect too: what follows it is a request of its own
+            if recording is not None:
+                recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
+            return None
+        if recording is None:
+            streams = media_type(content_type) in self._api.parsers
+            return tap_of(self._begin(UNSEEN), self._api, content_type) if streams else None
+        return tap_of(recording, self._api, content_type)
+
+
+def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
+    """Return what is to see the body of a reply that was asked for as a stream.
+
+    None where the whole reply comes at once, which ends the recording.
+    """
+    kind = media_type(content_type)
+    parser = api.parsers.get(kind)
+    if parser is None and "json" in kind:  # the server's right; there are no times to be had
+        recording.ended(COMPLETED)
+        return None
+    return Tap(recording, api, (parser or next(iter(api.parsers.values())))())
+
+
+def carried(path: str) -> Recording | None:
+    """Return the recording, begun further up, whose trace goes into a request to this path; None where none does."""
+    recording = carrier()
+    return None if recording is None or api_of(path, WIRES) is None else recording
+
+
+def call(path: str, body: object, scheme: str, host: str | None, port: int | None, stack: str) -> Call | None:
+    """Return the recorded call of a request that is about to be sent, None for one that is not recorded. Never raises.
+
+    `body` as for `stream_request`; `port` None is the scheme's own; `stack` is who sends it.
+    """
+    try:
+        running = runtime.running()
+        if running is None or (api := api_of(path, WIRES)) is None or is_covered() or not is_instrumentation_enabled():
+            return None
+        wants = stream_request(api, path, body)
+        return None if wants is None else Call(running, api, path, wants, scheme, host, port, stack)
+    except Exception as bug:  # noqa: BLE001
+        runtime.warn(bug)
+        return None

@@ -1,0 +1,102 @@
+"""A stream that a hook records and that the application tracks as well: one recording, with what `track` states.
+
+What a tracked stream asks for while it is read is not recorded below it (`beneath`).
+Where the SDK was called before `track`, its recording is announced already and stays; it gets the class that was
+stated, and its tokens are those that `kind` and `count` say.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+from types import AsyncGeneratorType, CellType, GeneratorType
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.stacks.httpx import TAP
+from otel_llm.instrumentation.stacks.sdk_stream import RECORDING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.segments.choices import Reader
+    from otel_llm.instrumentation.segments.chunks import Reading
+
+DEPTH: Final = 4
+"""A generator over a generator over the SDK's loop over its stream."""
+MAX_HELD: Final = 100
+"""Of an object that holds more, no more are looked at."""
+_FOLLOWED: Final = (GeneratorType, AsyncGeneratorType, CellType, map, filter, zip, enumerate, tuple)
+
+_log: Final = logging.getLogger("otel_llm")
+_warned: Final[list[bool]] = []
+
+
+class StatedReader:
+    """Reads an SDK's chunks twice: by the SDK's reader for what the reply says of itself, by `track`'s for tokens.
+
+    `silent`: tokens come from elsewhere, a stream that is made of this one.
+    """
+
+    plain = False
+
+    def __init__(self, theirs: Reader, stated: Reader, *, silent: bool) -> None:
+        self._theirs = theirs
+        self._stated = stated
+        self._silent = silent
+        self.segment_attributes = theirs.segment_attributes
+        self.span_attributes = theirs.span_attributes
+        self.basis = stated.basis
+
+    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
+        """Return that nothing is known of a chunk before it is read."""
+        return False
+
+    def __call__(self, chunk: Any) -> Reading:
+        """Return what a chunk carries."""
+        theirs = self._theirs(chunk)
+        if self._silent:
+            return FRAMING  # also of a choice that is complete: what is made of its last chunk is still to come
+        choice = theirs[0][0] if theirs else 0
+        tokens = tuple((choice, kind, count, False) for _, kind, count, _ in self._stated(chunk))
+        return (*tokens, *((done, kind, 0, True) for done, kind, _, finished in theirs if finished))
+
+
+def recording_of(stream: object) -> Recording | None:
+    """Return the recording, still running, of a stream that a hook has seen; None where there is none."""
+    members = getattr(stream, "__dict__", None) or {}
+    recording = members.get(RECORDING)
+    if recording is None:
+        tap = getattr(members.get("stream"), TAP, (None,))[0] or getattr(getattr(stream, "_buffer", None), "tap", None)
+        recording = getattr(tap, "recording", None)
+    return None if recording is None or recording.done else recording
+
+
+def recording_beneath(stream: object, depth: int = DEPTH) -> Recording | None:
+    """Return the recording of a stream that the iterator `stream`, not begun yet, holds on to; None where none."""
+    members = getattr(stream, "__dict__", None)  # once somebody asked for it, the attributes are no referents any more
+    attributes = members.values() if isinstance(members, dict) else ()
+    for held in itertools.islice(itertools.chain(gc.get_referents(stream), list(attributes)), MAX_HELD):
+        recording = recording_of(held)
+        if recording is None and depth and isinstance(held, _FOLLOWED):
+            recording = recording_beneath(held, depth - 1)
+        if recording is not None:
+            return recording
+    return None
+
+
+def state(recording: Recording, ours: Mapping[str, AttributeValue]) -> None:
+    """Say what `track` states of a request that is announced already."""
+    slo_class = ours.get(semconv.SLO_CLASS)
+    if slo_class is not None and recording.slo_class not in {None, slo_class} and not _warned:
+        _warned.append(True)
+        _log.warning(
+            "otel_llm.track names another SLO class than the call that it tracks was made with, which stays: "
+            "name it before the call, in the baggage (%s), or make the call inside of a tracked generator",
+            semconv.SLO_CLASS,
+        )
+    recording.identify(ours)

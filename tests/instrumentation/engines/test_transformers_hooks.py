@@ -1,0 +1,98 @@
+"""What the instrumentor of transformers does where transformers is not, not yet, or not as it knows it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from otel_llm.instrumentation.engines.transformers import HOOKS, TransformersInstrumentor, _imported
+from otel_llm.instrumentation.process import runtime
+
+
+@pytest.fixture
+def instrumentor() -> Iterator[TransformersInstrumentor]:
+    instrumentor = TransformersInstrumentor()
+    instrumentor.instrument(skip_dep_check=True)
+    yield instrumentor
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
+    runtime.stop()
+
+
+class Model:
+    config = types.SimpleNamespace(name_or_path="tiny")
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+
+def module(name: str, **members: Any) -> types.ModuleType:
+    made = types.ModuleType(name)
+    vars(made).update(members)
+    return made
+
+
+def arrive(instrumentor: TransformersInstrumentor, made: types.ModuleType) -> None:
+    """Do what the import of a module does."""
+    assert instrumentor._patches is not None
+    _imported(instrumentor, instrumentor._patches, HOOKS[made.__name__], made)
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_a_hook_that_moved_is_one_warning_and_nothing_is_hooked(
+    instrumentor: TransformersInstrumentor, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    class Moved:
+        def add_request(self) -> None: ...
+        def submit(self) -> None: ...
+
+    before = dict(vars(Moved))
+    names = ("GenerationMixin", "ContinuousBatchingManager", "OutputRouter", "RequestState", "InferenceThread")
+    made = module(name, **dict.fromkeys(names, Moved))
+    with caplog.at_level(logging.WARNING, "otel_llm"):
+        arrive(instrumentor, made)
+    assert len(caplog.records) == 1
+    assert name in caplog.text
+    assert dict(vars(Moved)) == before
+
+
+def test_what_is_no_stream_passes_untouched(instrumentor: TransformersInstrumentor) -> None:
+    class Mixin(Model):
+        pass
+
+    arrive(instrumentor, module("transformers.generation.utils", GenerationMixin=Mixin))
+    assert Mixin().generate(1, max_new_tokens=2) == ((1,), {"max_new_tokens": 2})
+
+
+def test_it_is_undone_and_an_import_after_that_hooks_nothing(instrumentor: TransformersInstrumentor) -> None:
+    class Mixin(Model):
+        pass
+
+    class Later(Model):
+        pass
+
+    patches = instrumentor._patches
+    assert patches is not None
+    arrive(instrumentor, module("transformers.generation.utils", GenerationMixin=Mixin))
+    assert "generate" in vars(Mixin)
+    instrumentor.uninstrument()
+    assert "generate" not in vars(Mixin)
+    made = module("transformers.generation.utils", GenerationMixin=Later)
+    _imported(instrumentor, patches, HOOKS[made.__name__], made)
+    assert "generate" not in vars(Later)
+
+
+def test_nothing_of_transformers_is_imported() -> None:
+    code = (
+        "import sys; from otel_llm.instrumentation.engines.transformers import TransformersInstrumentor as T\n"
+        "T().instrument(skip_dep_check=True)\n"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('transformers', 'torch', 'pynvml')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,315 @@
+"""What becomes of a recorder when its process forks or ends, and how it gets into one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hosts.serving import SilentEndpoint
+from support.hosts.told import streams, told
+from support.otlp_receiver import GrpcReceiver, HttpReceiver
+from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
+
+from otel_llm import semconv
+
+ROOT = Path(__file__).parents[3]
+DEADLINE_S = 120
+
+PRELUDE = """
+import os, sys, openai, otel_llm
+url = sys.argv[1]
+client = openai.OpenAI(api_key="none", base_url=url, max_retries=0)
+def ask(model):
+    return client.chat.completions.create(model=model, messages=[], stream=True)
+"""
+
+
+def python(code: str, *arguments: str, environment: Mapping[str, str], command: tuple[str, ...] = ()) -> str:
+    """Run code in a fresh interpreter; return what it printed."""
+    return run([*command, sys.executable, "-c", code, *arguments], environment)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run a command to its good end; return what it printed."""
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def receivers(protocol: str) -> GrpcReceiver | HttpReceiver:
+    return GrpcReceiver() if protocol == "grpc" else HttpReceiver()
+
+
+def otlp(protocol: str, receiver: GrpcReceiver | HttpReceiver) -> dict[str, str]:
+    return {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_SERVICE_NAME": "forks",
+    }
+
+
+FORK = (
+    PRELUDE
+    + """
+otel_llm.instrument()
+list(ask("before"))
+open_stream = ask("across")
+next(open_stream)
+assert otel_llm.flush(30)          # a connection is open, and segments of "across" are on their way
+open_segment = ask("queued")
+child = os.fork()
+if child == 0:
+    next(open_stream)              # the child's copy: what becomes of the stream is the parent's to say
+    open_stream.close()
+    list(ask("child"))
+    assert otel_llm.flush(30)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+open_segment.close()
+list(ask("after"))
+"""
+)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_forked_child_starts_clean(protocol: str) -> None:
+    gate = Gate()
+    replies: dict[str, Any] = {name: whole(3) for name in ("before", "child", "after", "queued")}
+    replies["across"] = Reply([*words(2), gate])
+    with SseServer(replies) as server, receivers(protocol) as receiver:
+        python(FORK, server.url, environment=otlp(protocol, receiver))
+        gate.open()
+        assert told(receiver.spans()) == [
+            ("across", "abandoned", 1),
+            ("after", "completed", 3),
+            ("before", "completed", 3),
+            ("child", "completed", 3),
+            ("queued", "cancelled", 0),
+        ]
+        senders: dict[str, set[str]] = {}
+        for message in receiver.messages:
+            for group in message.resource_spans:
+                said = {pair.key: pair.value.string_value for pair in group.resource.attributes}
+                for span in group.scope_spans[0].spans:
+                    for pair in span.attributes:
+                        if pair.key == semconv.GEN_AI_REQUEST_MODEL:
+                            senders.setdefault(pair.value.string_value, set()).add(said[semconv.SERVICE_INSTANCE_ID])
+        assert senders["child"].isdisjoint(senders["after"])
+        assert senders["before"] == senders["after"]
+
+
+AT_EXIT = (
+    PRELUDE
+    + """
+otel_llm.instrument()
+list(ask("whole"))
+stream = ask("open")
+for _ in range(2):
+    next(stream)
+"""
+)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_the_end_of_the_process_loses_nothing(protocol: str) -> None:
+    gate = Gate()
+    with (
+        SseServer({"whole": whole(150), "open": Reply([*words(2), gate, chunk(finish="stop"), DONE])}) as server,
+        receivers(protocol) as receiver,
+    ):
+        python(AT_EXIT, server.url, environment=otlp(protocol, receiver))
+        gate.open()
+        assert told(receiver.spans()) == [("open", "abandoned", 2), ("whole", "completed", 150)]
+
+
+def test_the_end_of_the_process_does_not_wait_for_an_endpoint_that_is_not_there() -> None:
+    with SseServer({"whole": whole(3)}) as server:
+        code = PRELUDE + (
+            "import atexit\n"
+            "from otel_llm.instrumentation.process import runtime\n"
+            "otel_llm.instrument()\n"
+            "list(ask('whole'))\n"
+            "atexit._run_exitfuncs()\n"
+            "outbox = runtime.running().outbox\n"
+            "print(outbox.flush(0), outbox.dropped)\n"  # all was settled: given up, not waited for
+        )
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "GRPC_VERBOSITY": "NONE"}
+        assert python(code, server.url, environment=environment).split() == ["True", "2"]
+
+
+def test_the_handlers_of_one_stop_share_their_time() -> None:
+    """uvicorn's shutdown, the application's and Python's exit may each wait for an endpoint that never answers."""
+    code = PRELUDE + (
+        "import time\n"
+        "from otel_llm.instrumentation.process import runtime\n"
+        "otel_llm.instrument()\n"
+        "list(ask('whole'))\n"
+        "running = runtime.running()\n"
+        "running.settle()\n"
+        "left = [running._patience_s()]\n"
+        "list(ask('whole'))\n"  # the server goes on: what comes next is another stop
+        "left.append(running._patience_s())\n"
+        "running._stop_by_s -= 11\n"  # and so is what comes much later
+        "left.append(running._patience_s())\n"
+        "print(*left)\n"
+    )
+    with SseServer({"whole": whole(3)}) as server, SilentEndpoint() as endpoint:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint.endpoint, "GRPC_VERBOSITY": "NONE"}
+        first, second, third = map(float, python(code, server.url, environment=environment).split())
+        assert first == 0.0
+        assert second > 0.0
+        assert third > 0.0
+
+
+BUSY_EXECUTOR = """
+import asyncio, os, sys, time
+from otel_llm.instrumentation.process import graceful_stop
+class Recorder:
+    def settle(self, *, leaving=False, within_s=5.0):
+        print("settled", leaving)
+    def leave_in(self, seconds):
+        pass
+async def main():
+    loop = asyncio.get_running_loop()
+    jobs = [loop.run_in_executor(None, time.sleep, 3600) for _ in range(64)]
+    await graceful_stop.settled(Recorder(), leaving=True)
+asyncio.new_event_loop().run_until_complete(main())
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_stop_does_not_wait_for_the_executor_of_the_loop() -> None:
+    assert python(BUSY_EXECUTOR, environment={}) == "settled True\n"
+
+
+PROVIDER_AT_EXIT = (
+    PRELUDE
+    + """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+otel_llm.instrument()
+list(ask("whole"))                 # recorded, and the end of the process prepared for, before there is a provider
+provider = TracerProvider()
+provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+stream = ask("whole")
+next(stream)
+"""
+)
+
+
+def test_request_spans_end_before_the_applications_provider_does() -> None:
+    with SseServer({"whole": whole(3)}) as server, HttpReceiver() as receiver:
+        printed = python(PROVIDER_AT_EXIT, server.url, environment=otlp("http/protobuf", receiver))
+        span = json.loads(printed)
+        assert span["attributes"][semconv.OUTCOME] == "abandoned"
+        parents = {f"0x{parent.hex()}" for _, parent in streams(receiver.spans())}
+        assert span["context"]["span_id"] in parents
+
+
+POOL = (
+    PRELUDE
+    + """
+import multiprocessing
+otel_llm.instrument()              # in a spawned child, too: it imports this script
+def work(model):
+    list(ask(model))
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    process = context.Process(target=work, args=("child",))
+    process.start()
+    process.join()
+    with context.Pool(2) as pool:
+        pool.map(work, ["pooled"] * 4)
+        pool.close()
+        pool.join()
+    sys.exit(process.exitcode)
+"""
+)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_process_of_multiprocessing_sends_its_last_segments(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(POOL, encoding="utf-8")
+    with SseServer({"child": whole(3), "pooled": whole(3)}) as server, HttpReceiver() as receiver:
+        environment = otlp("http/protobuf", receiver)
+        run([sys.executable, str(script), server.url, method], environment)
+        assert told(receiver.spans()) == [("child", "completed", 3), *[("pooled", "completed", 3)] * 4]
+
+
+LOOPS = """
+import asyncio, sys, threading, openai, otel_llm
+otel_llm.instrument()
+async def read(model):
+    async with openai.AsyncOpenAI(api_key="none", base_url=sys.argv[1], max_retries=0) as client:
+        async for _ in await client.chat.completions.create(model=model, messages=[], stream=True):
+            pass
+"""
+TRIO = LOOPS + "import trio; trio.run(read, 'trio')"
+NESTED = (
+    LOOPS
+    + """
+import nest_asyncio
+nest_asyncio.apply()
+async def outer():
+    asyncio.run(read("nested"))    # a loop inside of a loop that runs
+    thread = threading.Thread(target=lambda: asyncio.run(read("threaded")))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    await read("outer")
+asyncio.run(outer())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "models"), [(TRIO, ["trio"]), (NESTED, ["nested", "outer", "threaded"])], ids=["trio", "nested"]
+)
+def test_other_loops_than_the_one_of_asyncio(code: str, models: list[str]) -> None:
+    with SseServer({model: whole(30) for model in models}) as server, HttpReceiver() as receiver:
+        python(code, server.url, environment=otlp("http/protobuf", receiver))
+        assert told(receiver.spans()) == [(model, "completed", 30) for model in models]
+
+
+def test_the_opentelemetry_instrument_command() -> None:
+    """The zero-code agent finds us by the entry point, beside an SDK that it sets up itself."""
+    agent = Path(sys.executable).with_name("opentelemetry-instrument")
+    with SseServer({"whole": whole(3)}) as server, HttpReceiver() as receiver:
+        environment = {
+            **otlp("http/protobuf", receiver),
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "openai",  # the peers of the tests beside us
+        }
+        code = PRELUDE + "list(ask('whole'))\n"
+        python(code, server.url, environment=environment, command=(str(agent),))
+        assert told(receiver.spans()) == [("whole", "completed", 3)]
+        [request] = [span for span in receiver.spans() if span.name == "chat whole"]
+        assert {parent for _, parent in streams(receiver.spans())} == {request.span_id}
+
+
+def test_instrumenting_pulls_in_no_service_side_package() -> None:
+    service = ("grpc", "pandas", "numpy", "pyarrow", "yaml")
+    code = (
+        "import sys, otel_llm; otel_llm.instrument(); import opentelemetry.sdk.trace;"
+        f"print([name for name in {service!r} if name in sys.modules])"
+    )
+    assert python(code, environment={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}).strip() == "[]"
