@@ -12,11 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
+from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.intake import read_export
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError
-from otel_llm.readers.spans.attributes import AttributeLimits
 from otel_llm.rules.engine.rule_engine import RuleEngine
 
 if TYPE_CHECKING:
@@ -78,14 +77,11 @@ class Run:
     def take(self, record: Record) -> None:
         """Evaluate the next record, which has a time of receipt."""
         assert record.receipt_ns is not None  # noqa: S101
-        limits = self.terms.limits
-        attributes = AttributeLimits(limits.attributes_per_span, limits.attribute_chars)
         try:
-            batch = otlp.read(record.raw, receipt_ns=record.receipt_ns, limits=attributes)
+            batch = read_export(record.raw, record.receipt_ns, self.terms.limits.intake)
         except DecodeError:
             self.counts["undecodable"] += 1
             return
-        batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
         try:
             self.evaluator.apply(batch, record.receipt_ns)
         except Exception:  # the live collector goes on as well; said once with its traceback, counted always

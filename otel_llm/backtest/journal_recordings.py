@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.restart import STOPPED_NS
+from otel_llm.collector.checkpoints import STOPPED_NS
 from otel_llm.journal.checkpoint import read_resume
 from otel_llm.readers.input_paths import input_files
 from otel_llm.readers.io.bytestream import open_chunks

@@ -10,9 +10,10 @@ import select
 import threading
 import time
 from collections import Counter, deque
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from otel_llm.collector.receive.senders import UNKNOWN, FairQueue
 from otel_llm.shared.errors import UnavailableError
@@ -30,6 +31,9 @@ QUEUED_BYTES: Final = 256 * 2**20
 """Export requests accepted and not yet evaluated, in bytes, at each door; beyond them senders are told to come back."""
 _LOOK_S: Final = 1.0
 """How often a receiver looks whether anybody is still there to take its export."""
+
+
+T = TypeVar("T")
 
 
 class Export:
@@ -144,6 +148,19 @@ class Inbox:
             self._put += isinstance(item, HeldExport)
             self._items.append(item)
             self._wake_up()
+
+    def ask(self, question: Callable[[], T], timeout_s: float) -> T:
+        """Have the thread that takes run `question`; return what it returns, raise its error or TimeoutError."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:  # noqa: BLE001  handed to the asker
+                answer.set_exception(error)
+
+        self.put(run)
+        return answer.result(timeout=timeout_s)
 
     def put_back(self, sender: int, export: Export | None) -> None:
         """Put in what was taken and is to be taken again, before all else of its sender; None: it is done with.

@@ -8,33 +8,25 @@ interpreter, at twice the cost of both. The CPU time of an export is charged to 
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
 import time
-from collections import Counter, deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-
 from otel_llm.collector import plain_mode
+from otel_llm.collector.checkpoints import note_stop
+from otel_llm.collector.decoding import PART_BYTES, READ_APART_BYTES, SMALL_PART_BYTES, decode
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
-from otel_llm.collector.receive.errors import BusyError
+from otel_llm.collector.receive.errors import BusyError, acknowledgement
 from otel_llm.collector.receive.grpc_worker.parent import SentExport
-from otel_llm.collector.receive.senders import UNKNOWN, Room
-from otel_llm.collector.restart import note_stop
-from otel_llm.evaluate.evaluator import MAX_CHOICES, Evaluator, Timeouts
-from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp.cutting import cut_export
-from otel_llm.readers.otlp.length_delimited import refuse_many_parts
-from otel_llm.readers.spans.attributes import AttributeLimits
+from otel_llm.collector.receive.senders import UNKNOWN, Room, charged_s
+from otel_llm.evaluate.intake import IntakeLimits, take_in
 from otel_llm.shared.errors import UnavailableError
-from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +36,9 @@ if TYPE_CHECKING:
     from otel_llm.collector.export.egress import Outgoing
     from otel_llm.collector.inbox import Item
     from otel_llm.collector.receive.grpc_worker.parent import GrpcFront
+    from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.journal.journal import Journal
     from otel_llm.readers.batch import Batch
-    from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
@@ -57,15 +49,6 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 0.5
 REST_S = 0.005
 """Timers closer together than this are looked at together: at their own instants, only later."""
-READ_APART_BYTES = 2**18
-"""Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
-PART_BYTES = 2**17
-"""They are taken in as several of about so many bytes, each a record of the journal; others have turns between them."""
-SMALL_PART_BYTES = 2**14
-"""So are those of more bytes that a sender sends who has used much, where there are others."""
-MOST_A_RECORD_S = 0.000_2
-TOKENS_A_RECORD = 1_000
-"""At most so much CPU time is charged for the evaluation of a span or of so many tokens."""
 MOST_TOGETHER = 64
 TOGETHER_BYTES = 2**22
 TOGETHER_S = 0.005
@@ -89,7 +72,7 @@ class Pipeline:
     more_counts: Callable[[], Mapping[str, int]] = dict
     """Counts of the parts around the flow."""
     replayed: int = 0
-    attribute_limits: AttributeLimits = field(init=False)
+    intake: IntakeLimits = field(init=False)
     _received: Counter[str] = field(default_factory=Counter)
     _inbox: Inbox = field(default_factory=Inbox)
     _front: GrpcFront | None = None
@@ -112,7 +95,7 @@ class Pipeline:
     """Up to when time has passed, once everything that was accepted is evaluated."""
 
     def __post_init__(self) -> None:
-        self.attribute_limits = AttributeLimits(self.limits.attributes_per_span, self.limits.attribute_chars)
+        self.intake = self.limits.intake
         self._room = Room(self.limits.queued_exports, QUEUED_BYTES)
 
     def start(self) -> None:
@@ -148,14 +131,7 @@ class Pipeline:
             self._received["exports"] += 1
         if self.outgoing.forward is not None:
             self.outgoing.forward.offer(export.raw)
-        refused = export.refused.total()
-        if not refused:
-            return b""
-        answer = ExportTraceServiceResponse()
-        answer.partial_success.rejected_spans = refused
-        reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(export.refused.items()))
-        answer.partial_success.error_message = f"spans refused: {reasons}"
-        return answer.SerializeToString()
+        return acknowledgement(export.refused)
 
     def _refuse_if_busy(self, export: HeldExport) -> None:
         if self._stopping:
@@ -177,16 +153,7 @@ class Pipeline:
         """
         if self._thread is None:
             raise TimeoutError("the evaluator has not started")
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:  # noqa: BLE001  handed to the asker
-                answer.set_exception(error)
-
-        self._inbox.put(run)
-        return answer.result(timeout=timeout_s)
+        return self._inbox.ask(question, timeout_s)
 
     def later(self, step: Callable[[], None]) -> None:
         """Run `step` in the evaluator's thread, behind what waits there; safe from any thread, which does not wait."""
@@ -201,8 +168,7 @@ class Pipeline:
 
     def replay(self, batch: Batch, receipt_ns: int) -> None:
         """Evaluate a record of the journal again, before `start`."""
-        batch.bound(segments=self.limits.segments_per_request, choices=MAX_CHOICES)
-        batch.received(receipt_ns)
+        take_in(batch, receipt_ns, self.intake)
         self.replayed += 1
         self._guard(lambda: self.evaluator.apply(batch, receipt_ns))
 
@@ -292,14 +258,10 @@ class Pipeline:
             self._inbox.put_back(export.sender, export if export.parts else None)
 
     def _apply(self, export: Export, batch: Batch) -> None:
-        """Evaluate what was taken in, and charge its sender.
-
-        Time passes in it, too, for the streams of all: no more is charged than is usual for so many records.
-        """
+        """Evaluate what was taken in, and charge its sender."""
         began_s = time.thread_time()
         self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
-        records = 1 + batch.spans + batch.tokens / TOKENS_A_RECORD
-        self._inbox.charge(export.sender, min(time.thread_time() - began_s, records * MOST_A_RECORD_S))
+        self._inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
 
     def _is_apart(self, export: Export) -> bool:
         """Have an export decoded aside, if it is large; it comes again then, before all else of its sender."""
@@ -345,25 +307,12 @@ class Pipeline:
         """
         if export.parts is not None:
             return
-        KEEPER.note(len(export.raw))
         began_s = time.thread_time()
-        raws: Sequence[bytes] = (export.raw,)
-        wrong: Exception | None
         try:
-            if part_bytes is not None:
-                refuse_many_parts(export.raw)  # before they are looked at one by one
-                raws = cut_export(export.raw, part_bytes)
-            found = otlp.read_all(raws, limits=self.attribute_limits, max_tokens=otlp.token_budget(len(export.raw)))
-            wrong = next((one for one in found if isinstance(one, Exception)), None)
-        except Exception as error:  # noqa: BLE001  a bug of ours: the sender is told
-            found, wrong = [], error
+            export.parts = decode(export.raw, self.intake.attributes, part_bytes)
+        except Exception as error:  # noqa: BLE001  the sender is told
+            export.refuse(error)
         self._inbox.charge(export.sender, time.thread_time() - began_s)
-        if wrong is not None:
-            export.refuse(wrong)
-        else:
-            export.parts = deque(
-                (raw, batch) for raw, batch in zip(raws, found, strict=True) if not isinstance(batch, Exception)
-            )
 
     def _take_in(self, export: Export) -> Batch | None:
         """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated.
@@ -374,12 +323,11 @@ class Pipeline:
             return None
         raw, batch = export.parts.popleft()
         try:
-            batch.bound(segments=self.limits.segments_per_request, choices=MAX_CHOICES)
+            take_in(batch, export.receipt_ns, self.intake)
             self._received["received_exports"] += not export.written
             self._received["received_spans"] += batch.spans
             self._received["received_tokens"] += batch.tokens
             self._refuse_if_full(batch)
-            batch.received(export.receipt_ns)
             export.written.append(self.journal.append(raw, export.receipt_ns))
             export.refused.update(batch.refused)
             if not export.parts:
@@ -446,27 +394,3 @@ class Pipeline:
             "late_for_window": self.evaluator.windowing.late,
             "replayed": self.replayed,
         }
-
-
-def build(
-    *,
-    clock: Clock,
-    journal: Journal,
-    classes: SloClasses,
-    rules: RuleEngine,
-    sinks: Sinks,
-    limits: Limits,
-    window_ns: int,
-    timeouts: Timeouts,
-    outgoing: Outgoing,
-    on_window: Callable[[dict[str, object]], None] | None = None,
-) -> Pipeline:
-    """Put the flow together."""
-    windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
-    evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=sinks, timeouts=timeouts)
-    return Pipeline(clock, journal, evaluator, sinks, limits, outgoing)
-
-
-def window_line(row: dict[str, object]) -> str:
-    """Return a closed window as one JSON line."""
-    return json.dumps(row, allow_nan=False, separators=(",", ":"))

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.collector.checkpoints import BACK_NS, FROM_NS, WINDOWS_NS
 from otel_llm.evaluate.windowing import GROUP_NAMES
-from otel_llm.journal.checkpoint import read_resume, write_resume
-from otel_llm.journal.journal_errors import JournalError
+from otel_llm.journal.checkpoint import read_resume
 from otel_llm.journal.reader import last_receipt_ns, read_since
-from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.readers.otlp import export_request
 from otel_llm.readers.records import DecodeError
-from otel_llm.shared.memory import KEEPER
 from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
@@ -32,14 +30,6 @@ if TYPE_CHECKING:
     from otel_llm.collector.pipeline import Pipeline
     from otel_llm.journal.journal import Journal
 
-FROM_NS: Final = "replay_from_unix_nano"
-WINDOWS_NS: Final = "windows_closed_until_unix_nano"
-STOPPED_NS: Final = "stopped_unix_nano"
-"""Up to when time had passed for a run that was stopped; not there while one runs, nor after one that died."""
-CHECKPOINT_S: Final = 1.0
-"""How often the checkpoint moves."""
-BACK_NS: Final = 180 * 1_000_000_000
-"""How far before that, only to know which streams were there: a sender repeats an export for two minutes."""
 NO_CHECKPOINT_NS: Final = 3600 * 1_000_000_000
 """How far back a restart reads where there is no checkpoint."""
 SAID_EVERY_S: Final = 5.0
@@ -50,51 +40,6 @@ log = logging.getLogger(__name__)
 
 Window = tuple[object, ...]
 """A window that was written: its start and its group."""
-
-
-class Checkpoint:
-    """Write down every second from where a restart has to read, in a thread of its own: the disk may be slow."""
-
-    def __init__(self, pipeline: Pipeline, journal: Journal) -> None:
-        self._pipeline = pipeline
-        self._journal = journal
-        self._failed = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="otel-llm-checkpoint", daemon=True)
-
-    def start(self) -> None:
-        """Start writing."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop; the last checkpoint stands."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(CHECKPOINT_S):
-            KEEPER.tend()
-            try:
-                needed_ns, closed_until_ns = self._pipeline.ask(self._pipeline.evaluator.resume_point)
-                write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})
-            except TimeoutError:
-                continue  # an older checkpoint only means that more is read
-            except JournalError as error:
-                if not self._failed:
-                    log.warning("otel-llm: no checkpoint can be written (%s): a restart will read more", error.reason)
-                self._failed = True
-                continue
-            self._failed = False
-            self._journal.keep_from_ns = max(0, needed_ns - BACK_NS)
-
-
-def note_stop(journal: Journal, stopped_ns: int) -> None:
-    """Write beside the last checkpoint up to when (unix ns) time has passed, once nothing is evaluated any more."""
-    try:
-        write_resume(journal.folder, {**read_resume(journal.folder), STOPPED_NS: stopped_ns})
-    except JournalError as error:
-        log.warning("otel-llm: it cannot be noted when this run was stopped (%s)", error.reason)
 
 
 @dataclass(slots=True)
@@ -176,7 +121,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
             if record.receipt_ns is None:
                 continue
             try:
-                batch = otlp.read(record.raw, limits=pipeline.attribute_limits)
+                batch = export_request.read(record.raw, limits=pipeline.intake.attributes)
             except DecodeError as error:
                 skipped["undecodable"] += 1
                 progress.left_out(path, str(error), record.offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import logging
 import threading
 from dataclasses import dataclass, field
@@ -14,12 +15,15 @@ from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.sinks import Sinks
+from otel_llm.collector.checkpoints import Checkpoint
 from otel_llm.collector.export.egress import Outgoing, refuse_own_doors
-from otel_llm.collector.pipeline import Pipeline, build, window_line
+from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.listeners import Addresses, Doors
-from otel_llm.collector.restart import Checkpoint, Progress, Windows, replay, written_windows
+from otel_llm.collector.restart import Progress, Windows, replay, written_windows
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency
 from otel_llm.collector.web.views import Web, families
+from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.evaluate.windowing import Windowing
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.decisions.decision_records import FIRST_KEY, read_decided
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.actions.sinks.console import Console
-    from otel_llm.collector.config.settings import Settings
+    from otel_llm.collector.config.settings import Limits, Settings
     from otel_llm.evaluate.evaluator import Timeouts
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
@@ -149,7 +153,7 @@ class Service:
                 self._alerts.start()
             if self._doing is not None:
                 self._doing.start()
-            self._checkpoint = Checkpoint(pipeline, pipeline.journal)
+            self._checkpoint = Checkpoint(pipeline.journal, lambda: pipeline.ask(pipeline.evaluator.resume_point))
             self._checkpoint.start()
             _rest_the_cyclic_collector()
             doors.open()
@@ -196,7 +200,7 @@ class Service:
             latency=DecisionLatency(),
             alerts=alerts,
         )
-        pipeline = build(
+        pipeline = build_pipeline(
             clock=self.clock,
             journal=journal,
             classes=self.classes,
@@ -232,7 +236,7 @@ class Service:
         if self._windows is None:
             return
         try:
-            self._windows.write(window_line(row) + "\n")
+            self._windows.write(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n")
             self._windows.flush()
         except OSError as problem:
             self._pipeline.sinks.not_written("windows", problem)
@@ -344,3 +348,22 @@ def _append_to(path: Path | None, mode: int) -> TextIO | None:
         opened.file.close()
         raise
     return io.TextIOWrapper(io.BufferedWriter(opened.file), encoding="utf-8")
+
+
+def build_pipeline(
+    *,
+    clock: Clock,
+    journal: Journal,
+    classes: SloClasses,
+    rules: RuleEngine,
+    sinks: Sinks,
+    limits: Limits,
+    window_ns: int,
+    timeouts: Timeouts,
+    outgoing: Outgoing,
+    on_window: Callable[[dict[str, object]], None] | None = None,
+) -> Pipeline:
+    """Put the flow together; lengths of time in ns."""
+    windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
+    evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=sinks, timeouts=timeouts)
+    return Pipeline(clock, journal, evaluator, sinks, limits, outgoing)

@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Touched = dict[StreamKey, bool | None]
 
-__all__ = ["MAX_CHOICES", "Evaluator", "RegistryLimits", "Timeouts"]
-
-MAX_CHOICES: Final = 128
-"""Streams of one request, numbered from 0; those of later choices are refused."""
+__all__ = ["Evaluator", "RegistryLimits", "Timeouts"]
 
 MOST_DELAY_NS: Final = 5_000_000
 """The longest that a due evaluation is put off while exports are received."""

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from otel_llm.backtest.journal_recordings import Recording
-from otel_llm.collector.restart import STOPPED_NS
+from otel_llm.collector.checkpoints import STOPPED_NS
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.names import file_name
 from otel_llm.readers.io.journal_format import frame

@@ -26,8 +26,8 @@ from support.doors_http import RAW, ask
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.decoding import PART_BYTES
 from otel_llm.collector.inbox import Export, HeldExport, Inbox
-from otel_llm.collector.pipeline import PART_BYTES
 from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, answer
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.grpc_worker.parent import GrpcFront, SentExport

@@ -21,8 +21,9 @@ from otel_llm.collector import pipeline as module
 from otel_llm.collector import plain_mode
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
-from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
+from otel_llm.collector.service import build_pipeline
 from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
@@ -48,7 +49,7 @@ def pipeline(
     clock, limits = FakeClock(), limits or Limits()
     calls = {} if disk is None else {"fsync_call": disk}
     with Journal(folder, fsync=fsync, compress=False, **calls) as journal:  # type: ignore[arg-type]
-        flow = build(
+        flow = build_pipeline(
             clock=clock,
             journal=journal,
             classes=load_slo(),

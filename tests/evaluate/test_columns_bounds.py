@@ -18,9 +18,11 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Outgoing
-from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
-from otel_llm.evaluate.evaluator import MAX_CHOICES, RegistryLimits, Timeouts
+from otel_llm.collector.service import build_pipeline
+from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
+from otel_llm.evaluate.intake import MAX_CHOICES
 from otel_llm.evaluate.streams import stream_table as tabling
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
@@ -108,7 +110,7 @@ def pipeline(folder: Path, limits: Limits) -> Iterator[Pipeline]:
     clock = FakeClock()
     sinks = Sinks(clock, Console(lambda line: None), UserMetrics(), None)
     with Journal(folder, fsync="never", compress=False) as journal:
-        flow = build(
+        flow = build_pipeline(
             clock=clock,
             journal=journal,
             classes=load_slo(),

@@ -23,12 +23,14 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector import pipeline as module
 from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.decoding import READ_APART_BYTES
 from otel_llm.collector.export.egress import Outgoing
-from otel_llm.collector.pipeline import Pipeline, build
+from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool, caller_of
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.senders import ALIKE_S, FORGIVEN_SHARE, MOST_USED_S, FairQueue, Room, Turns, sender_of
+from otel_llm.collector.service import build_pipeline
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
@@ -299,7 +301,7 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
 def flowing(folder: Path, limits: Limits | None = None) -> Iterator[Pipeline]:
     clock, limits = FakeClock(), limits or Limits()
     with Journal(folder, fsync="never", compress=False) as journal:
-        flow = build(
+        flow = build_pipeline(
             clock=clock,
             journal=journal,
             classes=load_slo(),
@@ -393,7 +395,7 @@ def test_who_used_much_has_shorter_turns_where_there_are_others(
 ) -> None:
     monkeypatch.setattr(module, "SMALL_PART_BYTES", 1_500)
     raw = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 31)]).SerializeToString()
-    assert 2 * 1_500 < len(raw) < module.READ_APART_BYTES
+    assert 2 * 1_500 < len(raw) < READ_APART_BYTES
     with flowing(tmp_path) as flow:
         if others:
             flow.accept(raw_of(2), LIGHT)

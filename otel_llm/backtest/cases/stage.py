@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.backtest.cases.sender import T0_NS, exports, stream_key
 from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.intake import IntakeLimits, read_export
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.language.condition import read_facts
 from otel_llm.rules.language.snapshot import Snapshot
@@ -81,8 +81,7 @@ class Stage:
         at = 0
         for stop_ns in stops:
             while at < len(waiting) and waiting[at].receipt_ns <= T0_NS + stop_ns:
-                batch = otlp.read(waiting[at].raw)
-                batch.received(waiting[at].receipt_ns)
+                batch = read_export(waiting[at].raw, waiting[at].receipt_ns, IntakeLimits())
                 self.evaluator.apply(batch, waiting[at].receipt_ns)
                 at += 1
                 if progress is not None and not at % TOLD_EVERY:

@@ -17,7 +17,9 @@ from otel_llm.actions.settings import (
     MetricsSettings,
     Receiver,
 )
+from otel_llm.evaluate.intake import IntakeLimits
 from otel_llm.live.labels import METRICS_BYTES
+from otel_llm.readers.spans.attributes import AttributeLimits
 
 if TYPE_CHECKING:
     from otel_llm.shared.otlp_target import OtlpTarget
@@ -58,6 +60,11 @@ class Limits:
     """A connection on which nothing happens is closed; more than the usual 5 to 60 s between exports or scrapes."""
     drain_s: float = 10.0
     """From SIGTERM to the end, at most."""
+
+    @property
+    def intake(self) -> IntakeLimits:
+        """Return what is taken of one request and of one span."""
+        return IntakeLimits(self.segments_per_request, AttributeLimits(self.attributes_per_span, self.attribute_chars))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,12 @@ after 429 and 503, both of which may say when (Retry-After).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.readers.records import DecodeError
@@ -42,6 +43,9 @@ from otel_llm.shared.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 
 class BadRequestError(RefusalError):
@@ -121,3 +125,14 @@ def status(refusal: RefusalError) -> Status:
     if refusal.retry_after_s:
         made.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))
     return made
+
+
+def acknowledgement(refused: Counter[str]) -> bytes:
+    """Return the OTLP answer to an export in the journal; `refused`: spans of it that are not taken, by reason."""
+    if not refused.total():
+        return b""
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = refused.total()
+    reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(refused.items()))
+    answer.partial_success.error_message = f"spans refused: {reasons}"
+    return answer.SerializeToString()

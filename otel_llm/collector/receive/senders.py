@@ -36,6 +36,17 @@ ALIKE_S: Final = 0.05
 _RESERVED: Final = 8
 """One part in so many of the room is for senders that have less than that part."""
 _SWEEP: Final = 64
+_MOST_A_RECORD_S: Final = 0.000_2
+_TOKENS_A_RECORD: Final = 1_000
+"""At most so much CPU time is charged for the evaluation of a span or of so many tokens."""
+
+
+def charged_s(cpu_s: float, spans: int, tokens: int) -> float:
+    """Return what is charged for an evaluation that took `cpu_s`: no more than is usual for so many spans and tokens.
+
+    Time passes in it for the streams of all senders.
+    """
+    return min(cpu_s, (1 + spans + tokens / _TOKENS_A_RECORD) * _MOST_A_RECORD_S)
 
 
 def sender_of(host: str, token: bytes | None = None) -> int:

@@ -1,0 +1,75 @@
+"""Write checkpoints beside the journal: from where a restart has to read, and up to when time had passed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.journal.checkpoint import read_resume, write_resume
+from otel_llm.journal.journal_errors import JournalError
+from otel_llm.shared.memory import KEEPER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.journal.journal import Journal
+
+FROM_NS: Final = "replay_from_unix_nano"
+WINDOWS_NS: Final = "windows_closed_until_unix_nano"
+STOPPED_NS: Final = "stopped_unix_nano"
+"""Up to when time had passed for a run that was stopped; not there while one runs, nor after one that died."""
+CHECKPOINT_S: Final = 1.0
+"""How often the checkpoint moves."""
+BACK_NS: Final = 180 * 1_000_000_000
+"""How far before that, only to know which streams were there: a sender repeats an export for two minutes."""
+log = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """Write down every second from where a restart has to read, in a thread of its own: the disk may be slow.
+
+    `resume_point` returns the receipt time (unix ns) of the first record that is still needed and the end (unix ns) of
+    the last closed window; it may raise TimeoutError.
+    """
+
+    def __init__(self, journal: Journal, resume_point: Callable[[], tuple[int, int]]) -> None:
+        self._journal = journal
+        self._resume_point = resume_point
+        self._failed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-llm-checkpoint", daemon=True)
+
+    def start(self) -> None:
+        """Start writing."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; the last checkpoint stands."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(CHECKPOINT_S):
+            KEEPER.tend()
+            try:
+                needed_ns, closed_until_ns = self._resume_point()
+                write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})
+            except TimeoutError:
+                continue  # an older checkpoint only means that more is read
+            except JournalError as error:
+                if not self._failed:
+                    log.warning("otel-llm: no checkpoint can be written (%s): a restart will read more", error.reason)
+                self._failed = True
+                continue
+            self._failed = False
+            self._journal.keep_from_ns = max(0, needed_ns - BACK_NS)
+
+
+def note_stop(journal: Journal, stopped_ns: int) -> None:
+    """Write beside the last checkpoint up to when (unix ns) time has passed, once nothing is evaluated any more."""
+    try:
+        write_resume(journal.folder, {**read_resume(journal.folder), STOPPED_NS: stopped_ns})
+    except JournalError as error:
+        log.warning("otel-llm: it cannot be noted when this run was stopped (%s)", error.reason)
