@@ -25,9 +25,9 @@ from support.doors_mutations import field_of
 from support.guarded import GuardedMemory
 from support.scan_messages import mutation, random_message
 
-from otel_llm.core import span_fields, tags
-from otel_llm.core.parts import CHILDREN, EXPORT, MOST_DEPTH, SMALL, count_parts
-from otel_llm.core.protobuf import FIXED64, LENGTH, VARINT
+from otel_llm.core.scanning import span_fields, tags
+from otel_llm.core.scanning.parts import CHILDREN, EXPORT, MOST_DEPTH, SMALL, count_parts
+from otel_llm.core.scanning.protobuf import FIXED64, LENGTH, VARINT
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

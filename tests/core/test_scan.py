@@ -16,9 +16,9 @@ from support.kernel_modes import MODES, shown_in
 from support.otlp import T0_NS, export, token
 from support.scan_messages import END_NS, KIND_WORDS, mutation, random_message, sent_request
 
-from otel_llm.core import span_columns as column
-from otel_llm.core.scan import scan
-from otel_llm.core.token_event import KIND_NAMES
+from otel_llm.core.scanning import span_columns as column
+from otel_llm.core.scanning.scan import scan
+from otel_llm.core.scanning.token_event import KIND_NAMES
 from otel_llm.slo.classes import KINDS
 
 Bytes = npt.NDArray[np.uint8]

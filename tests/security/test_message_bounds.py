@@ -19,9 +19,9 @@ from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BadRequestError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.gunzip import FREE_BYTES, MAX_RATIO, gunzip
-from otel_llm.core import span_columns as column
 from otel_llm.core.kernel import COMPILED
-from otel_llm.core.parts import FREE_NS, NS_PER_BYTE
+from otel_llm.core.scanning import span_columns as column
+from otel_llm.core.scanning.parts import FREE_NS, NS_PER_BYTE
 from otel_llm.readers.foreign.chunk_events import INFERENCE_EVENTS
 from otel_llm.readers.foreign.inference import INFERENCE_ATTRIBUTES
 from otel_llm.readers.otlp.export_json import parse_json

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import Event, segment_span
 
-from otel_llm.core import span_columns as column
+from otel_llm.core.scanning import span_columns as column
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.scanned import scan

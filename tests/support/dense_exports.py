@@ -16,7 +16,7 @@ from support.doors_mutations import field_of
 from support.otlp import T0_NS
 
 from otel_llm import semconv
-from otel_llm.core.parts import COST, FREE_NS, NS_PER_BYTE
+from otel_llm.core.scanning.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.export.records import Origin, Record, RequestRecord
 from otel_llm.export.wire import export_request
 from otel_llm.instrumentation.segments.timeline import Timeline

@@ -122,7 +122,8 @@ def _sources() -> list[tuple[str, Traversable]]:
     """Return each source with its path within the package, in the order of these paths."""
     ours = resources.files("otel_llm")
     core = ours / "core"
-    folders = {"core": core, "core/compiling": core / "compiling"}
+    inner = [one for one in core.iterdir() if one.is_dir() and not one.name.startswith("_")]
+    folders = {"core": core} | {f"core/{one.name}": one for one in inner}
     kernels = [
         (f"{path}/{file.name}", file)
         for path, folder in folders.items()

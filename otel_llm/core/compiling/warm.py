@@ -37,9 +37,9 @@ def prepare(say: Callable[[str], None]) -> None:
     elif not kept.complete:
         say(f"compiling the kernels, once, about {ABOUT_S} s; kept in {kept.path}")
     begun = time.monotonic()
-    for module in pkgutil.iter_modules(core.__path__):
-        if not module.name.startswith("_"):
-            import_module(f"{core.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(core.__path__, f"{core.__name__}."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
     kept.seal()
     took_s = time.monotonic() - begun
     if kept.broken is not None:

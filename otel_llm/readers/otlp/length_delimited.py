@@ -48,12 +48,12 @@ def within_span(fields: bytes) -> bytes:
 def refuse_many_parts(raw: bytes, free_ns: int | None = None) -> None:
     """Refuse an export request in protobuf that has more small parts than its bytes justify.
 
-    `free_ns`: what they may cost however few bytes there are, `otel_llm.core.parts.FREE_NS` unless it is said.
+    `free_ns`: what they may cost however few bytes there are, `otel_llm.core.scanning.parts.FREE_NS` unless it is said.
 
     Raises:
         DecodeError: it has.
     """
-    from otel_llm.core import parts  # kernels, which few need here
+    from otel_llm.core.scanning import parts  # kernels, which few need here
 
     most = (parts.FREE_NS if free_ns is None else free_ns) + parts.NS_PER_BYTE * len(raw)
     if len(raw) * int(parts.COST.max()) <= most:
@@ -69,12 +69,12 @@ def refuse_many_parts(raw: bytes, free_ns: int | None = None) -> None:
 def refuse_many_json_parts(text: bytes, free: int | None = None) -> None:
     """Refuse an export request in JSON that has more small objects, arrays or values than its bytes justify.
 
-    `free`: how many there may be however few bytes there are, `otel_llm.core.parts.JSON_FREE` unless it is said.
+    `free`: how many there may be however few bytes there are; None: `otel_llm.core.scanning.parts.JSON_FREE`.
 
     Raises:
         DecodeError: it has.
     """
-    from otel_llm.core.parts import JSON_FREE, has_more_json_parts
+    from otel_llm.core.scanning.parts import JSON_FREE, has_more_json_parts
 
     most = JSON_FREE if free is None else free
     if len(text) <= 2 * most:

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_llm import semconv
-from otel_llm.core import span_columns as column
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.core.scan import scan as scan_message
+from otel_llm.core.scanning import span_columns as column
+from otel_llm.core.scanning.scan import scan as scan_message
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.attribute_cache import attribute_cache
 from otel_llm.readers.otlp.length_delimited import (
@@ -48,7 +48,7 @@ _FRAMED_BYTES: Final = 2048
 
 
 class Scanned(NamedTuple):
-    """The arrays of a scan, as long as what was found; see `otel_llm.core.scan.scan`."""
+    """The arrays of a scan, as long as what was found; see `otel_llm.core.scanning.scan.scan`."""
 
     spans: Ints
     times_ns: Ints

@@ -16,7 +16,7 @@ from support.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_
 from otel_llm import semconv
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
-from otel_llm.core.parts import COST, FREE_NS, NS_PER_BYTE
+from otel_llm.core.scanning.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.scanned import scan

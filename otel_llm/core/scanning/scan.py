@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.core import tags
-from otel_llm.core.foreign_span import is_foreign
 from otel_llm.core.kernel import kernel
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS
-from otel_llm.core.protobuf import is_text, length, skip, tag
-from otel_llm.core.span_columns import (
+from otel_llm.core.scanning import tags
+from otel_llm.core.scanning.foreign_span import is_foreign
+from otel_llm.core.scanning.protobuf import is_text, length, skip, tag
+from otel_llm.core.scanning.span_columns import (
     ALL_TOKENS,
     BEGIN,
     CLASS,
@@ -37,7 +37,7 @@ from otel_llm.core.span_columns import (
     STOP,
     UNREADABLE,
 )
-from otel_llm.core.span_fields import read_span
+from otel_llm.core.scanning.span_fields import read_span
 
 if TYPE_CHECKING:
     import numpy as np

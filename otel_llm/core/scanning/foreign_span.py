@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.core import tags
 from otel_llm.core.kernel import kernel
 from otel_llm.core.loads import byte
-from otel_llm.core.protobuf import LENGTH, is_same, length, skip, tag
-from otel_llm.core.token_event import constant
+from otel_llm.core.scanning import tags
+from otel_llm.core.scanning.protobuf import LENGTH, is_same, length, skip, tag
+from otel_llm.core.scanning.token_event import constant
 
 if TYPE_CHECKING:
     from otel_llm.core.loads import Bytes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.core import tags
 from otel_llm.core.kernel import kernel
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TIME_NS, MAX_TOKENS
 from otel_llm.core.loads import word
-from otel_llm.core.protobuf import LENGTH, is_same, is_text, length, skip, tag, varint
-from otel_llm.core.span_columns import (
+from otel_llm.core.scanning import tags
+from otel_llm.core.scanning.protobuf import LENGTH, is_same, is_text, length, skip, tag, varint
+from otel_llm.core.scanning.span_columns import (
     ALL_ATTRIBUTES,
     ALL_TOKENS,
     ATTRIBUTES,
@@ -34,7 +34,7 @@ from otel_llm.core.span_columns import (
     TOKENS,
     TRACE,
 )
-from otel_llm.core.token_event import constant, int_value, is_short_token, pair, read_token
+from otel_llm.core.scanning.token_event import constant, int_value, is_short_token, pair, read_token
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_llm.core.protobuf import FIXED64, LENGTH, VARINT
+from otel_llm.core.scanning.protobuf import FIXED64, LENGTH, VARINT
 
 # ExportTraceServiceRequest
 RESOURCE_SPANS: Final = 1 << 3 | LENGTH

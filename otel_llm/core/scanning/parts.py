@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.core import tags
 from otel_llm.core.kernel import kernel
 from otel_llm.core.loads import byte
-from otel_llm.core.protobuf import LENGTH, VARINT, length, skip, tag
-from otel_llm.core.token_event import is_short_token
+from otel_llm.core.scanning import tags
+from otel_llm.core.scanning.protobuf import LENGTH, VARINT, length, skip, tag
+from otel_llm.core.scanning.token_event import is_short_token
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.core import tags
 from otel_llm.core.kernel import kernel
 from otel_llm.core.limits import MAX_COUNT, MAX_TIME_NS
 from otel_llm.core.loads import byte, word
-from otel_llm.core.protobuf import is_same, length, skip, tag, varint
+from otel_llm.core.scanning import tags
+from otel_llm.core.scanning.protobuf import is_same, length, skip, tag, varint
 
 if TYPE_CHECKING:
     from otel_llm.core.loads import Bytes
