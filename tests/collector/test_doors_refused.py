@@ -31,7 +31,7 @@ SECRET = "a-token-of-this-test"
 BEARER = f"Bearer {SECRET}"
 LIMITS = Limits(message_bytes=2**16, body_s=0.5, concurrent_exports=1, queued_exports=1)
 METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
-DOCS = Path(__file__).parents[2] / "docs" / "collector.md"
+DOCS = Path(__file__).parents[2] / "docs" / "collector-settings.md"
 FLOW = ("behind", "streams", "stopping")
 """What the flow counts itself."""
 

@@ -14,7 +14,7 @@ from otel_llm.collector.telemetry.self_metrics import (
 )
 from otel_llm.live.user_metrics import UserMetrics
 
-DOCS = Path(__file__).parents[2] / "docs" / "collector.md"
+DOCS = Path(__file__).parents[2] / "docs" / "collector-metrics.md"
 
 
 def test_every_figure_is_read_from_its_source() -> None:

@@ -1,4 +1,4 @@
-"""The queries of `docs/collector.md`, asked of Debian's Prometheus about counters whose every increment is known."""
+"""The queries of `docs/collector-metrics.md`, asked of Debian's Prometheus about counters whose every increment is known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.out_verdicts import count, judged, samples
 
 from otel_llm.live.user_metrics import Key, UserMetrics
 
-DOCS = Path(__file__).parents[2] / "docs" / "collector.md"
+DOCS = Path(__file__).parents[2] / "docs" / "collector-metrics.md"
 STEP_S = 15
 HOURS = 2
 STEPS = HOURS * 3600 // STEP_S

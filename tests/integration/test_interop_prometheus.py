@@ -16,7 +16,7 @@ from support.interop_prometheus import program, prometheus
 from support.interop_sdk import deliver
 from support.interop_service import Service, finish, load, service
 
-DOCS = Path(__file__).parents[2] / "docs" / "collector.md"
+DOCS = Path(__file__).parents[2] / "docs" / "collector-metrics.md"
 BY = "sum by (measured_at, slo_class)"
 ATTAINMENT = f'{BY} (otel_llm_requests_total{{met="true"}}) / {BY} (otel_llm_requests_total{{met=~"true|false"}})'
 SMOOTH_TOKENS = (

@@ -17,4 +17,4 @@ def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> 
     ports = (("--grpc", grpc), ("--http", http), ("--web", web))
     outgoing = (settings.forward, settings.otlp_metrics, settings.otlp_windows)
     files = [*secret_files(settings), *(one.target.headers_file for one in outgoing if one is not None)]
-    return exposure_of(ports, settings.tls, settings.auth, files, "docs/collector.md")
+    return exposure_of(ports, settings.tls, settings.auth, files, "docs/collector-operations.md")

@@ -221,7 +221,7 @@ def own_families(counts: Mapping[str, int | float]) -> Iterator[Metric]:
 
 
 def own_metrics_table() -> str:
-    """Return the table of the collector's own metrics in Markdown, as `docs/collector.md` has it."""
+    """Return the table of the collector's own metrics in Markdown, as `docs/collector-metrics.md` has it."""
     rows: list[tuple[str, str, str]] = [
         (
             f"`{one.family}{'_total' if one.kind == 'counter' else ''}{f'{{{one.label}}}' if one.label else ''}`",
