@@ -1,4 +1,4 @@
-"""The queries of `docs/collector-metrics.md`, asked of Debian's Prometheus about counters whose every increment is known."""
+"""The queries of `docs/collector-metrics.md`, asked of Debian's Prometheus about counters whose increments are known."""
 
 from __future__ import annotations
 

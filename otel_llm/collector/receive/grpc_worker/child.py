@@ -53,7 +53,7 @@ class _Call:
     answered: threading.Lock = field(default_factory=threading.Lock)
 
 
-class _Way:
+class EvaluatorLink:
     """The way of the exports up to the evaluator, and of the answers down."""
 
     def __init__(self, up: int, down: BinaryIO, opening: Opening, shared: Shared, refused: Refused) -> None:
@@ -145,7 +145,7 @@ class _Door:
     def bind(self, opening: Opening) -> int:
         """Take the port, and return which it is; raises StartError."""
         refused = Refused(self._shared.cells[:WAITING])
-        way = _Way(self._up, self._down, opening, self._shared, refused)
+        way = EvaluatorLink(self._up, self._down, opening, self._shared, refused)
         if opening.known is not None:
             self._tokens = KnownTokens()
             self._tokens.take(opening.known)
