@@ -1,4 +1,4 @@
-"""The queries of `docs/collector-metrics.md`, asked of Debian's Prometheus about counters whose increments are known."""
+"""The queries of `docs/collector-metrics.md`, asked of Debian's Prometheus about counters with known increments."""
 
 from __future__ import annotations
 
