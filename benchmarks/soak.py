@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the load and the comparisons are those of the tests
 from support.commands import wait_until
-from support.interop_compare import (
+from support.integration.interop_compare import (
     Disturbed,
     Row,
     audited,
@@ -36,8 +36,8 @@ from support.interop_compare import (
     total_differences,
     window_differences,
 )
-from support.interop_journal import split_by_sender
-from support.interop_service import Service, finish, load, service
+from support.integration.interop_journal import split_by_sender
+from support.integration.interop_service import Service, finish, load, service
 
 from otel_llm.rules.files.durations import parse_duration_ns
 

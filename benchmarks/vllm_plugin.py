@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.vllm_server import VllmServer
+from support.integration.vllm_server import VllmServer
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "bare": {},

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.acting import acting, post, records
-from support.action_receiver import Receiver, receiving
+from support.actions.acting import acting, post, records
+from support.actions.action_receiver import Receiver, receiving
 from support.commands import Collector, collector, wait_until
 from support.otlp import IDENTITY, request_span, segment_span
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.action_receiver import Came, Receiver, Say, receiving
-from support.alerting import T0, S, decision
+from support.actions.action_receiver import Came, Receiver, Say, receiving
+from support.actions.alerting import T0, S, decision
 
 from otel_llm.actions.alerts.alert_words import for_alertmanager
 from otel_llm.actions.alerts.alertmanager import MOST_AT_ONCE, Alertmanager, Post, valid_ns

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from support.alerting import T0, S, decision
+from support.actions.alerting import T0, S, decision
 
 from otel_llm.actions.alerts.alert_words import cloud_event_of, line_of
 from otel_llm.actions.alerts.firing import Firing

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import standardwebhooks
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from support.action_receiver import Came, Receiver, Say, receiving
-from support.alerting import T0, decision
+from support.actions.action_receiver import Came, Receiver, Say, receiving
+from support.actions.alerting import T0, decision
+from support.collector.out_receiver import BACKENDS, Backend
 from support.commands import wait_until
-from support.out_receiver import BACKENDS, Backend
 
 from otel_llm.actions import settings
 from otel_llm.actions.alerts.alerts import Alerts

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import standardwebhooks
-from support.action_receiver import Came, Receiver, Say, receiving
+from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import run
 
 from otel_llm.actions.delivery import dead_letters

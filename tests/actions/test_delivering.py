@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from actions.orders import MS, NOW_NS, Scripted, order
-from support.action_receiver import Came, Receiver, Say, receiving
+from support.actions.action_receiver import Came, Receiver, Say, receiving
 
 from otel_llm.actions.delivery.signing import verify
 from otel_llm.actions.execute.action_attempts import Delivery, NotSent

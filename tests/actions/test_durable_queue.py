@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.alerting import T0
+from support.actions.alerting import T0
 
 from otel_llm.actions.delivery.durable_queue import GIVE_UP_S, MOST_WAITING, DurableQueue, Message
 from otel_llm.shared.attempt import Attempt

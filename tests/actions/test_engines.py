@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from actions.orders import NOW_NS, order
-from support.action_receiver import Came, Receiver, Say, receiving
+from support.actions.action_receiver import Came, Receiver, Say, receiving
 
 from otel_llm.actions.execute.engines import RouterDrain, SglangAbort, VllmAbort, vllm_ids
 from otel_llm.actions.execute.executor import Reply

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from actions.orders import MS, NOW_NS, order
-from support.action_receiver import Came, Receiver, Say, receiving
+from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 
 from otel_llm.actions.execute.dispatcher import ActionDispatcher, Settled

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import flushed, one_rule, run
-from support.alerting import T0, S, decision
+from support.actions.alerting import T0, S, decision
 
 from otel_llm.actions.alerts.alert_state import State, _state, state_bytes
 from otel_llm.actions.alerts.alert_words import annotations_of, event_id, for_alertmanager, label_name

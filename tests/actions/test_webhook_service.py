@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import standardwebhooks
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.acting import acting, post, records
-from support.action_receiver import Came, Receiver, Say, receiving
+from support.actions.acting import acting, post, records
+from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import collector, run, wait_until
 from support.otlp import IDENTITY, segment_span
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.audit_oracle import one_by_one, windows_one_by_one
-from support.core_fleets import Fleet, fleet
-from support.core_spans import examples
+from support.audit.audit_oracle import one_by_one, windows_one_by_one
+from support.core.core_fleets import Fleet, fleet
+from support.core.core_spans import examples
 from support.otlp import T0_NS, export, request_span, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 

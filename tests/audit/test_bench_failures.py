@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.bench_files import NS, Asked, Chunk, vllm_run
+from support.readers.bench_files import NS, Asked, Chunk, vllm_run
 
 from otel_llm.audit import load
 

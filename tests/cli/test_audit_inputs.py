@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.readers.span_forms import SPAN_FORMS, jaeger
 from support.recordings import vector_messages
-from support.span_forms import SPAN_FORMS, jaeger
 
 import otel_llm.audit
 from otel_llm.cli.main import main

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.core_cases import at, commit, ends, piece
+from support.core.core_cases import at, commit, ends, piece
 from support.otlp import export
 
 from otel_llm.cli.rules_commands.rules_command import rules

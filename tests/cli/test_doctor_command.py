@@ -16,8 +16,8 @@ from typing import Any
 
 import grpc
 import pytest
+from support.collector.http_serving import serving
 from support.commands import Collector, collector, environment, wait_until
-from support.http_serving import serving
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
 from support.ports import free_ports
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.collector.doors_tls import authority, signed
+from support.collector.http_serving import serving
 from support.commands import Collector, collector
 from support.commands import run as run_command
-from support.doors_tls import authority, signed
-from support.http_serving import serving
 
 from otel_llm.cli.commands.top_command import top
 from otel_llm.cli.web_client import (

@@ -13,11 +13,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.backtest_runs import backtested, journaled, lived
-from support.core_fleets import Fleet, fleet
-from support.core_rules import rule_set
-from support.core_spans import examples
-from support.groups import scoped
+from support.collector.backtest_runs import backtested, journaled, lived
+from support.core.core_fleets import Fleet, fleet
+from support.core.core_rules import rule_set
+from support.core.core_spans import examples
+from support.evaluate.groups import scoped
 
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import Rule, RuleSet

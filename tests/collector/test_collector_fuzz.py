@@ -29,9 +29,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from support.collector.doors_mutations import OF_MESSAGES, mutate_bytes, mutate_json, varint
 from support.commands import WAIT_S, Collector, collector, wait_until
-from support.dense_exports import near_the_bound
-from support.doors_mutations import OF_MESSAGES, mutate_bytes, mutate_json, varint
+from support.core.dense_exports import near_the_bound
 from support.otlp import T0_NS, attributes_of, export, request_span, segment_span, stream_spans, token
 
 from otel_llm import semconv

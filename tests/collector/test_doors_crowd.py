@@ -15,8 +15,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from support.collector.doors_http import RAW
 from support.commands import WAIT_S, Collector, collector, wait_until
-from support.doors_http import RAW
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT

@@ -14,9 +14,9 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from support.collector.doors import Behind
+from support.collector.doors_http import rest
 from support.commands import wait_until
-from support.doors import Behind
-from support.doors_http import rest
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits

@@ -14,9 +14,9 @@ from typing import cast
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.collector.doors import Behind
+from support.collector.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
 from support.commands import wait_until
-from support.doors import Behind
-from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive import otlp_http

@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from support.collector.doors_http import RAW, connect, head, otlp_door, rest, serving, takes_an_export
 from support.commands import wait_until
-from support.doors_http import RAW, connect, head, otlp_door, rest, serving, takes_an_export
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_listener import HttpServer

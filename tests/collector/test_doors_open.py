@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, cast
 
 import pytest
-from support.doors import Behind
-from support.doors_http import ask
-from support.doors_tls import authority, signed
+from support.collector.doors import Behind
+from support.collector.doors_http import ask
+from support.collector.doors_tls import authority, signed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
 from otel_llm.collector.config.settings import Settings

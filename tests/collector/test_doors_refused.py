@@ -12,9 +12,9 @@ from threading import Event, Thread
 
 import grpc
 import pytest
+from support.collector.doors import Behind
+from support.collector.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving
 from support.commands import collector, wait_until
-from support.doors import Behind
-from support.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.collector.doors_http import RAW, head
+from support.collector.doors_tls import signed
 from support.commands import WAIT_S, Collector, collector, wait_until
-from support.doors_http import RAW, head
-from support.doors_tls import signed
 from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
 from support.recordings import received
 

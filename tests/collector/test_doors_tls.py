@@ -14,10 +14,10 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from support.collector.doors import Behind
+from support.collector.doors_http import RAW, ask, connect, head, rest
+from support.collector.doors_tls import Pair, authority, signed
 from support.commands import wait_until
-from support.doors import Behind
-from support.doors_http import RAW, ask, connect, head, rest
-from support.doors_tls import Pair, authority, signed
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcCertificates, GrpcReceiver

@@ -12,8 +12,8 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from support.doors import Behind
-from support.doors_http import PROTOBUF, RAW, ask, otlp_door, serving
+from support.collector.doors import Behind
+from support.collector.doors_http import PROTOBUF, RAW, ask, otlp_door, serving
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app

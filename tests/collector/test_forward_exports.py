@@ -19,9 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
-from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
 
 from otel_llm.collector.export import send_queue as otlp_out_queue
 from otel_llm.collector.export.forward import Forwarder

@@ -20,9 +20,9 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.collector.doors import Behind
+from support.collector.doors_http import RAW, ask
 from support.commands import collector, wait_until
-from support.doors import Behind
-from support.doors_http import RAW, ask
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits

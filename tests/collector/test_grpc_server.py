@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from support.doors import Behind
+from support.collector.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.journal_states import SlowDisk, tick_until_closed, wait_until
+from support.collector.journal_states import SlowDisk, tick_until_closed, wait_until
 from support.otlp import T0_NS
 from support.recordings import received
 

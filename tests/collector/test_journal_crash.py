@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.journal_states import wait_until
+from support.collector.journal_states import wait_until
 from support.namespaces import in_a_namespace_of_its_own
 from support.recordings import received
 

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journal_states import plain_bytes, tick_until_closed, wait_until
+from support.collector.journal_states import plain_bytes, tick_until_closed, wait_until
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 

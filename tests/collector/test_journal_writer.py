@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.journal_states import tick_until_closed
+from support.collector.journal_states import tick_until_closed
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
+from support.collector.http_serving import serving
+from support.collector.out_verdicts import count, judged, samples
 from support.commands import wait_until
-from support.http_serving import serving
-from support.interop_prometheus import Prometheus, program, prometheus
-from support.out_verdicts import count, judged, samples
+from support.integration.interop_prometheus import Prometheus, program, prometheus
 
 from otel_llm.live.user_metrics import Key, UserMetrics
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from support.out_verdicts import CHAT, KEY, MS, T0_NS, count, judged, samples
+from support.collector.out_verdicts import CHAT, KEY, MS, T0_NS, count, judged, samples
 
 from otel_llm.live import user_metrics as metrics_user
 from otel_llm.live.user_metrics import MAX_SERIES, OTHER, TBT_BUCKETS_S, Key, UserMetrics, met_word

@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client.core import Metric
+from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_until
+from support.collector.out_verdicts import KEY, count, judged
 from support.commands import wait_until
-from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
-from support.out_verdicts import KEY, count, judged
 
 from otel_llm.collector.export.metric_export import UNITS, MetricsOut, metrics_data
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency, own_families

@@ -11,9 +11,9 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_until
+from support.collector.out_verdicts import T0_NS, judged
 from support.commands import wait_until
-from support.out_receiver import BACKENDS, Backend, Refusal, silent_until
-from support.out_verdicts import T0_NS, judged
 
 from otel_llm.collector.export.window_export import ROW_BYTES, WindowsOut
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.core_spans import sent_segment
-from support.journal_states import SlowDisk, wait_until
+from support.collector.journal_states import SlowDisk, wait_until
+from support.core.core_spans import sent_segment
 from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import one_rule, ruleset
-from support.core_cases import MS, at, commit, ends, piece, request, seen, story, take
-from support.core_fleets import Fleet, Seen, advances, fleet, slo_classes
-from support.core_rules import rule, rule_set
-from support.core_spans import examples
+from support.core.core_cases import MS, at, commit, ends, piece, request, seen, story, take
+from support.core.core_fleets import Fleet, Seen, advances, fleet, slo_classes
+from support.core.core_rules import rule, rule_set
+from support.core.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rules.scripted import one_rule
-from support.core_cases import SECOND, at, commit, ends, piece, request
-from support.core_fleets import Delivery, Fleet, fleet
-from support.core_restart import Crash, Restarted, unbroken
-from support.core_rules import rule_set
-from support.core_spans import examples
+from support.core.core_cases import SECOND, at, commit, ends, piece, request
+from support.core.core_fleets import Delivery, Fleet, fleet
+from support.core.core_restart import Crash, Restarted, unbroken
+from support.core.core_rules import rule_set
+from support.core.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.core_cases import at, commit, ends, piece, request
-from support.core_fleets import Delivery, Fleet
-from support.core_restart import Crash, Restarted, unbroken
-from support.groups import scoped
+from support.core.core_cases import at, commit, ends, piece, request
+from support.core.core_fleets import Delivery, Fleet
+from support.core.core_restart import Crash, Restarted, unbroken
+from support.evaluate.groups import scoped
 from support.otlp import IDENTITY
 
 from otel_llm.evaluate.evaluator import Timeouts

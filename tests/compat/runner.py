@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import environment
-from support.one_authority import write_one_authority
+from support.instrumentation.one_authority import write_one_authority
 from support.otlp_receiver import HttpReceiver
 from support.wires.server import Received, WireServer
 

@@ -19,11 +19,11 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
-from support.core_spans import SEED, TIMES_USUAL
-from support.dense_exports import TINY, tiny
-from support.doors_mutations import field_of
-from support.guarded import GuardedMemory
-from support.scan_messages import mutation, random_message
+from support.collector.doors_mutations import field_of
+from support.core.core_spans import SEED, TIMES_USUAL
+from support.core.dense_exports import TINY, tiny
+from support.core.guarded import GuardedMemory
+from support.core.scan_messages import mutation, random_message
 
 from otel_llm.core.scanning import span_fields, tags
 from otel_llm.core.scanning.parts import CHILDREN, EXPORT, MOST_DEPTH, SMALL, count_parts

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rules.drawn_streams import COMMIT, Rows, drawn
 from rules.scripted import View, one_rule
-from support.core_rules import rule
-from support.core_spans import SEED, TIMES_USUAL
-from support.kernel_modes import MODES, shown_in
+from support.core.core_rules import rule
+from support.core.core_spans import SEED, TIMES_USUAL
+from support.core.kernel_modes import MODES, shown_in
 
 from otel_llm.core.rule_tables import FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER

@@ -10,11 +10,11 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.core_spans import SEED, TIMES_USUAL, sent_segment
-from support.guarded import GuardedMemory
-from support.kernel_modes import MODES, shown_in
+from support.core.core_spans import SEED, TIMES_USUAL, sent_segment
+from support.core.guarded import GuardedMemory
+from support.core.kernel_modes import MODES, shown_in
+from support.core.scan_messages import END_NS, KIND_WORDS, mutation, random_message, sent_request
 from support.otlp import T0_NS, export, token
-from support.scan_messages import END_NS, KIND_WORDS, mutation, random_message, sent_request
 
 from otel_llm.core.scanning import span_columns as column
 from otel_llm.core.scanning.scan import scan

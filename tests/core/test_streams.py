@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.core_fleets import slo_class
-from support.core_spans import examples
-from support.kernel_modes import MODES, shown_in
-from support.requests import slo_classes
+from support.core.core_fleets import slo_class
+from support.core.core_spans import examples
+from support.core.kernel_modes import MODES, shown_in
+from support.slo.requests import slo_classes
 
 from otel_llm.core import stream_columns as columns
 from otel_llm.core import streams as core

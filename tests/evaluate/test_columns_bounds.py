@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.core_cases import at, commit, ends, piece, request, seen, take
-from support.core_spans import as_sent, sent_segment
+from support.core.core_cases import at, commit, ends, piece, request, seen, take
+from support.core.core_spans import as_sent, sent_segment
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 
 from otel_llm import semconv

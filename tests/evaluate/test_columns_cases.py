@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rules.scripted import one_rule, ruleset
-from support.core_cases import MS, SECOND, at, commit, ends, piece, request, seen, story, take
-from support.core_fleets import Seen
-from support.core_spans import sent_segment
+from support.core.core_cases import MS, SECOND, at, commit, ends, piece, request, seen, story, take
+from support.core.core_fleets import Seen
+from support.core.core_spans import sent_segment
 from support.otlp import IDENTITY, export, request_span, segment_span
 
 from otel_llm.evaluate.evaluator import Timeouts

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.core_fleets import Seen, advances, fleet
-from support.core_rules import rule_set
+from support.core.core_fleets import Seen, advances, fleet
+from support.core.core_rules import rule_set
 
 from otel_llm.readers.rows import Row
 

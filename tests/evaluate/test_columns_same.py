@@ -10,10 +10,10 @@ from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.audit_oracle import audited as of_audit
-from support.core_fleets import Fleet, Seen, advances, fleet
-from support.core_rules import rule_set
-from support.core_spans import examples
+from support.audit.audit_oracle import audited as of_audit
+from support.core.core_fleets import Fleet, Seen, advances, fleet
+from support.core.core_rules import rule_set
+from support.core.core_spans import examples
 from support.otlp import export
 
 from otel_llm.readers.assemble.assembler import Assembler

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from rules.scripted import one_rule
-from support.core_cases import at, commit, ends, piece, seen, take
-from support.core_fleets import Seen
-from support.groups import scoped
+from support.core.core_cases import at, commit, ends, piece, seen, take
+from support.core.core_fleets import Seen
+from support.evaluate.groups import scoped
 
 from otel_llm.rules.files.ruleset import RuleSet
 

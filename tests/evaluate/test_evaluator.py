@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.audit_oracle import audited as of_audit
+from support.audit.audit_oracle import audited as of_audit
 from support.live import Delivery, Live
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span, stream_spans, token
 from support.vectors import FOLDER, Vector, vectors

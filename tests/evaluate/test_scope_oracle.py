@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rules.scripted import ruleset
-from support.core_fleets import Fleet, Seen, advances, fleet
-from support.core_spans import examples
-from support.groups import scoped
+from support.core.core_fleets import Fleet, Seen, advances, fleet
+from support.core.core_spans import examples
+from support.evaluate.groups import scoped
 
 from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
 from otel_llm.readers.rows import Row

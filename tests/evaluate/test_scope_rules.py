@@ -6,9 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from support.core_cases import seen
-from support.core_fleets import Seen
-from support.groups import at, commit, ends, identity, piece, request, scoped, take, told, whole
+from support.core.core_cases import seen
+from support.core.core_fleets import Seen
+from support.evaluate.groups import at, commit, ends, identity, piece, request, scoped, take, told, whole
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

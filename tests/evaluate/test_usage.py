@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.core_cases import at, commit, ends, piece, request, seen, take
-from support.core_fleets import Seen, fleet, slo_classes
-from support.core_spans import examples
+from support.core.core_cases import at, commit, ends, piece, request, seen, take
+from support.core.core_fleets import Seen, fleet, slo_classes
+from support.core.core_spans import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

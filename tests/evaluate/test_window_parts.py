@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.audit_oracle import audited as of_audit
-from support.core_cases import SECOND, at, commit, ends, piece, seen, take
-from support.core_fleets import Delivery, Fleet, Seen
-from support.core_spans import examples, sent_segment
+from support.audit.audit_oracle import audited as of_audit
+from support.core.core_cases import SECOND, at, commit, ends, piece, seen, take
+from support.core.core_fleets import Delivery, Fleet, Seen
+from support.core.core_spans import examples, sent_segment
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span
 
 from otel_llm import semconv

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.one_authority import write_one_authority
-from support.recorded import Recorded
+from support.instrumentation.one_authority import write_one_authority
+from support.instrumentation.recorded import Recorded
 from support.sse_server import SseServer
 
 import otel_llm

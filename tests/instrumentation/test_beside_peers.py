@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
-from support.recorded import Recorded, Stream, ids
+from support.instrumentation.recorded import Recorded, Stream, ids
 from support.sse_server import Reply, SseServer, whole
 
 import otel_llm

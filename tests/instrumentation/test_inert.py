@@ -12,7 +12,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 import otel_llm

@@ -16,15 +16,15 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support import matrix
-from support.matrix import CASES, HOLDS, Stack
-from support.recorded import Recorded
+from support.instrumentation import matrix
+from support.instrumentation.matrix import CASES, HOLDS, Stack
+from support.instrumentation.recorded import Recorded
+from support.instrumentation.stack_anthropic import AnthropicHelper, AnthropicMessages
+from support.instrumentation.stack_botocore import STACKS as BEDROCK
+from support.instrumentation.stack_http_client import STACKS as HTTP_CLIENT
+from support.instrumentation.stack_openai import OpenAIChat, OpenAIResponses, OpenAIResponsesHelper
+from support.instrumentation.stack_sse import STACKS as SSE
 from support.sse_server import SseServer
-from support.stack_anthropic import AnthropicHelper, AnthropicMessages
-from support.stack_botocore import STACKS as BEDROCK
-from support.stack_http_client import STACKS as HTTP_CLIENT
-from support.stack_openai import OpenAIChat, OpenAIResponses, OpenAIResponsesHelper
-from support.stack_sse import STACKS as SSE
 
 import otel_llm
 from otel_llm import semconv

@@ -13,7 +13,7 @@ import openai
 import pytest
 import requests
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 from support.sse_server import DONE, Cut, Reply, SseServer, chunk, whole, words
 
 import otel_llm

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 
 import otel_llm
 from otel_llm import semconv

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.vllm_server import LONG_CONTEXT, TOKENS_A_CHUNK, VllmServer, together
+from support.integration.vllm_server import LONG_CONTEXT, TOKENS_A_CHUNK, VllmServer, together
 
 
 @pytest.fixture(scope="session")

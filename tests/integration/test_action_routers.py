@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from actions.orders import NOW_NS, order
-from support.action_receiver import Came, Receiver, Say, receiving
+from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 from support.ports import free_ports
 

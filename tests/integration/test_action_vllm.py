@@ -11,9 +11,9 @@ from typing import Any
 
 import openai
 import pytest
-from support.acting import acting, post_raw, records
+from support.actions.acting import acting, post_raw, records
 from support.commands import Collector, collector, wait_until
-from support.vllm_server import TOKENS_A_CHUNK, VllmServer
+from support.integration.vllm_server import TOKENS_A_CHUNK, VllmServer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.alone]
 

@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from support.commands import wait_until
-from support.phoenix import Phoenix, Shown, phoenix
+from support.integration.phoenix import Phoenix, Shown, phoenix
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, words
 
 import otel_llm

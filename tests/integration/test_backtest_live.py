@@ -18,9 +18,9 @@ import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from support.commands import run, wait_until
-from support.interop_compare import read_rows
-from support.interop_sdk import deliver
-from support.interop_service import Service, finish, load, service
+from support.integration.interop_compare import read_rows
+from support.integration.interop_sdk import deliver
+from support.integration.interop_service import Service, finish, load, service
 
 SEED = int(os.environ.get("SEED", "1"))
 PATIENCE = ("--window", "1s", "--lateness", "5s", "--lost-after", "10s")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bench_figures import check_vllm
-from support.bench_read import judged, read
-from support.vllm_server import VENV, VllmServer
+from support.integration.vllm_server import VENV, VllmServer
+from support.readers.bench_figures import check_vllm
+from support.readers.bench_read import judged, read
 
 from otel_llm.demo.demo_children import OFFLINE
 

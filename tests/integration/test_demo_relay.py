@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import WAIT_S, environment, run, wait_until
-from support.vllm_server import VENV
+from support.integration.vllm_server import VENV
 
 import otel_llm.audit
 from otel_llm.demo.demo_readers import read

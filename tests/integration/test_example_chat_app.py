@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.chromium import browser, chromium
+from support.audit.chromium import browser, chromium
 from support.commands import WAIT_S, environment
 
 import otel_llm.audit

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.alertmanager import program
+from support.actions.alertmanager import program
 from support.commands import WAIT_S, environment, run
 
 import otel_llm.audit

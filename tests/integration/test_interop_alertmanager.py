@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.action_receiver import Receiver, receiving
-from support.alerting import T0, decision
-from support.alertmanager import Alertmanager, alertmanager
+from support.actions.action_receiver import Receiver, receiving
+from support.actions.alerting import T0, decision
+from support.actions.alertmanager import Alertmanager, alertmanager
 from support.commands import wait_until
-from support.interop_prometheus import Prometheus
-from support.interop_prometheus import program as prometheus_program
-from support.interop_service import Service, service
+from support.integration.interop_prometheus import Prometheus
+from support.integration.interop_prometheus import program as prometheus_program
+from support.integration.interop_service import Service, service
 from support.otlp import IDENTITY, Value, export, segment_span
 from support.ports import free_ports
 

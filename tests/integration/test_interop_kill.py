@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import wait_until
-from support.interop_compare import (
+from support.integration.interop_compare import (
     audited,
     disturbed,
     missing_tokens,
@@ -23,7 +23,7 @@ from support.interop_compare import (
     total_differences,
     window_differences,
 )
-from support.interop_service import Service, finish, load, service
+from support.integration.interop_service import Service, finish, load, service
 
 KILLS = int(os.environ.get("KILLS", "6"))
 STOPS = 2

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import interop_rows
 from support.commands import collector, environment
+from support.integration import interop_rows
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "node" / "index.cjs"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import interop_rows
 from support.commands import collector
+from support.integration import interop_rows
 
 Json = Any
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from support.commands import collector, run, wait_until
-from support.interop_prometheus import program, prometheus
-from support.interop_sdk import deliver
-from support.interop_service import Service, finish, load, service
+from support.integration.interop_prometheus import program, prometheus
+from support.integration.interop_sdk import deliver
+from support.integration.interop_service import Service, finish, load, service
 
 DOCS = Path(__file__).parents[2] / "docs" / "collector-metrics.md"
 BY = "sum by (measured_at, slo_class)"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from support.commands import run, wait_until
-from support.interop_prometheus import program, prometheus
-from support.interop_service import finish, load, service
+from support.integration.interop_prometheus import program, prometheus
+from support.integration.interop_service import finish, load, service
 
 from otel_llm.rules.prometheus.promql import quoted
 

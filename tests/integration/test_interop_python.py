@@ -11,9 +11,9 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace.export import SpanExporter
-from support import interop_rows
 from support.commands import Collector, collector
-from support.interop_sdk import deliver
+from support.integration import interop_rows
+from support.integration.interop_sdk import deliver
 
 EXPORTERS: dict[str, Callable[[Collector], SpanExporter]] = {
     "grpc": lambda to: GrpcExporter(endpoint=to.grpc, insecure=True),

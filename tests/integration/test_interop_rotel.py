@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-from support import interop_rows
 from support.commands import collector, environment, wait_until
-from support.interop_journal import received_spans
-from support.interop_sdk import deliver
+from support.integration import interop_rows
+from support.integration.interop_journal import received_spans
+from support.integration.interop_sdk import deliver
 from support.ports import free_ports
 
 

@@ -22,10 +22,10 @@ import aiohttp
 import numpy as np
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.integration.vllm_server import VllmServer
 from support.otlp_receiver import HttpReceiver
 from support.relay.process import relay
 from support.relay.readers import Reply, read, read_all
-from support.vllm_server import VllmServer
 
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass

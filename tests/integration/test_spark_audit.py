@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.spark_cluster import JOB, run_python
-from support.spark_recordings import strewn
-from support.spark_rows import check, rows
+from support.audit.spark_cluster import JOB, run_python
+from support.audit.spark_recordings import strewn
+from support.audit.spark_rows import check, rows
 
 from otel_llm import audit
 from otel_llm.audit.input.stream_batch import STREAMS

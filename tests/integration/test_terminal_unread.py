@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from support.commands import environment, wait_until
-from support.interop_service import Service
-from support.interop_wire import export_request, segment
+from support.integration.interop_service import Service
+from support.integration.interop_wire import export_request, segment
 
 STREAMS = 3_000
 """Their lines are several times what a pipe holds."""

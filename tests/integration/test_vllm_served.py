@@ -15,8 +15,8 @@ from typing import Any
 import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.integration.vllm_server import VllmServer
 from support.spans import records_of
-from support.vllm_server import VllmServer
 
 import otel_llm
 from otel_llm.readers.assemble.assembler import Assembler

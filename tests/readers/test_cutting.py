@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
-from support.core_spans import TIMES_USUAL
-from support.dense_exports import dense
-from support.doors_mutations import OF_MESSAGES, field_of
-from support.scan_messages import random_message
+from support.collector.doors_mutations import OF_MESSAGES, field_of
+from support.core.core_spans import TIMES_USUAL
+from support.core.dense_exports import dense
+from support.core.scan_messages import random_message
 
 from otel_llm.readers.otlp.cutting import cut_export
 

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.readers.span_forms import SPAN_FORMS, clickhouse, jaeger
 from support.recordings import journal, read_inputs, vector_messages
-from support.span_forms import SPAN_FORMS, clickhouse, jaeger
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-from support.acting import acting, records
+from support.actions.acting import acting, records
 from support.commands import WAIT_S, Collector, collector
 from support.ports import free_ports
 from support.relay.fake_engine import FakeEngine, Fault

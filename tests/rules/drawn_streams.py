@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 from rules.scripted import View, key
-from support.core_fleets import MS, slo_class
+from support.core.core_fleets import MS, slo_class
 
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.streams.stream_table import StreamTable

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.fake_environment import MS, FakeEnvironment
+from support.instrumentation.fake_environment import MS, FakeEnvironment
 
 from otel_llm import semconv
 from otel_llm.backtest.cases.arrivals import parse_arrivals

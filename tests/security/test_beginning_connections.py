@@ -12,9 +12,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from support.collector.doors_http import PROTOBUF, RAW
+from support.collector.doors_tls import authority, signed
 from support.commands import WAIT_S, collector, wait_until
-from support.doors_http import PROTOBUF, RAW
-from support.doors_tls import authority, signed
 from support.relay.process import relay
 
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT

@@ -14,9 +14,9 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.collector.doors import Behind
 from support.commands import wait_until
-from support.core_spans import sent_segment
-from support.doors import Behind
+from support.core.core_spans import sent_segment
 from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console
@@ -270,7 +270,7 @@ def test_a_sender_is_its_token_or_its_network() -> None:
 
 
 def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
-    from support.doors_http import PROTOBUF, RAW, ask, serving
+    from support.collector.doors_http import PROTOBUF, RAW, ask, serving
 
     from otel_llm.collector.receive.otlp_http import otlp_app
 
@@ -285,7 +285,7 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
             channel.unary_unary(EXPORT)(RAW, timeout=60)
-        from support.doors_http import otlp_door
+        from support.collector.doors_http import otlp_door
 
         with serving(otlp_door(app=otlp_app(accept))) as server:
             assert ask(server.port, "POST", "/v1/traces", RAW, PROTOBUF)[0] == 200

@@ -18,7 +18,7 @@ SCRIPT = """
     from itertools import count
     from pathlib import Path
     from support.commands import WAIT_S, collector, wait_until
-    from support.doors_http import PROTOBUF
+    from support.collector.doors_http import PROTOBUF
     from support.otlp import IDENTITY, export, segment_span
     from support.recordings import received
     from otel_llm.readers.io.skipped import Skipped

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.collector.doors_http import RAW
 from support.commands import WAIT_S, collector, run
-from support.doors_http import RAW
 from support.otlp import T0_NS
 
 from otel_llm.journal.reader import last_receipt_ns, records_since

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.alerting import T0, S, decision
+from support.actions.alerting import T0, S, decision
 from support.commands import wait_until
-from support.core_cases import seen, take
+from support.core.core_cases import seen, take
 from support.otlp import T0_NS, stream_spans
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state

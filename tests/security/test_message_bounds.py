@@ -9,9 +9,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.dense_exports import TINY, dense, tiny, verdicts
-from support.doors import Behind
-from support.kernel_modes import shown_in
+from support.collector.doors import Behind
+from support.core.dense_exports import TINY, dense, tiny, verdicts
+from support.core.kernel_modes import shown_in
 from support.otlp import T0_NS, event_of, export, request_span
 
 from otel_llm import semconv
@@ -145,7 +145,7 @@ def test_spans_that_nobody_looks_at_are_checked_and_counted() -> None:
 def test_compiled_and_plain_refuse_the_same_near_the_bound(tmp_path: Path) -> None:
     here = json.loads(verdicts(5, 120))
     assert 20 < here.count(["many"]) < 100
-    there = json.loads(shown_in({"OTEL_LLM_CORE": "plain"}, tmp_path, "support.dense_exports", "verdicts(5, 120)"))
+    there = json.loads(shown_in({"OTEL_LLM_CORE": "plain"}, tmp_path, "support.core.dense_exports", "verdicts(5, 120)"))
     assert here == there
 
 

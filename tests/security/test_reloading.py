@@ -14,9 +14,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+from support.collector.doors_http import PROTOBUF, RAW
+from support.collector.doors_tls import signed
 from support.commands import WAIT_S, Collector, collector, wait_until
-from support.doors_http import PROTOBUF, RAW
-from support.doors_tls import signed
 
 from otel_llm.collector.config.schema import load_settings
 from otel_llm.collector.receive.exposure import exposure

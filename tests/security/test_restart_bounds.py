@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.commands import wait_until
-from support.dense_exports import TINY, tiny
+from support.core.dense_exports import TINY, tiny
 from support.otlp import T0_NS, export, request_span, stream_spans
 
 from otel_llm import audit

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import oracle
 from support.patience import examples
+from support.slo import oracle
 from support.vectors import document
 
 from otel_llm.slo.batch.many_fluid import fluid_tbt_many

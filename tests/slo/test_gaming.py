@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import examples
-from support.requests import Request, requests, slo_classes
+from support.slo.requests import Request, requests, slo_classes
 from support.vectors import vector
 
 from otel_llm.slo.classes import OUTCOMES, Deadline, SloClass

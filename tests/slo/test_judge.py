@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import oracle
 from support.patience import examples
-from support.requests import Request, cases, requests, slo_classes
+from support.slo import oracle
+from support.slo.requests import Request, cases, requests, slo_classes
 from support.vectors import Vector, vectors
 
 from otel_llm.slo.batch.many import judge_many

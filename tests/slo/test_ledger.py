@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import oracle
 from support.patience import examples
-from support.requests import Request, cases
+from support.slo import oracle
+from support.slo.requests import Request, cases
 
 from otel_llm.slo.classes import TOOL, Benefit, SloClass
 from otel_llm.slo.exact import ExactSum

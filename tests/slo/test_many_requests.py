@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import examples
-from support.requests import Request, requests, slo_classes
+from support.slo.requests import Request, requests, slo_classes
 
 from otel_llm.slo.batch import ragged
 from otel_llm.slo.batch.judged import Judged

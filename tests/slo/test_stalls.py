@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from support.patience import examples
-from support.requests import Request, cases
+from support.slo.requests import Request, cases
 from support.vectors import vector
 
 from otel_llm.slo.classes import SloClass

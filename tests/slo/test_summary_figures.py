@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from support.summary_oracle import incomplete, judgements
+from support.audit.summary_oracle import incomplete, judgements
 
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
 from otel_llm.slo.request import judge

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support import summary_oracle
-from support.summary_oracle import judgements
+from support.audit import summary_oracle
+from support.audit.summary_oracle import judgements
 
 from otel_llm.slo.classes import OUTCOMES, Objective, SloClass, SloClasses
 from otel_llm.slo.summary import summarise

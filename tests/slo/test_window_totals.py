@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import examples
-from support.requests import Request, cases
+from support.slo.requests import Request, cases
 
 from otel_llm.slo.classes import TOOL, Benefit, Deadline, SloClass
 from otel_llm.slo.columns import WINDOW_COLUMNS

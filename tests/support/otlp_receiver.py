@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.http_serving import serving
+from support.collector.http_serving import serving
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 

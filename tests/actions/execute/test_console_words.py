@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from support.alerting import decision
+from support.actions.alerting import decision
 
 from otel_llm.actions.sinks.console import EXPLAINED, UNSAID, Console
 from otel_llm.rules.decisions.decision_records import Outcome

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from support.judged import judged
+from support.audit.judged import judged
 from support.vectors import FOLDER
 
 import otel_llm.audit

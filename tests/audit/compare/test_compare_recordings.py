@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.judged import judged
+from support.audit.judged import judged
 from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.judged import judged
+from support.audit.judged import judged
 from support.otlp import IDENTITY, T0_NS, export, stream_spans
 from support.recordings import write_form
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from support.audit_oracle import one_by_one
+from support.audit.audit_oracle import one_by_one
 from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 

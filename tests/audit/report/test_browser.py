@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.chromium import Page, browser, chromium
-from support.figures import check
-from support.report_tables import fleet
+from support.audit.chromium import Page, browser, chromium
+from support.audit.figures import check
+from support.audit.report_tables import fleet
 
 from otel_llm.audit.report.html_page import plotly_script
 from otel_llm.audit.report.report import build

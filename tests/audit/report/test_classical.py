@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.report_tables import requests_of
+from support.audit.report_tables import requests_of
 
 from otel_llm.audit.report.classical import (
     Confusion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.figures import check
+from support.audit.figures import check
 
 from otel_llm.audit.report.charts.delivery_chart import COLUMNS, MOST_SHADES, timeline_figure
 from otel_llm.audit.report.charts.timeline import build

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.figures import check
-from support.report_tables import requests_of
+from support.audit.figures import check
+from support.audit.report_tables import requests_of
 
 from otel_llm.audit.report.charts.distributions import (
     METRICS,

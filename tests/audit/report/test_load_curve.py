@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.figures import check
-from support.report_tables import T0_NS, requests_of, windows_of
+from support.audit.figures import check
+from support.audit.report_tables import T0_NS, requests_of, windows_of
 
 from otel_llm.audit.report.charts.load_curve import (
     ENOUGH,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chromium import Page, browser, chromium
-from support.figures import check
+from support.audit.chromium import Page, browser, chromium
+from support.audit.figures import check
 from support.otlp import T0_NS, Value, export, segment_span, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.report_tables import T0_NS, requests_of, windows_of
+from support.audit.report_tables import T0_NS, requests_of, windows_of
 
 from otel_llm.audit.compare.tiers import Key, Met, Tiers
 from otel_llm.audit.report.data_quality import basis_lines

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from support.audit.report_tables import T0_NS, requests_of, windows_of
 from support.recordings import vector_classes, vector_messages, write_form
-from support.report_tables import T0_NS, requests_of, windows_of
 from support.vectors import FOLDER
 
 import otel_llm.audit

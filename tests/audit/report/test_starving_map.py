@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.figures import check
-from support.report_tables import T0_NS, windows_of
+from support.audit.figures import check
+from support.audit.report_tables import T0_NS, windows_of
 
 from otel_llm.audit.report.charts.starving_map import (
     MOST_COLUMNS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.figures import check
-from support.report_tables import windows_of
+from support.audit.figures import check
+from support.audit.report_tables import windows_of
 
 from otel_llm.audit.report.charts.time_series import Bin, bins, window_clock, window_lines, windows_figure
 

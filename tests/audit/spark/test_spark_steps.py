@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.spark_recordings import strewn
-from support.spark_rows import key, same, window_key
-from support.summary_oracle import judgements
+from support.audit.spark_recordings import strewn
+from support.audit.spark_rows import key, same, window_key
+from support.audit.summary_oracle import judgements
 
 from otel_llm import audit
 from otel_llm.audit.input.stream_batch import STREAMS

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from support.kernel_package import kernel_package
+from support.core.kernel_package import kernel_package
 
 from otel_llm.core.compiling.kernel_cache import KEPT, KernelCache, fingerprint, unsafe
 

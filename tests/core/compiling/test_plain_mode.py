@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.kernel_package import REPORT, KernelPackage, kernel_package
+from support.core.kernel_package import REPORT, KernelPackage, kernel_package
 
 from otel_llm.core.compiling.mode import ModeError, plain_because
 

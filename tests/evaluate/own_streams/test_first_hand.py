@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 from rules.first_hand import RULES
 from rules.scripted import one_rule, ruleset
-from support.own_streams import KeepingSink
+from support.evaluate.own_streams import KeepingSink
 
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.readers.rows import Row

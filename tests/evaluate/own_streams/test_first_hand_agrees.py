@@ -23,11 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rules.scripted import ruleset
-from support.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
-from support.core_rules import rule
-from support.core_spans import examples, sent_segment
+from support.core.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
+from support.core.core_rules import rule
+from support.core.core_spans import examples, sent_segment
+from support.evaluate.own_streams import KeepingSink
 from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
-from support.own_streams import KeepingSink
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core_cases import commit, ends, piece, seen, take
-from support.core_fleets import Seen, fleet
+from support.core.core_cases import commit, ends, piece, seen, take
+from support.core.core_fleets import Seen, fleet
 
 from otel_llm.evaluate.streams.lifecycle import (
     IN_FLIGHT,

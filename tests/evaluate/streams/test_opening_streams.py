@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core_cases import at, commit, ends, piece, request, seen, take
+from support.core.core_cases import at, commit, ends, piece, request, seen, take
 from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv

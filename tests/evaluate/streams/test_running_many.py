@@ -7,7 +7,7 @@ import random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.requests import slo_classes
+from support.slo.requests import slo_classes
 
 from otel_llm.core.stream_columns import RUNNING, RUNNING_END, UNKNOWN, WIDTH
 from otel_llm.evaluate.streams.running_many import RunningMany

@@ -6,9 +6,9 @@ import os
 from random import Random
 
 import pytest
-from support.core_cases import at, commit, piece, seen, take
-from support.core_fleets import KIND_WORDS, Seen
-from support.core_spans import TIMES_USUAL
+from support.core.core_cases import at, commit, piece, seen, take
+from support.core.core_fleets import KIND_WORDS, Seen
+from support.core.core_spans import TIMES_USUAL
 
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_table import FRESH

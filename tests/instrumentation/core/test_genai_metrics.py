@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.fake_environment import MS, OFFSET_NS, FakeEnvironment, WordReader
+from support.instrumentation.fake_environment import MS, OFFSET_NS, FakeEnvironment, WordReader
 from support.sse_server import Reply, SseServer, chunk, whole
 
 import otel_llm

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 
 import otel_llm
 from otel_llm import semconv

@@ -6,7 +6,7 @@ import weakref
 from itertools import count
 
 import pytest
-from support.fake_environment import FakeEnvironment
+from support.instrumentation.fake_environment import FakeEnvironment
 
 from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 

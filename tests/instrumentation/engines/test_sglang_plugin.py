@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded, Stream
-from support.sglang_wheel import AbortReq, GenerateReqInput, installed, running, unpacked
+from support.instrumentation.recorded import Recorded, Stream
+from support.instrumentation.sglang_wheel import AbortReq, GenerateReqInput, installed, running, unpacked
 
 import otel_llm
 from otel_llm import semconv

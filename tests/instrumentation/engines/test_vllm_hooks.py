@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 
 from otel_llm import semconv
 from otel_llm.instrumentation.engines import vllm

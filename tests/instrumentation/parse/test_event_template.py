@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import context
-from support.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
+from support.instrumentation.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
 from support.sse_server import chunk
 
 from otel_llm.export.records import CONTENT, REASONING

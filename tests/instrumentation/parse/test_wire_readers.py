@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context
-from support.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
+from support.instrumentation.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.core.committed_request import Request

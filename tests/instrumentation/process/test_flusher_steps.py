@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_environment import COMMIT_NS, MS, FakeEnvironment
+from support.instrumentation.fake_environment import COMMIT_NS, MS, FakeEnvironment
 
 from otel_llm.export import threads
 from otel_llm.instrumentation.core.reading import recorded

@@ -16,8 +16,8 @@ import httpx2
 import pytest
 import requests
 from opentelemetry import context
-from support.fake_environment import OFFSET_NS, FakeEnvironment, WordReader
-from support.recorded import Recorded
+from support.instrumentation.fake_environment import OFFSET_NS, FakeEnvironment, WordReader
+from support.instrumentation.recorded import Recorded
 from support.sse_server import SseServer, whole
 
 import otel_llm

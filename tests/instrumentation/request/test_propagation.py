@@ -17,7 +17,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
-from support.recorded import Recorded, ids
+from support.instrumentation.recorded import Recorded, ids
 from support.sse_server import Reply, SseServer, whole
 
 import otel_llm

@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
-from support.asgi_server import data_of
-from support.recorded import Recorded
+from support.instrumentation.asgi_server import data_of
+from support.instrumentation.recorded import Recorded
 from support.sse_server import DONE, chunk
 
 import otel_llm

@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 from opentelemetry.trace import SpanKind
-from support.asgi_server import Application, AsgiServer, Step, sent, until
-from support.recorded import Recorded, Stream
+from support.instrumentation.asgi_server import Application, AsgiServer, Step, sent, until
+from support.instrumentation.recorded import Recorded, Stream
+from support.instrumentation.stack_anthropic import AnthropicMessages
+from support.instrumentation.stack_openai import OpenAIResponses
 from support.sse_server import DONE, Raw, chunk, usage
-from support.stack_anthropic import AnthropicMessages
-from support.stack_openai import OpenAIResponses
 
 from otel_llm import semconv
 from otel_llm.export.records import REASONING, TOOL

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
-from support.asgi_server import AsgiServer, until
-from support.gateways import BODIES, QUESTION, SETTINGS, by_async_sdk, event, gateway
-from support.recorded import Recorded, Stream, ids
+from support.instrumentation.asgi_server import AsgiServer, until
+from support.instrumentation.gateways import BODIES, QUESTION, SETTINGS, by_async_sdk, event, gateway
+from support.instrumentation.recorded import Recorded, Stream, ids
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 import otel_llm

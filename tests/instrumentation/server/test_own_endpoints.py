@@ -15,9 +15,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from support.asgi_server import AsgiServer, until
-from support.gateways import by_async_sdk
-from support.recorded import Recorded, ids
+from support.instrumentation.asgi_server import AsgiServer, until
+from support.instrumentation.gateways import by_async_sdk
+from support.instrumentation.recorded import Recorded, ids
 from support.sse_server import GATE_S, Gate, Reply, SseServer, whole, words
 
 from otel_llm import semconv

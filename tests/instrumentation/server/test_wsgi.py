@@ -14,12 +14,12 @@ from wsgiref.validate import validator
 import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
-from support.asgi_server import AsgiServer, data_of, until
-from support.gateways import QUESTION
-from support.recorded import Recorded, ids
+from support.instrumentation.asgi_server import AsgiServer, data_of, until
+from support.instrumentation.gateways import QUESTION
+from support.instrumentation.recorded import Recorded, ids
+from support.instrumentation.wsgi_apps import django_asgi, django_wsgi, flask_gateway
+from support.instrumentation.wsgi_server import WsgiServer
 from support.sse_server import DONE, Gate, Reply, SseServer, Wait, chunk, whole, words
-from support.wsgi_apps import django_asgi, django_wsgi, flask_gateway
-from support.wsgi_server import WsgiServer
 
 import otel_llm
 from otel_llm import semconv

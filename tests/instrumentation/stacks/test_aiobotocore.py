@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from opentelemetry.instrumentation.utils import suppress_instrumentation
-from support.recorded import Recorded, ids
+from support.instrumentation.recorded import Recorded, ids
+from support.instrumentation.wire_server import WireServer
 from support.sse_server import Gate
-from support.wire_server import WireServer
 from support.wires import bedrock
 
 from otel_llm import semconv

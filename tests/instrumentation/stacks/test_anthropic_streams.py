@@ -15,9 +15,9 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
+from support.instrumentation.stack_anthropic import QUESTION, AnthropicMessages, block, event, start, stop
 from support.sse_server import Gate, Raw, Reply, SseServer, Step
-from support.stack_anthropic import QUESTION, AnthropicMessages, block, event, start, stop
 
 import otel_llm
 from otel_llm import semconv

@@ -20,9 +20,9 @@ from botocore.exceptions import ClientError, EventStreamError, ParamValidationEr
 from botocore.stub import Stubber
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded, ids
-from support.stack_botocore import ACCESS, MESSAGES
-from support.wire_server import Sent, WireServer
+from support.instrumentation.recorded import Recorded, ids
+from support.instrumentation.stack_botocore import ACCESS, MESSAGES
+from support.instrumentation.wire_server import Sent, WireServer
 from support.wires import bedrock
 
 import otel_llm

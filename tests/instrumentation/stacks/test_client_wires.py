@@ -14,7 +14,7 @@ import httpx
 import httpx2
 import pytest
 import requests
-from support.recorded import Recorded, Stream, ids
+from support.instrumentation.recorded import Recorded, Stream, ids
 from support.wires.reply import Reply, words
 from support.wires.server import REPLY_HEADER, WireServer
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support import matrix, wire_bodies
-from support.matrix import CASES, HOLDS
-from support.recorded import Recorded, ids
+from support.instrumentation import matrix, wire_bodies
+from support.instrumentation.matrix import CASES, HOLDS
+from support.instrumentation.recorded import Recorded, ids
+from support.instrumentation.stack_litellm import LiteLLM
+from support.instrumentation.wire_server import WireServer
 from support.sse_server import SseServer
-from support.stack_litellm import LiteLLM
-from support.wire_server import WireServer
 
 import otel_llm
 from otel_llm import semconv

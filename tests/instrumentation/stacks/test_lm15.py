@@ -13,10 +13,10 @@ from lm15.providers.openai_chat import OpenAIChatLM
 from lm15.transports import StdlibAsyncTransport, StdlibTransport, TransportRequest
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support import wire_bodies as bodies
-from support.recorded import Recorded, ids
+from support.instrumentation import wire_bodies as bodies
+from support.instrumentation.recorded import Recorded, ids
+from support.instrumentation.wire_server import EVENT_STREAM, WireServer
 from support.sse_server import Gate
-from support.wire_server import EVENT_STREAM, WireServer
 
 import otel_llm
 from otel_llm import semconv

@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
 
 import otel_llm

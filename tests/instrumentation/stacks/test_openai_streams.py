@@ -14,7 +14,7 @@ import pytest
 from opentelemetry import baggage, context
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, usage, usage_of, whole, words
 
 import otel_llm

@@ -14,13 +14,13 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
+from support.instrumentation.stack_anthropic import QUESTION as MESSAGE
+from support.instrumentation.stack_anthropic import AnthropicMessages
+from support.instrumentation.stack_openai import OpenAIChat, OpenAIResponses
+from support.instrumentation.wire_bodies import chat
+from support.instrumentation.wire_server import EVENT_STREAM, WireServer
 from support.sse_server import Gate, Raw, Reply, SseServer
-from support.stack_anthropic import QUESTION as MESSAGE
-from support.stack_anthropic import AnthropicMessages
-from support.stack_openai import OpenAIChat, OpenAIResponses
-from support.wire_bodies import chat
-from support.wire_server import EVENT_STREAM, WireServer
 
 from otel_llm import semconv
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import openai
 import pytest
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
+from support.instrumentation.stack_openai import OpenAIResponses, event, response
 from support.sse_server import Raw, Reply, SseServer, Step
-from support.stack_openai import OpenAIResponses, event, response
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL

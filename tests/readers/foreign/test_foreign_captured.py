@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.foreign_rows import S, captured, judged, known, rows
+from support.readers.foreign_rows import S, captured, judged, known, rows
 
 from otel_llm import semconv
 from otel_llm.readers.otlp.export_json import from_object

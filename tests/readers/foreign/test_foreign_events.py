@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.foreign_rows import S, doubles, judged, known, rows, with_array
 from support.otlp import T0_NS, Event, Value, export, request_span, span_id
+from support.readers.foreign_rows import S, doubles, judged, known, rows, with_array
 
 from otel_llm import semconv
 from otel_llm.readers.otlp.export_request import decode

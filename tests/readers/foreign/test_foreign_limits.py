@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.foreign_rows import S, doubles, with_array
 from support.otlp import T0_NS, Value, export, request_span, segment_span
+from support.readers.foreign_rows import S, doubles, with_array
 
 from otel_llm import semconv
 from otel_llm.readers.otlp.export_request import decode

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.foreign_rows import S, captured, doubles, rows, with_array
 from support.live import Live
 from support.otlp import T0_NS, Value, export, request_span
+from support.readers.foreign_rows import S, captured, doubles, rows, with_array
 
 import otel_llm.audit
 from otel_llm import semconv

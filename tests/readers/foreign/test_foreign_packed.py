@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.foreign_rows import S, doubles, judged, known, rows, with_array
 from support.otlp import T0_NS, Value, export, request_span
+from support.readers.foreign_rows import S, doubles, judged, known, rows, with_array
 
 from otel_llm import semconv
 from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.foreign_rows import S, doubles, judged, known, rows, with_array
 from support.otlp import T0_NS, Event, Value, export, request_span, span_id, stream_spans
+from support.readers.foreign_rows import S, doubles, judged, known, rows, with_array
 
 import otel_llm.audit
 from otel_llm import semconv

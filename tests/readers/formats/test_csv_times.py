@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.streams import streams_of
+from support.readers.streams import streams_of
 
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.input_paths import input_files

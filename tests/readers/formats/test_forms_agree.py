@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.foreign_rows import CAPTURED, captured
 from support.otlp import T0_NS
+from support.readers.foreign_rows import CAPTURED, captured
+from support.readers.span_forms import SPAN_FORMS, csv_times, in_whole_us
+from support.readers.streams import direct, streams_of
 from support.recordings import vector_classes, vector_messages
-from support.span_forms import SPAN_FORMS, csv_times, in_whole_us
-from support.streams import direct, streams_of
 from support.vectors import vectors
 
 from otel_llm.audit.input.stream_batch import to_batch

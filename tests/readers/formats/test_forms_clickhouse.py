@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.clickhouse import ask
 from support.otlp import T0_NS, Value, attributes_of, export
+from support.readers.clickhouse import ask
+from support.readers.span_forms import clickhouse
+from support.readers.streams import direct, streams_of
 from support.recordings import vector_messages
-from support.span_forms import clickhouse
-from support.streams import direct, streams_of
 
 from otel_llm.readers.io.skipped import Skipped
 

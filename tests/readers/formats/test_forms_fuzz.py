@@ -13,10 +13,10 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.foreign_rows import captured
+from support.readers.foreign_rows import captured
+from support.readers.span_forms import SPAN_FORMS, clickhouse_row, csv_times, each_span, jaeger
+from support.readers.streams import streams_of
 from support.recordings import vector_messages
-from support.span_forms import SPAN_FORMS, clickhouse_row, csv_times, each_span, jaeger
-from support.streams import streams_of
 
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError

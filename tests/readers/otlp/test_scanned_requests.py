@@ -14,11 +14,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
-from support import core_spans
-from support.core_spans import SEED, sent_segment
-from support.doors_mutations import field_of, parse_fields, varint
-from support.otlp import T0_NS, Value, attributes_of, export, nested, request_span, token
-from support.scan_messages import (
+from support.collector.doors_mutations import field_of, parse_fields, varint
+from support.core import core_spans
+from support.core.core_spans import SEED, sent_segment
+from support.core.scan_messages import (
     ENDED,
     ENDED_SCALARS,
     FORMS,
@@ -33,6 +32,7 @@ from support.scan_messages import (
     overlong,
     sent_request,
 )
+from support.otlp import T0_NS, Value, attributes_of, export, nested, request_span, token
 
 from otel_llm import semconv
 from otel_llm.export.records import AttributeValue, Origin, Record, RequestRecord, Segment

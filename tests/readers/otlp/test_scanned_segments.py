@@ -9,10 +9,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
-from support.core_spans import REMOTE, agree, as_sent, by_protobuf, sent_segment
-from support.doors_mutations import field_of, parse_fields, varint
-from support.otlp import IDENTITY, T0_NS, attributes_of, event_of, export, nested, request_span, segment_span, token
-from support.scan_messages import (
+from support.collector.doors_mutations import field_of, parse_fields, varint
+from support.core.core_spans import REMOTE, agree, as_sent, by_protobuf, sent_segment
+from support.core.scan_messages import (
     EDGES,
     END_NS,
     I32,
@@ -26,6 +25,7 @@ from support.scan_messages import (
     segment_bytes,
     ticks,
 )
+from support.otlp import IDENTITY, T0_NS, attributes_of, event_of, export, nested, request_span, segment_span, token
 
 from otel_llm import semconv
 from otel_llm.export.records import Origin, Segment, mark

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from support.fake_environment import COMMIT_NS, MS, OFFSET_NS
+from support.instrumentation.fake_environment import COMMIT_NS, MS, OFFSET_NS
 from support.relay.recording import Asked, Choice, Chunk, Rig, attributes
 
 from otel_llm import semconv

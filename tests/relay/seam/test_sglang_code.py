@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.instrumentation.sglang_wheel import unpacked
 from support.relay.fake_model import Json
 from support.relay.fake_sglang import FakeSglangModel
 from support.relay.sglang_code import Code, installed
-from support.sglang_wheel import unpacked
 
 from otel_llm.relay.seam.keys import SGLANG_KEYS
 from otel_llm.relay.seam.resume import COMPLETIONS_DEFAULT

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.drawn_streams import COMMIT, Rows, drawn
 from rules.scripted import View, one_rule
-from support.core_fleets import MS
-from support.core_rules import expression, rule
-from support.core_spans import examples
+from support.core.core_fleets import MS
+from support.core.core_rules import expression, rule
+from support.core.core_spans import examples
 
 from otel_llm.core.rule_tables import ALWAYS, BY_ENGINE, FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 from rules.scripted import ruleset
-from support.groups import scoped
+from support.evaluate.groups import scoped
 
 from otel_llm.rules.engine.decision_maker import DecisionMaker
 from otel_llm.rules.engine.scope_engine import ScopeEngine

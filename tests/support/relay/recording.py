@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.fake_environment import MS, OFFSET_NS, FakeEnvironment
+from support.instrumentation.fake_environment import MS, OFFSET_NS, FakeEnvironment
 
 from otel_llm import semconv
 from otel_llm.audit.input.stream_batch import to_batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.recorded import Recorded
+from support.instrumentation.recorded import Recorded
 from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.readers import Reply, read
 

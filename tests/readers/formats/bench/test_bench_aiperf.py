@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bench_files import (
+from support.readers.bench_files import (
     NS,
     UPTIME_NS,
     WALL_NS,
@@ -17,7 +17,7 @@ from support.bench_files import (
     aiperf_raw_line,
     aiperf_record,
 )
-from support.bench_read import judged, read
+from support.readers.bench_read import judged, read
 from support.recordings import read_inputs
 
 from otel_llm.readers.assemble.resolved import Assembled

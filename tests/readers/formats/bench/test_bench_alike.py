@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.bench_files import NS, UPTIME_NS, WALL_NS, WRITERS, Asked, Chunk, gaps_ns
-from support.bench_read import judged, read
+from support.readers.bench_files import NS, UPTIME_NS, WALL_NS, WRITERS, Asked, Chunk, gaps_ns
+from support.readers.bench_read import judged, read
 
 from otel_llm.readers.assemble.resolved import Assembled, Resolved
 

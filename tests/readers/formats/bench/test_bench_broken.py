@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.bench_files import NS, WRITERS, Asked, Chunk
-from support.bench_read import judged, read, recognised
+from support.readers.bench_files import NS, WRITERS, Asked, Chunk
+from support.readers.bench_read import judged, read, recognised
 
 from otel_llm.readers.records import InputError
 

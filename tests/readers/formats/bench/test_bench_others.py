@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.bench_files import (
+from support.readers.bench_files import (
     NS,
     UPTIME_NS,
     WALL_NS,
@@ -18,7 +18,7 @@ from support.bench_files import (
     guidellm_report,
     inference_perf_entry,
 )
-from support.bench_read import judged, read
+from support.readers.bench_read import judged, read
 
 from otel_llm.readers.records import InputError
 

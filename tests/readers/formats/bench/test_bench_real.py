@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.bench_figures import check_aiperf, check_vllm
-from support.bench_read import judged, read
+from support.readers.bench_figures import check_aiperf, check_vllm
+from support.readers.bench_read import judged, read
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

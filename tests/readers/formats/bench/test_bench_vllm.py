@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bench_files import NS, Asked, Chunk, etalon_file, sglang_run, vllm_run
-from support.bench_read import judged, read, recognised
+from support.readers.bench_files import NS, Asked, Chunk, etalon_file, sglang_run, vllm_run
+from support.readers.bench_read import judged, read, recognised
 
 from otel_llm.readers.records import InputError
 

@@ -1,0 +1,87 @@
+"""Talk to an HTTP door by its bytes, as those do who do not behave."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.types import ASGIApp
+from support.collector.doors import Behind
+from support.otlp import T0_NS, export, segment_span
+
+from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.shared.web.address import Address
+
+RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+WAIT_S = 60.0
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextmanager
+def serving(server: HttpServer) -> Iterator[HttpServer]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(0)
+
+
+def otlp_door(limits: Limits | None = None, app: ASGIApp | None = None) -> HttpServer:
+    """Return an OTLP/HTTP door on a free port, not yet open."""
+    app = otlp_app(Behind(), limits=limits) if app is None else app
+    return HttpServer(app, Address("127.0.0.1", 0), option="--http", limits=limits)
+
+
+def ask(
+    port: int,
+    method: str = "POST",
+    path: str = "/v1/traces",
+    body: bytes | None = RAW,
+    headers: Mapping[str, str] = PROTOBUF,
+    context: ssl.SSLContext | None = None,
+) -> Answer:
+    """Send one request on a connection of its own; header names of the answer are in lower case."""
+    connection = (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        if context is None
+        else http.client.HTTPSConnection("localhost", port, timeout=WAIT_S, context=context)
+    )
+    try:
+        connection.request(method, path, body, dict(headers))
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.headers.items()}, response.read()
+    finally:
+        connection.close()
+
+
+def takes_an_export(port: int) -> bool:
+    """Say whether the door does its work."""
+    status, _, content = ask(port)
+    return status == 200 and ExportTraceServiceResponse.FromString(content) == ExportTraceServiceResponse()
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+
+
+def head(*headers: str, start: str = "POST /v1/traces HTTP/1.1") -> bytes:
+    """Return the bytes of a request up to its body."""
+    return "\r\n".join((start, "Host: localhost", *headers, "", "")).encode()
+
+
+def rest(connection: socket.socket) -> bytes:
+    """Return what still comes until the other side closes the connection, or cuts it."""
+    got = b""
+    try:
+        while piece := connection.recv(65536):
+            got += piece
+    except ConnectionResetError:
+        pass
+    return got

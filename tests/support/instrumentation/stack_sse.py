@@ -1,0 +1,123 @@
+"""Raw server-sent events in the matrix: httpx, httpx2 and aiohttp, read line by line as applications do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, ClassVar
+
+import aiohttp
+import httpx
+import httpx2
+from support.instrumentation.matrix import MODEL, Stack
+from support.sse_server import DONE, Raw, Step, chunk, words
+
+BODY: dict[str, Any] = {"model": MODEL, "messages": [], "stream": True}
+
+
+class RawChat(Stack):
+    """What the server of all three sends."""
+
+    # One reads from an iterator over the response: dropping it is leaving the loop, whatever becomes of the response.
+    outcomes: ClassVar[dict[str, str]] = {"gc": "cancelled"}
+
+    def before(self) -> Sequence[Step]:
+        return [chunk({"role": "assistant", "content": ""})]
+
+    def words(self, count: int) -> Sequence[Step]:
+        return words(count)
+
+    def after(self) -> Sequence[Step]:
+        return [chunk(finish="stop"), DONE]
+
+    def error(self) -> Sequence[Step]:
+        return [Raw(b'data: {"error": {"message": "overloaded", "code": 503}}\n\n')]
+
+    def pulls(self, stream: Any) -> Iterator[Any]:
+        return self.items(stream)
+
+    def apulls(self, stream: Any) -> AsyncIterator[Any]:
+        return self.aitems(stream)
+
+
+class HttpxLines(RawChat):
+    """`client.send(..., stream=True)` and `iter_lines`, of either httpx."""
+
+    def __init__(self, package: Any) -> None:
+        self.name = package.__name__  # type: ignore[misc]
+        self.package = package
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Iterator[Any]:
+        with self.package.Client(base_url=url, timeout=20) as client:
+            yield client
+
+    def _request(self, client: Any) -> Any:
+        return client.build_request("POST", "/chat/completions", json=BODY)
+
+    def open(self, client: Any) -> Any:
+        return client.send(self._request(client), stream=True)
+
+    def items(self, stream: Any) -> Iterator[Any]:
+        lines: Iterator[Any] = stream.iter_lines()
+        return lines
+
+    @contextlib.contextmanager
+    def entered(self, client: Any) -> Iterator[Any]:
+        with client.stream("POST", "/chat/completions", json=BODY) as response:
+            yield response
+
+    @contextlib.asynccontextmanager
+    async def aclient(self, url: str) -> AsyncIterator[Any]:
+        async with self.package.AsyncClient(base_url=url, timeout=20) as client:
+            yield client
+
+    async def aopen(self, client: Any) -> Any:
+        return await client.send(self._request(client), stream=True)
+
+    def aitems(self, stream: Any) -> AsyncIterator[Any]:
+        lines: AsyncIterator[Any] = stream.aiter_lines()
+        return lines
+
+    async def aclose(self, stream: Any) -> None:
+        await stream.aclose()
+
+    @contextlib.asynccontextmanager
+    async def aentered(self, client: Any) -> AsyncIterator[Any]:
+        async with client.stream("POST", "/chat/completions", json=BODY) as response:
+            yield response
+
+    def closed(self, stream: Any) -> object:
+        return (stream.is_closed, stream.is_stream_consumed)
+
+
+class AiohttpLines(RawChat):
+    """`session.post(...)` and `async for line in response.content`."""
+
+    name = "aiohttp"
+    modes = ("async",)
+
+    @contextlib.asynccontextmanager
+    async def aclient(self, url: str) -> AsyncIterator[Any]:
+        async with aiohttp.ClientSession(base_url=url + "/") as session:
+            yield session
+
+    async def aopen(self, client: Any) -> Any:
+        return await client.post("chat/completions", json=BODY)
+
+    def aitems(self, stream: Any) -> AsyncIterator[Any]:
+        return aiter(stream.content)
+
+    async def aclose(self, stream: Any) -> None:
+        stream.close()
+
+    @contextlib.asynccontextmanager
+    async def aentered(self, client: Any) -> AsyncIterator[Any]:
+        async with client.post("chat/completions", json=BODY) as response:
+            yield response
+
+    def closed(self, stream: Any) -> object:
+        return stream.closed
+
+
+STACKS: list[Stack] = [HttpxLines(httpx), HttpxLines(httpx2), AiohttpLines()]
