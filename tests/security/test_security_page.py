@@ -16,8 +16,11 @@ from otel_llm.actions.delivery import http_request as post
 from otel_llm.actions.execute import action_attempts as delivering
 from otel_llm.actions.execute import action_receiver as receiving
 from otel_llm.cli import web_client as asking
+from otel_llm.collector import inbox
 from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.receive import gunzip
 from otel_llm.core import limits as message_limits
+from otel_llm.core.scanning import parts
 from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.live import exposition, labels, user_metrics
 from otel_llm.live.page import PIECE_BYTES
@@ -35,6 +38,12 @@ HOUR_S = 3600
 CONSTANTS: dict[str, object] = {
     "tokens on one span": message_limits.MAX_TOKENS,
     "tokens that one message may expand to": message_limits.MAX_MESSAGE_TOKENS,
+    "decompressed bytes for each compressed one, beyond 1 MiB": gunzip.MAX_RATIO,
+    "ns that the small parts of an export may cost, for each of its bytes": parts.NS_PER_BYTE,
+    "ns that they may cost however few bytes there are": parts.FREE_NS,
+    "tokens of an export however few bytes there are": message_limits.FREE_MESSAGE_TOKENS,
+    "further tokens for each of its bytes": message_limits.TOKENS_PER_BYTE,
+    "bytes of exports that wait at a listener": inbox.QUEUED_BYTES,
     "finished requests remembered, at least": RegistryLimits().tombstones,
     "bytes of headers": RelayLimits().header_bytes,
     "bytes of a signed command": receiving.MOST_BODY_BYTES,
