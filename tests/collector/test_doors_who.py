@@ -61,10 +61,6 @@ def get(port: int, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str
     return ask(port, "GET", path, None, headers)
 
 
-def allowed(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.startswith("access-control-")}
-
-
 def test_exports_bring_a_token(tokens: Tokens) -> None:
     with otlp(tokens) as (port, behind):
         for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": SECRET}):
@@ -102,9 +98,11 @@ def test_pages_that_are_not_listed_are_shut_out(listed: frozenset[str]) -> None:
         for origin in ("https://evil.example", "null", PAGE + ".evil.example", PAGE.replace("https", "http"), "*", ""):
             preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
             status, headers, _ = ask(port, "OPTIONS", body=None, headers=preflight)
-            assert (status, allowed(headers)) == (405, {})
+            assert status == (400 if listed else 405)
+            assert "access-control-allow-origin" not in headers
             status, headers, content = ask(port, headers=PROTOBUF | {"Origin": origin})
-            assert (status, allowed(headers), Status.FromString(content).code) == (403, {}, 7)
+            assert (status, Status.FromString(content).code) == (403, 7)
+            assert "access-control-allow-origin" not in headers
         assert behind.messages == []
 
 
@@ -115,8 +113,8 @@ def test_listed_pages_may_post(tokens: Tokens) -> None:
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "authorization,content-type",
         }
-        status, headers, content = ask(port, "OPTIONS", body=None, headers=preflight)
-        assert (status, content) == (204, b"")
+        status, headers, _ = ask(port, "OPTIONS", body=None, headers=preflight)
+        assert status == 200
         assert headers["access-control-allow-origin"] == PAGE
         assert headers["access-control-allow-methods"] == "POST"
         assert {"authorization", "content-type"} <= set(headers["access-control-allow-headers"].lower().split(", "))
@@ -128,7 +126,8 @@ def test_listed_pages_may_post(tokens: Tokens) -> None:
         assert len(behind.messages) == 1
         status, headers, _ = ask(port, headers=PROTOBUF | {"Origin": PAGE})  # the page can read why not
         assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
-        assert allowed(ask(port, headers=PROTOBUF | BEARER)[1]) == {}
+        headers = ask(port, headers=PROTOBUF | BEARER)[1]
+        assert not [name for name in headers if name.startswith("access-control-")]
         assert ask(port, "OPTIONS", body=None, headers={"Origin": PAGE})[0] == 405  # no preflight
 
 

@@ -17,13 +17,13 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.admission import Admission
-from otel_llm.collector.receive.cors import Cors
 from otel_llm.collector.receive.errors import (
     InternalError,
     TooSlowError,
@@ -51,6 +51,8 @@ PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _CODE_OF_HTTP: Final = {404: 5, 405: 12}
 """`google.rpc.Code` of what the router answers: NOT_FOUND, UNIMPLEMENTED."""
+PREFLIGHT_S: Final = 7200
+"""The longest that Chromium keeps the answer to a preflight."""
 _log = logging.getLogger(__name__)
 
 
@@ -122,7 +124,16 @@ def otlp_app(
 
     app = Starlette(routes=[Route(PATH, traces, methods=["POST"])], exception_handlers={HTTPException: elsewhere})
     app.router.redirect_slashes = False  # an exporter would not follow
-    return Cors(app, origins) if origins else app
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=["POST"],
+        allow_headers=["Content-Type", "Content-Encoding", "Authorization"],
+        expose_headers=["Retry-After"],
+        max_age=PREFLIGHT_S,
+    )
 
 
 def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> int:
