@@ -25,7 +25,7 @@ from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
 from otel_llm.collector.receive.errors import BusyError, acknowledgement
 from otel_llm.collector.receive.grpc_worker.parent import SentExport
 from otel_llm.collector.receive.senders import UNKNOWN, Room, charged_s
-from otel_llm.evaluate.intake import IntakeLimits, take_in
+from otel_llm.evaluate.intake import take_in
 from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.journal.journal import Journal
     from otel_llm.readers.batch import Batch
+    from otel_llm.readers.spans.attributes import IntakeLimits
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses

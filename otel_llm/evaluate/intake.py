@@ -5,25 +5,16 @@ The service, a restart, backtests and tests of rules take export requests in by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.readers.otlp import export_request
-from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, AttributeLimits
 
 if TYPE_CHECKING:
     from otel_llm.readers.batch import Batch
+    from otel_llm.readers.spans.attributes import IntakeLimits
 
 MAX_CHOICES: Final = 128
 """Streams of one request, numbered from 0; those of later choices are refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class IntakeLimits:
-    """What is taken of one request and of one span."""
-
-    segments_per_request: int = 20_000
-    attributes: AttributeLimits = DEFAULT_LIMITS
 
 
 def read_export(raw: bytes, receipt_ns: int, limits: IntakeLimits) -> Batch:

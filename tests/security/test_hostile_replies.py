@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.commands import environment
 from support.hostile.client import CLIENTS
 from support.hostile.server import ATTACKS, hostile_server
 
+TESTS = Path(__file__).parents[1]
 FACTOR = 1.5
 SPARE_MIB = 8
 """What recording itself loads and keeps; the largest attacks send 12 MiB, which is kept nowhere."""
@@ -21,7 +23,9 @@ SPARE_MIB = 8
 def found() -> dict[tuple[str, str], dict[str, Any]]:
     with hostile_server() as url:
         command = [sys.executable, "-m", "support.hostile.client", url]
-        run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+        run = subprocess.run(
+            command, env=environment(), cwd=TESTS, capture_output=True, text=True, timeout=300, check=False
+        )
     assert run.returncode == 0, run.stderr
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     return {(line["client"], line["attack"]): line for line in lines}

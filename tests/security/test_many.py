@@ -16,8 +16,7 @@ from support.otlp import T0_NS, stream_spans
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
 from otel_llm.actions.alerts.firing import MOST_ALERTS, Firing
-from otel_llm.evaluate import evaluator as evaluating
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
 from otel_llm.journal import reader as journal_read
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import NS_PER_S, file_name
@@ -30,9 +29,9 @@ MS = 1_000_000
 FILES = 2000
 
 
-def test_finished_streams_of_ever_new_ids_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "FINISHED_REMEMBERED", 200)
-    one = seen(timeouts=Timeouts(lateness_ns=S, lost_after_ns=5 * S))  # whose timer stays for so long
+def test_finished_streams_of_ever_new_ids_take_no_more_memory() -> None:
+    limits = RegistryLimits(tombstones=200)
+    one = seen(limits=limits, timeouts=Timeouts(lateness_ns=S, lost_after_ns=5 * S))  # whose timer stays for so long
     held = []
     tracemalloc.start()
     try:

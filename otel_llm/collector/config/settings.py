@@ -17,9 +17,8 @@ from otel_llm.actions.settings import (
     MetricsSettings,
     Receiver,
 )
-from otel_llm.evaluate.intake import IntakeLimits
 from otel_llm.live.labels import METRICS_BYTES
-from otel_llm.readers.spans.attributes import AttributeLimits
+from otel_llm.readers.spans.attributes import AttributeLimits, IntakeLimits
 
 if TYPE_CHECKING:
     from otel_llm.shared.otlp_target import OtlpTarget

@@ -42,6 +42,15 @@ class AttributeLimits:
 
 DEFAULT_LIMITS: Final = AttributeLimits()
 
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """What is taken of one request and of one span."""
+
+    segments_per_request: int = 20_000
+    attributes: AttributeLimits = DEFAULT_LIMITS
+
+
 ENGINE_LATENCIES: Final = (semconv.GEN_AI_LATENCY_TTFT, semconv.GEN_AI_LATENCY_E2E, semconv.GEN_AI_LATENCY_QUEUE)
 """What serving engines say of a request on their own spans."""
 _COUNTS: Final = frozenset(
