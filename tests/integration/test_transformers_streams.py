@@ -16,7 +16,7 @@ from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode, parse
 
 VENV = Path(__file__).parents[2] / ".venv-vllm"
-SCRIPT = Path(__file__).parents[1] / "support" / "transformers_streams.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "instrumentation" / "transformers_streams.py"
 
 pytestmark = pytest.mark.vllm
 

@@ -1,6 +1,6 @@
 """The matrix that every client stack goes through: each way of ending a stream, bare and instrumented, compared.
 
-To put a stack into it, write a subclass of `Stack` in `tests/support/stack_<name>.py` and add one instance to the list
+To put a stack into it, write a subclass of `Stack` in `tests/support/instrumentation/stack_<name>.py` and add one instance to the list
 in `tests/instrumentation/test_matrix.py`. It says
 
 - what the server sends: `words(n)` (n steps, one item and one token each, whose text contains `word0 `, `word1 ` ...),
