@@ -1,7 +1,7 @@
 """The matrix that every client stack goes through: each way of ending a stream, bare and instrumented, compared.
 
-To put a stack into it, write a subclass of `Stack` in `tests/support/instrumentation/stack_<name>.py` and add one instance to the list
-in `tests/instrumentation/test_matrix.py`. It says
+To put a stack into it, write a subclass of `Stack` in `stack_<name>.py` beside this file and add one instance to
+the list in `tests/instrumentation/test_matrix.py`. It says
 
 - what the server sends: `words(n)` (n steps, one item and one token each, whose text contains `word0 `, `word1 ` ...),
   `before()` and `after()` (the framing around them, `after` with what declares the reply complete), `error()` (what a
