@@ -102,7 +102,7 @@ def half_an_export(door: Collector) -> Iterator[socket.socket]:
     host, _, port = door.http.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         connection.sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW[:-1])
-        assert status(f"{door.web}/readyz")[0] == 200  # it had time to be read
+        wait_until("it had time to be read", lambda: status(f"{door.web}/readyz")[0] == 200)
         yield connection
 
 
@@ -207,8 +207,8 @@ def test_a_collector_with_everything_on(tmp_path: Path) -> None:
         warned = {next_line(door, "warning:") for _ in range(2)}
         assert {line.split()[1] for line in warned} == {str(tmp_path / "tokens"), str(tmp_path / "server.key")}
         assert door.web.startswith("http://")
+        wait_until("ready", lambda: status(f"{door.web}/readyz")[0] == 200)
         assert (status(f"{door.web}/metrics")[0], status(f"{door.web}/metrics", TOKEN)[0]) == (401, 200)
-        assert status(f"{door.web}/readyz")[0] == 200
         door.process.send_signal(signal.SIGHUP)
         assert "certificates (unchanged)" in next_line(door, "reloaded:")
         assert door.stop()[0] == 0
