@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.commands import WAIT_S
 from support.otlp import T0_NS, export, stream_spans
 from support.recordings import vector_messages, write_form
 from support.vectors import FOLDER
@@ -245,15 +247,13 @@ def test_an_output_named_twice_is_refused(tmp_path: Path) -> None:
     assert "written twice" in result.stderr
 
 
-def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for loaded in [one for one in sys.modules if one.split(".")[0] == "pyarrow"]:
-        monkeypatch.setitem(sys.modules, loaded, None)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    result = run(ROWS, "--requests", tmp_path / "r.parquet")
-
-    assert result.exit_code == 2
-    assert "pyarrow" in result.stderr
-    assert "pip install 'otel-llm[collector]'" in result.stderr
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    arguments = ["audit", str(ROWS), "--requests", str(tmp_path / "r.parquet")]
+    code = f"import sys; sys.modules['pyarrow'] = None; from otel_llm.cli.main import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 2
+    assert "pyarrow" in done.stderr
+    assert "pip install 'otel-llm[collector]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
