@@ -37,7 +37,7 @@ class Attacked:
 
 @contextmanager
 def attacking(name: str, address: str, bytes_s: float, seconds: float) -> Iterator[Connection]:
-    """Start the process; it says "ready", begins when it is told to, and gives an `Attacked`."""
+    """Start the attacking process and yield its pipe: a message to it begins the attack, an `Attacked` comes back."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_main, args=(theirs, name, address, bytes_s, seconds), daemon=True)

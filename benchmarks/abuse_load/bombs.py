@@ -117,7 +117,7 @@ def counted(tokens: int) -> bytes:
 
 
 def distinct_streams(number: int, size: int = 2**16) -> bytes:
-    """Return commits of streams that nobody else has: valid, and each is followed until it is lost."""
+    """Return valid commits of new streams; the collector follows each until it is lost."""
     first = number * 1_000 + 1
     one = len(segment(_CHAT))
     return within(_SPANS, b"".join(segment(_CHAT, request=first + at) for at in range(size // one)))

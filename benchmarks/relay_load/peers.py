@@ -111,7 +111,7 @@ KNOWN: Final = {RELAY: _relay, **PEERS, **{name: _stack(name) for name in STACKS
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at now."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from otel_llm.readers.spans.attributes import AttributeLimits
 
 READ_APART_BYTES = 2**18
-"""Larger requests are decoded in another thread: the evaluator has readers to look after meanwhile."""
+"""Larger requests are decoded in another thread, so that the evaluator's thread goes on."""
 PART_BYTES = 2**17
-"""They are taken in as several of about so many bytes, each a record of the journal; others have turns between them."""
+"""Large requests are cut into parts of about so many bytes, each a record of the journal; others take turns between."""
 SMALL_PART_BYTES = 2**14
-"""So are those of more bytes that a sender sends who has used much, where there are others."""
+"""The part size for a sender that has used much CPU time while other senders wait."""
 
 
 def decode(raw: bytes, limits: AttributeLimits, part_bytes: int | None = None) -> deque[tuple[bytes, Batch]]:

@@ -73,7 +73,9 @@ OWN_METRICS: Final = (
     OwnMetric(
         "late_request_spans", "counter", "{span}", "Request spans of requests already judged.", "late_request_spans"
     ),
-    OwnMetric("late_for_window", "counter", "{event}", "What came after its window had closed.", "late_for_window"),
+    OwnMetric(
+        "late_for_window", "counter", "{event}", "Events received after their window had closed.", "late_for_window"
+    ),
     OwnMetric(
         "missing_empty_segments",
         "counter",
@@ -125,7 +127,7 @@ OWN_METRICS: Final = (
         "notifications_given_up", "counter", "{message}", "Messages in the dead letters.", "notifications_given_up"
     ),
     OwnMetric("actions", "counter", "{action}", "Enforced actions but alerts, by outcome.", "actions.", "outcome"),
-    OwnMetric("actions_open", "gauge", "{action}", "Of them, those of which the outcome is not known.", "actions_open"),
+    OwnMetric("actions_open", "gauge", "{action}", "Enforced actions whose outcome is not known yet.", "actions_open"),
     OwnMetric("action_tries", "counter", "{attempt}", "Requests made to have them done.", "action_tries"),
     OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written.", "unwritten"),
     OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours.", "internal_errors"),
