@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 QUEUED_BYTES: Final = 256 * 2**20
 """Export requests accepted and not yet evaluated, in bytes, at each door; beyond them senders are told to come back."""
+HEAVY_WAIT_NS: Final = 20_000_000
+"""Exports of senders that used much hold time back for no longer than this: the streams of others are judged on time.
+One that waits longer counts as received so long before its turn."""
 _LOOK_S: Final = 1.0
 """How often a receiver looks whether anybody is still there to take its export."""
 
@@ -221,6 +224,18 @@ class Inbox:
         with self._sorting:
             return self._exports.is_heavy(sender)
 
+    def passed_ns(self, now_ns: int) -> int:
+        """Return up to when time may pass: the earliest receipt of what waits, or now where nothing does."""
+        self._sort()
+        with self._sorting:
+            return min(
+                (
+                    max(export.receipt_ns, now_ns - HEAVY_WAIT_NS if self._exports.is_heavy(sender) else 0)
+                    for sender, export in self._exports.first()
+                ),
+                default=now_ns,
+            )
+
     def empty(self) -> bool:
         """Tell whether nothing waits."""
         self._sort()
@@ -233,7 +248,7 @@ class Inbox:
     def oldest_ns(self) -> int | None:
         """Return when the first export of those was received."""
         with self._sorting:
-            waiting = [*self._exports.first(), *tuple(self._items)]
+            waiting = [*(export for _, export in self._exports.first()), *tuple(self._items)]
         return min((item.receipt_ns for item in waiting if isinstance(item, HeldExport)), default=None)
 
     def close(self) -> None:

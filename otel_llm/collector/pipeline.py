@@ -55,9 +55,6 @@ TOGETHER_BYTES = 2**22
 TOGETHER_S = 0.005
 """So many requests that wait are written to the journal together, up to so many bytes, and as many as are decoded in so
 much CPU time: one that is dear does not keep those before it waiting."""
-PASSED_OVER_NS = 250_000_000
-"""An export over which others of other senders were taken that were received so much later counts as received at its
-turn: time goes on for those others."""
 
 
 @dataclass(slots=True)
@@ -242,8 +239,6 @@ class Pipeline:
             except queue.Empty:
                 break
         for export in exports:
-            if self._last_ns - export.receipt_ns > PASSED_OVER_NS:
-                export.receipt_ns = self.clock.now_ns()
             export.receipt_ns = self._last_ns = max(self._last_ns, export.receipt_ns)
         held = [export for export in exports if export.parts is not None and len(export.parts) > 1]
         received = [(export, batch) for export in exports if (batch := self._take_in(export)) is not None]
@@ -347,19 +342,17 @@ class Pipeline:
             return item
         while True:
             due_ns = self.evaluator.next_timer()
-            wait_s = LONGEST_WAIT_S
-            if due_ns is not None:
-                wait_s = min(LONGEST_WAIT_S, max(REST_S, (due_ns - self.clock.now_ns()) / 1e9))
+            wait_s = LONGEST_WAIT_S if due_ns is None else min(LONGEST_WAIT_S, (due_ns - self.clock.now_ns()) / 1e9)
+            if wait_s <= -REST_S:
+                self._let_time_pass()
             try:
-                return self._inbox.get(wait_s)
+                return self._inbox.get(max(REST_S, wait_s))
             except queue.Empty:
                 self._let_time_pass()
 
     def _let_time_pass(self) -> None:
-        """Advance to now, if nothing was received before that."""
-        if not self._inbox.empty():
-            return
-        self._last_ns = now_ns = max(self._last_ns, self.clock.now_ns())
+        """Advance to now, but not past the receipt of what waits."""
+        self._last_ns = now_ns = max(self._last_ns, self._inbox.passed_ns(self.clock.now_ns()))
         self._guard(lambda: self.journal.tick(now_ns))
         self._guard(lambda: self.evaluator.advance(now_ns))
 

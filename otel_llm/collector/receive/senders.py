@@ -123,10 +123,11 @@ class FairQueue(Generic[T]):
         one.forgiven_at_s = min(used_until_s, now_s + MOST_USED_S / FORGIVEN_SHARE)
 
     def is_heavy(self, sender: int) -> bool:
-        """Tell whether a sender has used much, and there are others."""
+        """Tell whether a sender has used much, or something large of it is under way, and there are others."""
         one = self._senders.get(sender)
-        others = len(self._senders) > 1
-        return others and one is not None and one.forgiven_at_s > self._now_s() + ALIKE_S / FORGIVEN_SHARE
+        if one is None or len(self._senders) < 2:
+            return False
+        return one.held or one.forgiven_at_s > self._now_s() + ALIKE_S / FORGIVEN_SHARE
 
     def take(self) -> T:
         """Return the next; raises `queue.Empty` where there is none, or what waits is held."""
@@ -156,9 +157,9 @@ class FairQueue(Generic[T]):
                 return self._taken(sender, one)
         raise Empty
 
-    def first(self) -> list[T]:
-        """Return what each sender has waiting longest."""
-        return [one.waiting[0][1] for one in list(self._senders.values()) if one.waiting]
+    def first(self) -> list[tuple[int, T]]:
+        """Return each sender that has something waiting, and its next item."""
+        return [(sender, one.waiting[0][1]) for sender, one in self._senders.items() if one.waiting]
 
     def _taken(self, sender: int, one: _Sender[T]) -> T:
         self._size -= 1
