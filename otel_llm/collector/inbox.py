@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 from collections import Counter, deque
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,6 +15,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from otel_llm.collector.receive.senders import UNKNOWN, FairQueue
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Inbox:
         self._told: deque[Callable[[], None] | None] = deque()
         """What is no export, in order."""
         self._told_last = False
-        self._exports: FairQueue[Export] = FairQueue(time.monotonic)
+        self._exports: FairQueue[Export] = FairQueue(monotonic_s)
         self._back: deque[tuple[int, Export | None]] = deque()
         """What was under way elsewhere and comes again, by sender; None: it does not."""
         self._put = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -21,6 +20,7 @@ from otel_llm.journal.checkpoint import read_resume
 from otel_llm.journal.reader import last_receipt_ns, read_since
 from otel_llm.readers.otlp import export_request
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Windows:
 class Progress:
     """How far a restart is; said in the log now and then."""
 
-    now_s: Callable[[], float] = time.monotonic
+    now_s: Callable[[], float] = monotonic_s
     line: str | None = None
     """What there is to say while it reads; None before and behind."""
     _said_s: float | None = None

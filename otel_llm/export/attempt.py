@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final, Literal
+
+from otel_llm.export.clock import wall_s
 
 FIRST_BACKOFF_S: Final = 1.0
 LONGEST_BACKOFF_S: Final = 15.0
@@ -43,7 +44,7 @@ def retry_after_s(header: str | None) -> float | None:
         seconds = float(header)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+            seconds = parsedate_to_datetime(header).timestamp() - wall_s()
         except (TypeError, ValueError, OverflowError):
             return None
     return max(seconds, 0.0) if math.isfinite(seconds) else None

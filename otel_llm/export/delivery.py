@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_llm.export.attempt import backoff_s
+from otel_llm.export.clock import monotonic_s
 from otel_llm.export.wire import export_request
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OtlpDelivery:
     wants to know why, and `where` it was to go.
     """
 
-    def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = monotonic_s) -> None:
         self._sender = sender
         self._where = where
         self._clock_s = clock_s

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.export import threads
+from otel_llm.export.clock import monotonic_s
 from otel_llm.export.records import Segment
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Outbox:
         self._idle = False
         while (left_s := self._left_s()) > 0:
             self._wake.wait(left_s)
-        self._last_s = time.monotonic()
+        self._last_s = monotonic_s()
         with self._lock:
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
             self._urgent = len(self._queue) >= BATCH
@@ -158,7 +158,7 @@ class Outbox:
         if self._hurry:
             return 0.0
         spacing_s = URGENT_SPACING_S if self._urgent else SPACING_S
-        return self._last_s + spacing_s - time.monotonic()
+        return self._last_s + spacing_s - monotonic_s()
 
     def _deliver(self, batch: list[Record]) -> tuple[int, str]:
         try:
@@ -168,8 +168,8 @@ class Outbox:
 
     def _pause(self, seconds: float) -> bool:
         self._failures += 1
-        until_s = time.monotonic() + seconds
-        while not (self._closing or self._hurry) and (left_s := until_s - time.monotonic()) > 0:
+        until_s = monotonic_s() + seconds
+        while not (self._closing or self._hurry) and (left_s := until_s - monotonic_s()) > 0:
             self._wake.wait(left_s)
         if not self._closing:
             self._hurry = False

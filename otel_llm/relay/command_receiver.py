@@ -6,13 +6,13 @@ The signature authenticates the sender. Nothing else does: no bearer token, no c
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from otel_llm.actions.execute.action_receiver import MOST_BODY_BYTES, Response
 from otel_llm.actions.execute.executors import RELAY_DOES
+from otel_llm.shared.clock import wall_ns
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class CommandReceiver:
         if isinstance(body, Response):
             return body
         headers = {name.lower(): value for name, value in request.headers.items()}
-        return self._admission.admit(headers, body, time.time_ns(), self._clock.now_ns())
+        return self._admission.admit(headers, body, wall_ns(), self._clock.now_ns())
 
     async def _body(self, request: web.Request) -> bytes | Response:
         """Read a body; one byte beyond the limit is enough to refuse it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
-from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.clock import MonotonicClock, monotonic_s
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloading
 from otel_llm.shared.secret_files import read_signing_secrets
@@ -163,7 +162,7 @@ class Service:
         )
         backends = Backends(
             [Backend(one.name, one.url, one.kind, one.group) for one in settings.backends],
-            time.monotonic,
+            monotonic_s,
             settings.eject_s,
         )
         pool = self._pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())

@@ -1,10 +1,17 @@
-"""The only place of the service that reads clocks: a wall clock that never steps, and the fake one for tests."""
+"""The only place of the service that reads clocks: those of `time`, a wall clock that never steps, a fake for tests."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
+
+monotonic_ns: Final = time.monotonic_ns
+"""Nanoseconds that never step; all processes of the machine share them."""
+monotonic_s: Final = time.monotonic
+"""The same clock, in seconds."""
+wall_ns: Final = time.time_ns
+"""Unix nanoseconds of the wall clock, which may step: to compare with instants of other machines."""
 
 
 class Clock(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from contextlib import suppress
 from typing import Any, Final
+
+from otel_llm.shared.clock import monotonic_s
 
 LARGE_BYTES: Final = 2**20
 _ARENA_MAX: Final = -8
@@ -38,7 +39,7 @@ class MemoryKeeper:
 
     def tend(self) -> None:
         """Give back what is free, if something large was noted and it is not long ago that this was done."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if not self._noted or now_s - self._trimmed_s < _AT_MOST_EVERY_S:
             return
         self._noted, self._trimmed_s = False, now_s

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, channels_of, 
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS, bury
 from otel_llm.actions.delivery.durable_queue import DurableQueue, Message
 from otel_llm.actions.execute.events import rfc3339
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,12 +136,12 @@ class Alerts:
             self._changed.notify_all()
         if self._thread is None:
             return
-        until_s = time.monotonic() + grace_s
+        until_s = monotonic_s() + grace_s
         self._thread.join(grace_s)
         for queue in self._queues.values():
-            queue.stop(max(0.0, until_s - time.monotonic()))
+            queue.stop(max(0.0, until_s - monotonic_s()))
         for manager in self._managers:
-            manager.stop(max(0.0, until_s - time.monotonic()))
+            manager.stop(max(0.0, until_s - monotonic_s()))
         close(self._channels.values())
         self._save()
 

@@ -22,6 +22,7 @@ from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.cli.web_client import Source
 from otel_llm.demo import demo_children
 from otel_llm.demo.children import Child
+from otel_llm.shared.clock import monotonic_s, wall_ns
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +69,7 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
     console = SafeConsole(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
-    folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
+    folder = out / datetime.fromtimestamp(wall_ns() / 1e9, UTC).strftime("run-%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)
     watched = console.is_terminal if live is None else live
     if relay:
@@ -122,7 +123,7 @@ def _client(folder: Path, base_url: str, grpc: str, vllm: Path | None) -> Child:
 def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[str, Any]:
     """Follow the collector until the client is done and every stream is judged; return the last snapshot."""
     source = Source(web)
-    limit = time.monotonic() + REPLIES_S
+    limit = monotonic_s() + REPLIES_S
     with ExitStack() as stack:
         screen = stack.enter_context(Live(console=console, auto_refresh=False, transient=True)) if watched else None
         while True:
@@ -135,8 +136,8 @@ def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[
             if ended and snapshot["in_flight"] == 0 and snapshot["queue"] == 0:
                 return snapshot
             if ended:
-                limit = min(limit, time.monotonic() + VERDICTS_S)
-            if time.monotonic() > limit:
+                limit = min(limit, monotonic_s() + VERDICTS_S)
+            if monotonic_s() > limit:
                 raise click.ClickException(f"not every stream was judged in time: {snapshot['in_flight']} in flight")
             time.sleep(0.1)
 

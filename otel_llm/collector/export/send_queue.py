@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -13,6 +12,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_llm.export.attempt import backoff_s
 from otel_llm.shared.attempt import Attempt
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ class OutQueue(Generic[T]):
         """Take nothing more and send what waits; drop and count what is left after `grace_s`; return if nothing was."""
         with self._changed:
             before = self.counts.dropped
-            self._deadline_s = time.monotonic() + grace_s
+            self._deadline_s = monotonic_s() + grace_s
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(grace_s)
@@ -135,7 +135,7 @@ class OutQueue(Generic[T]):
     def _run(self) -> None:
         with suppress_instrumentation():  # or an instrumented client would trace our own exports
             while items := self._next_batch():
-                self._deliver(items, time.monotonic() + self._give_up_s)
+                self._deliver(items, monotonic_s() + self._give_up_s)
                 size = sum(map(self._size_of, items))
                 with self._changed:
                     self.queued -= size
@@ -147,7 +147,7 @@ class OutQueue(Generic[T]):
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._deadline_s is not None)
             self._changed.wait_for(lambda: self.queued >= self._batch or self._deadline_s is not None, self._linger_s)
-            if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            if self._deadline_s is not None and monotonic_s() >= self._deadline_s:
                 self._drop_waiting()
             batch: list[T] = []
             size = 0
@@ -175,7 +175,7 @@ class OutQueue(Generic[T]):
             if attempt.verdict == "refused":
                 break
             self.counts.retries += 1
-            expired = time.monotonic() >= give_up_s
+            expired = monotonic_s() >= give_up_s
             wait_s = backoff_s(failures) if attempt.after_s is None else min(attempt.after_s, LONGEST_PAUSE_S)
             if not self._pause(wait_s, stopping):
                 with self._changed:
@@ -194,7 +194,7 @@ class OutQueue(Generic[T]):
     def _attempt(self, items: Sequence[T]) -> Attempt:
         left_s = self._timeout_s
         if self._deadline_s is not None:
-            left_s = min(left_s, max(self._deadline_s - time.monotonic(), 0.001))
+            left_s = min(left_s, max(self._deadline_s - monotonic_s(), 0.001))
         try:
             return self._send(items, left_s)
         except Exception as error:  # noqa: BLE001  whatever a client library does, the next batch gets its chance
@@ -208,16 +208,16 @@ class OutQueue(Generic[T]):
         with self._changed:
             if not stopping:
                 self._changed.wait_for(lambda: self._deadline_s is not None, seconds)
-                return self._deadline_s is None or time.monotonic() < self._deadline_s
+                return self._deadline_s is None or monotonic_s() < self._deadline_s
             assert self._deadline_s is not None  # noqa: S101
-            in_time = time.monotonic() + seconds < self._deadline_s
+            in_time = monotonic_s() + seconds < self._deadline_s
             if in_time:
                 self._changed.wait(seconds)
             return in_time
 
     def _say(self, reason: str) -> None:
         """Log trouble, now and then."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if now_s - self._said_s >= SAY_EVERY_S:
             self._said_s = now_s
             self._said_dropped = self.counts.dropped

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from otel_llm.export.clock import monotonic_s, wall_s
 from otel_llm.export.grpc import GrpcSender
 from otel_llm.export.http import HttpSender, printable_reason
 from otel_llm.export.settings import TRACES_PATH
@@ -67,11 +67,11 @@ class Answer:
 
 def ask(settings: OtlpSettings) -> Answer:
     """Send one empty export."""
-    began_s = time.monotonic()
+    began_s = monotonic_s()
     answer = _ask_grpc(settings) if settings.protocol == "grpc" else _ask_http(settings)
     # The answer's words, without control characters for a terminal.
     reason = "".join(letter for letter in answer.reason if letter.isprintable())[:MAX_REASON]
-    return replace(answer, reason=reason, took_s=time.monotonic() - began_s)
+    return replace(answer, reason=reason, took_s=monotonic_s() - began_s)
 
 
 def _ask_grpc(settings: OtlpSettings) -> Answer:
@@ -116,7 +116,7 @@ def _judged(response: requests.Response) -> Answer:
 
 def _ahead_s(date: str | None) -> float | None:
     try:
-        return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+        return None if date is None else wall_s() - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
 

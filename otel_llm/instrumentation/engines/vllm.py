@@ -14,13 +14,13 @@ import inspect
 import logging
 import os
 import re
-import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
 
 from otel_llm import semconv
+from otel_llm.export.clock import monotonic_ns, wall_s
 from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.engines.engine_request import EngineReader
@@ -162,7 +162,7 @@ def _process_outputs(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 watch.step(engine_core_outputs, engine_core_timestamp)
                 for request_id in processed.reqs_to_abort:
-                    watch.ended(request_id, time.monotonic_ns(), None)
+                    watch.ended(request_id, monotonic_ns(), None)
             except Exception as bug:  # noqa: BLE001
                 watch.broken(bug)
         return processed
@@ -267,7 +267,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
     model, headers = _asked.get() or (None, None)
     headers = headers or request.trace_headers or {}
     context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
-    waited_s = time.time() - request.arrival_time
+    waited_s = wall_s() - request.arrival_time
     committed_request = request_builder.request(
         running,
         context,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
 from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
     import aiohttp
@@ -64,7 +64,7 @@ class Client:
             self._recorded.blocked(True)
             await self._request.writer.drain()
             self._recorded.blocked(False)
-        return time.monotonic_ns()
+        return monotonic_ns()
 
     async def end(self) -> None:
         """End an answer that is whole."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from otel_llm.relay.streams.moving import unsettled
 from otel_llm.relay.streams.opening import Opening
 from otel_llm.relay.streams.pauses import Pauses
 from otel_llm.relay.streams.session import Session
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ class Owned:
         owned = OwnedRequest.parse(path, body)
         if owned is None:
             return None
-        recorded = self._recorder.begin(request.raw_headers, owned, time.monotonic_ns())
+        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns())
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
         opening = Opening(self._pool, owned, path, headers, recorded.serving, recorded.token_time_s)

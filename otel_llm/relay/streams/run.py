@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
 from otel_llm.relay.backends.upstream import UpstreamError, read_some
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from otel_llm.relay.backends.backends import Backend, Backends
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
@@ -37,6 +39,7 @@ class Run:
         tokens: int,
         *,
         one_prompt: bool,
+        clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.backend = backend
         self.response = response
@@ -44,6 +47,7 @@ class Run:
         self.read_ns = 0
         self.over = False
         self.held: list[tuple[int, Piece]] = []
+        self._clock_ns = clock_ns
         self._loads = loads
         self._tokens = tokens
         self._waiting = tokens
@@ -90,7 +94,7 @@ class Run:
             raise UpstreamError("silent") from None
         except (aiohttp.ClientError, OSError) as problem:
             raise UpstreamError("broken") from problem
-        self.read_ns = time.monotonic_ns()
+        self.read_ns = self._clock_ns()
         self._read_bytes += len(data)
         if not data:
             self.over = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -30,6 +29,7 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
 )
 from otel_llm.collector.receive.refusals import Refused
 from otel_llm.collector.receive.senders import Room, Turns
+from otel_llm.shared.clock import monotonic_ns
 from otel_llm.shared.errors import RefusalError, StartError, UnavailableError
 from otel_llm.shared.web.tokens import KnownTokens
 
@@ -70,7 +70,7 @@ class EvaluatorLink:
 
     def accept(self, raw: bytes, sender: int) -> bytes:
         """Hand an export up; return the OTLP answer, or raise what the evaluator's process refused it with."""
-        call = _Call(sender, len(raw), time.monotonic_ns())
+        call = _Call(sender, len(raw), monotonic_ns())
         call.answered.acquire()
         with self._lock:
             if not self._open:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.web.peers import Peers, peer_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ConnectionWatch:
         end = _end(peer)
         with self._lock:
             stays = self._establish(end)
-            if not stays and time.monotonic() - self._looked_s > _SOON_S:  # some may have gone since
+            if not stays and monotonic_s() - self._looked_s > _SOON_S:  # some may have gone since
                 self._look()
                 stays = self._establish(end)
             if stays:
@@ -91,10 +91,10 @@ class ConnectionWatch:
     def _run(self) -> None:
         wait_s = _LOOK_S
         while not self._stop.wait(wait_s):
-            began_s = time.monotonic()
+            began_s = monotonic_s()
             with self._lock:
                 changed = self._look()
-            wait_s = max(_SOON_S if changed else _LOOK_S, (time.monotonic() - began_s) * _SHARE)
+            wait_s = max(_SOON_S if changed else _LOOK_S, (monotonic_s() - began_s) * _SHARE)
 
     # With the lock held.
 
@@ -110,7 +110,7 @@ class ConnectionWatch:
         if not admitted:
             self._unwanted.add(end)
         self._known.add(end)
-        self._since[end] = time.monotonic()
+        self._since[end] = monotonic_s()
 
     def _look(self) -> bool:
         """Compare what is known with the sockets that there are; return whether any came or went."""
@@ -124,7 +124,7 @@ class ConnectionWatch:
             self._heard = {peer for peer in self._heard if _end(peer) in there}
         for end in came:
             self._arrive(end)
-        now_s = self._looked_s = time.monotonic()
+        now_s = self._looked_s = monotonic_s()
         for end, since_s in self._since.items():
             if now_s - since_s > self._first_s:
                 self._unwanted.add(end)

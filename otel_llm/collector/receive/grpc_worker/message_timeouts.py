@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.memory import KEEPER
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class MessagePatience:
     @contextmanager
     def waiting(self, context: grpc.ServicerContext) -> Iterator[Waiting]:
         """Wait for the message of an RPC within the block; what it gives says whether that was given up."""
-        key, waiting = id(context), Waiting(context, time.monotonic())
+        key, waiting = id(context), Waiting(context, monotonic_s())
         with self._lock:
             self._waiting[key] = waiting
         try:
@@ -67,7 +67,7 @@ class MessagePatience:
         while not self._stop.wait(_LOOK_S):
             KEEPER.tend()
             limit_s = min(CROWDED_S, self._message_s) if self._crowded() else self._message_s
-            before = time.monotonic() - limit_s
+            before = monotonic_s() - limit_s
             with self._lock:
                 overdue = [one for one in self._waiting.values() if one.since_s < before]
             for one in overdue:
