@@ -81,6 +81,10 @@ class Service:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once clients are let in."""
     clean: bool = True
+    owned: Owned | None = None
+    """The streams that it owns; None until it runs."""
+    pool: Pool | None = None
+    """The backends; None until it runs."""
     _listener: socket.socket | None = None
     _web_listener: socket.socket | None = None
     _certificates: Certificates | None = None
@@ -89,8 +93,6 @@ class Service:
     _decisions: DecisionFiles | None = None
     _stopping: bool = False
     _decide: DecisionLoop | None = None
-    _owned: Owned | None = None
-    _pool: Pool | None = None
     _server: ClientServer | None = None
 
     def prepare(self) -> None:
@@ -165,11 +167,11 @@ class Service:
             monotonic_s,
             settings.eject_s,
         )
-        pool = self._pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
+        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
-        owned = self._owned = Owned(pool, recorder, without)
+        owned = self.owned = Owned(pool, recorder, without)
         owned.victims = decide.victims
         backends.changed, backends.starving = owned.refresh, owned.starving
         probes = Probes(pool)
@@ -233,16 +235,16 @@ class Service:
     def streams(self) -> dict[str, Any]:
         """Return the streams in flight, the last verdicts and decisions."""
         assert self._decide is not None  # noqa: S101
-        assert self._owned is not None  # noqa: S101
-        return self._decide.streams(self._decide.clock.now_ns(), self._owned.rows())
+        assert self.owned is not None  # noqa: S101
+        return self._decide.streams(self._decide.clock.now_ns(), self.owned.rows())
 
     def families(self) -> Iterable[Metric]:
         """Return all metrics; those of readers, which are many, as they are when they are asked for."""
         assert self._decide is not None  # noqa: S101
-        assert self._pool is not None  # noqa: S101
-        assert self._owned is not None  # noqa: S101
+        assert self.pool is not None  # noqa: S101
+        assert self.owned is not None  # noqa: S101
         families = self._decide.families(self.now_ns())
-        return chain(families, list(self._pool.metrics.families(self._pool.backends, len(self._owned.pauses))))
+        return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses))))
 
     def now_ns(self) -> int:
         """Return the time."""
@@ -251,15 +253,15 @@ class Service:
 
     def unready(self) -> str | None:
         """Say why no request should be sent here now."""
-        assert self._pool is not None  # noqa: S101
+        assert self.pool is not None  # noqa: S101
         if self._stopping:
             return "stopping"
-        return None if self._pool.backends.open_to() else NONE_OPEN
+        return None if self.pool.backends.open_to() else NONE_OPEN
 
     def drained(self, name: str) -> None:
         """Move what can be moved off a backend that is drained."""
-        assert self._owned is not None  # noqa: S101
-        self._owned.drained(name)
+        assert self.owned is not None  # noqa: S101
+        self.owned.drained(name)
 
     def _receiver(self, pool: Pool, recorder: Recorder, decide: DecisionLoop) -> CommandReceiver | None:
         """Return who receives signed actions, None where nobody may ask for one."""

@@ -58,7 +58,7 @@ class Recorder:
         self, running: Runtime, first_hand: FirstHand, clock: Clock, later: Later, rearm: Callable[[], None]
     ) -> None:
         self.requests: dict[RequestKey, Recorded] = {}
-        self._children: dict[RequestKey, list[RequestKey]] = {}
+        self.children: dict[RequestKey, list[RequestKey]] = {}
         """The requests that have not ended, by their client's span."""
         self.environment = Environment(running.clock_ns, clock.unix_ns(0), first_hand, rearm, later)
         self._running = running
@@ -85,21 +85,21 @@ class Recorder:
         recorded = Recorded(self.environment, self._forget, request, recording, facts, context, headers)
         self.requests[recorded.key] = recorded
         if recorded.parent is not None:
-            self._children.setdefault(recorded.parent, []).append(recorded.key)
+            self.children.setdefault(recorded.parent, []).append(recorded.key)
         return recorded
 
     def find(self, span: RequestKey) -> Sequence[RequestKey]:
         """Return the requests that have not ended and that a span stands for: its own, or those of a client's span."""
-        return (span,) if span in self.requests else tuple(self._children.get(span, ()))
+        return (span,) if span in self.requests else tuple(self.children.get(span, ()))
 
     def _forget(self, recorded: Recorded) -> None:
         """Drop a request that has ended."""
         del self.requests[recorded.key]
         if recorded.parent is not None:
-            children = self._children[recorded.parent]
+            children = self.children[recorded.parent]
             children.remove(recorded.key)
             if not children:
-                del self._children[recorded.parent]
+                del self.children[recorded.parent]
 
 
 class _Nowhere(SpanExporter):

@@ -47,6 +47,8 @@ class Failover:
     """Whether a broken reply is continued on another backend where that is exact."""
     first_byte_s: float = 60.0
     """How long a backend may be silent before its first event."""
+    detokenize_s: float = 5.0
+    """How long a backend may take to give the text of ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class Preempt:
     """A stream is paused at most once in so long."""
     comment_s: float = 15.0
     """How often the client of a paused stream gets a comment, so that nothing between closes the connection."""
+    try_again_s: float = 0.25
+    """How often a stream behind a pause is offered to the backends while none takes it."""
+    ask_s: float = 1.0
+    """How long a backend may be asked which ids the reader has whole: meanwhile its stream stands still."""
 
 
 @dataclass(frozen=True, slots=True)

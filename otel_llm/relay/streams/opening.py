@@ -42,7 +42,6 @@ DRAWN_AGAIN: Final = "ids that its client has would be drawn again"
 OF_THE_STREAM: Final = frozenset({NOTHING_LEFT, resume.UNFINISHED, DIFFERS})
 """Reasons for which a stream does not go on elsewhere that say nothing of the backend that was asked."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
-DETOKENIZE_S: Final = 5.0
 DETOKENIZED_BYTES: Final = 2**20
 OK: Final = 200
 
@@ -283,7 +282,7 @@ class Opening:
         """
         path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
         try:
-            async with asyncio.timeout(DETOKENIZE_S):
+            async with asyncio.timeout(self._pool.settings.failover.detokenize_s):
                 response = await self._pool.upstream.open(
                     backend, "POST", path + resume.DETOKENIZE_PATH, self._headers, body
                 )

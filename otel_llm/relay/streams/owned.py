@@ -35,7 +35,8 @@ class Owned:
         self._pool = pool
         self._recorder = recorder
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
-        self._sessions: dict[RequestKey, Session] = {}
+        self.sessions: dict[RequestKey, Session] = {}
+        """The streams in flight."""
         self.pauses = Pauses(pool.settings.preempt, self.starving, pool.metrics.preempted)
         self.victims: Callable[[str, RequestKey | None], Iterable[RequestKey]] = _nobody
         """Returns whom a `preempt` of an instance, for a stream if there is one, could take, first choice first."""
@@ -49,11 +50,11 @@ class Owned:
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
         opening = Opening(self._pool, owned, path, headers, recorded.serving, recorded.token_time_s)
-        session = self._sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
+        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
         try:
             return await session.serve()
         finally:
-            del self._sessions[recorded.key]
+            del self.sessions[recorded.key]
             self._pool.metrics.request(session.served, session.code)
 
     # What rules decide; see decide.Actor.
@@ -75,7 +76,7 @@ class Owned:
             settle("budget", self.pauses.words, {})
             return
         for key in chain(command.candidates, self._victims_of(command)):
-            session = self._sessions.get(key)
+            session = self.sessions.get(key)
             if session is None or command.instance not in ("", session.instance):
                 continue
             if session.pause_reason is None:
@@ -89,7 +90,7 @@ class Owned:
 
     def may_pause(self, key: RequestKey) -> bool:
         """Tell whether a request's stream could be paused now."""
-        session = self._sessions.get(key)
+        session = self.sessions.get(key)
         return session is not None and session.pause_reason is None
 
     def abort(self, command: Command, settle: Settle) -> None:
@@ -110,38 +111,38 @@ class Owned:
         settle("done", "", {})
 
     def _session(self, command: Command) -> Session | None:
-        return None if command.request is None else self._sessions.get(command.request)
+        return None if command.request is None else self.sessions.get(command.request)
 
     # What happens to backends and to the relay.
 
     def drained(self, instance: str) -> None:
         """Move what can be moved off a backend that is drained, where the settings say so."""
         if self._pool.settings.drain.migrate:
-            for session in list(self._sessions.values()):
+            for session in list(self.sessions.values()):
                 if session.instance == instance:
                     session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
 
     def starving(self) -> Mapping[str, int]:
         """Count the streams whose reader has read all and waits, by backend; those without any are left out."""
         found: Counter[str] = Counter()
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if (count := session.recorded.starving()) > 0:
                 found[session.instance] += count
         return found
 
     def refresh(self) -> None:
         """Look anew which streams can be resumed elsewhere: a backend has come, gone or changed."""
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             session.refresh()
 
     def cut_all(self) -> None:
         """End every stream that is left: the relay stops."""
-        for session in list(self._sessions.values()):
+        for session in list(self.sessions.values()):
             session.cut("upstream_error", "the relay stops", "shutting_down")
 
     def rows(self) -> dict[RequestKey, dict[str, Any]]:
         """Return what is told of each request beside its facts."""
-        return {key: self._row(session) for key, session in self._sessions.items()}
+        return {key: self._row(session) for key, session in self.sessions.items()}
 
     def _row(self, session: Session) -> dict[str, Any]:
         reason = session.exact_reason

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterator
 
     from otel_llm.relay.settings import Preempt
 
@@ -54,6 +54,9 @@ class Pauses:
         self._starved_s: dict[str, float] = {}
         """When a reader of a backend was last seen to starve (s of the loop's clock)."""
         self._watching: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[Pause]:
+        return iter(self._pauses)
 
     def __len__(self) -> int:
         return len(self._pauses)

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 PAUSED: Final = "paused"
 """The comment that the client of a paused stream gets, and why its reply is cut where it cannot go on."""
-TRY_AGAIN_S: Final = 0.25
-"""How often it is tried to go on behind a pause while no backend takes the stream."""
-ASK_S: Final = 1.0
-"""How long a backend may be asked which ids the reader has whole: meanwhile its stream stands still (s)."""
+ASKED: Final = "the stream is being paused already"
 NO_SPARE: Final = "its reader has no text to spare"
 NOT_SERVED: Final = "no backend serves the stream now"
 
@@ -56,7 +53,7 @@ class Pausing:
         """Say why a stream that `run` serves cannot be paused now; None where it can."""
         settings = self._opening.preempt
         if self._asking is not None:
-            return "the stream is being paused already"
+            return ASKED
         if self._resuming is not None:
             return "the stream goes on behind a pause just now"
         if self._begun_s is not None and _now_s() - self._begun_s < settings.again_s:
@@ -96,7 +93,7 @@ class Pausing:
 
     async def _ask(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(self._opening.preempt.ask_s):
                 carried = await self._opening.carried(run.backend, self._reply)
         except TimeoutError:
             settle("failed", "silent", {})
@@ -174,7 +171,7 @@ class Pausing:
             if _now_s() >= comment_s:
                 comment_s = _now_s() + self._opening.preempt.comment_s
                 await self._client.write(self._reply.comment(PAUSED))
-            await asyncio.sleep(TRY_AGAIN_S)
+            await asyncio.sleep(self._opening.preempt.try_again_s)
 
 
 def _now_s() -> float:

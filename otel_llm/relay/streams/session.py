@@ -97,6 +97,11 @@ class Session:
         return self._pausing.paused
 
     @property
+    def searching(self) -> bool:
+        """Tell whether a backend is waited for that goes on: behind a break, or while the stream is paused."""
+        return self._search is not None
+
+    @property
     def pause_reason(self) -> str | None:
         """Say why the stream cannot be paused now; None where it can."""
         run = self._run
