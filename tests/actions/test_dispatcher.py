@@ -98,7 +98,7 @@ def test_an_abort_is_done_when_its_stream_is_seen_to_end_so(rigs: Any, end: str,
     rig = rigs(Scripted(in_stream=True, exclusive=True))
     rig.take(action="abort")
     wait_until("asked", lambda: rig.executor.asked)
-    wait_until("accepted", lambda: next(iter(rig.doing._open.values())).wedged_ns is not None)
+    wait_until("accepted", lambda: rig.doing.awaited() == 1)
     assert rig.outcomes() == []
     other = decision(2).stream
     mine = decision(1).stream
@@ -118,7 +118,7 @@ def test_an_instance_has_one_open_action_until_it_is_confirmed_or_wedged(rigs: A
     rig.take(3, action="abort", instance="b")
     assert rig.outcomes(2) == ["budget"]
     assert rig.settled[2][0].open_elsewhere
-    wait_until("both are accepted", lambda: all(one.wedged_ns for one in rig.doing._open.values()))
+    wait_until("both are accepted", lambda: rig.doing.awaited() == 2)
     stream = decision(3).stream
     assert stream is not None
     rig.doing.ended(stream, "cancelled")
@@ -146,7 +146,7 @@ def test_a_drain_is_looked_for(rigs: Any, seen: bool | None, outcome: str | None
     if outcome is not None:
         assert rig.wait() == outcome
         return
-    wait_until("accepted", lambda: rig.executor.asked and any(one.wedged_ns for one in rig.doing._open.values()))
+    wait_until("accepted", lambda: rig.doing.awaited() == 1)
     rig.doing.tick(NOW_NS)
     assert rig.outcomes() == []
     rig.executor.seen = True
@@ -269,4 +269,4 @@ def test_two_thousand_at_once_are_settled_once_each(rigs: Any) -> None:
     assert sum(len(found) for found in rig.settled.values()) == 2000
     assert len(set(rig.executor.asked)) == 2000
     assert rig.doing.counts()["actions_open"] == 0
-    assert rig.doing._about == {}
+    assert rig.doing.is_idle()

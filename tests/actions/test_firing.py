@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rules.scripted import flushed, one_rule, run
 from support.actions.alerting import T0, S, decision
 
-from otel_llm.actions.alerts.alert_state import State, _state, state_bytes
+from otel_llm.actions.alerts.alert_state import State, state_bytes, state_of
 from otel_llm.actions.alerts.alert_words import annotations_of, event_id, for_alertmanager, label_name
 from otel_llm.actions.alerts.firing import Alert, Event, Firing
 from otel_llm.rules.decisions.decision_records import Decision
@@ -234,7 +234,7 @@ def reread(firing: Firing, saved_s: float) -> State:
     """Return what another run reads of what this one writes."""
     import json
 
-    return _state(json.loads(state_bytes(State(T0 + round(saved_s * S), firing.alerts()))))
+    return state_of(json.loads(state_bytes(State(T0 + round(saved_s * S), firing.alerts()))))
 
 
 @settings(max_examples=200, deadline=None)

@@ -48,7 +48,7 @@ def read_state(folder: Path) -> State:
     path = folder / STATE_FILE
     try:
         whole = json.loads(_contents(path))
-        return _state(whole)
+        return state_of(whole)
     except FileNotFoundError:
         return State()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -61,7 +61,8 @@ def _contents(path: Path) -> bytes:
         return file.readall()
 
 
-def _state(whole: dict[str, Any]) -> State:
+def state_of(whole: dict[str, Any]) -> State:
+    """Return what the file's JSON says. Raises ValueError, KeyError, TypeError or AttributeError where it is broken."""
     if whole["version"] != VERSION:
         raise ValueError(f"version {whole['version']}")
     alerts = [_alert(one) for one in whole["alerts"]]

@@ -162,6 +162,16 @@ class ActionDispatcher:
             outcomes = {f"actions.{outcome}": count for outcome, count in self.outcomes.items()}
             return {**outcomes, "actions_open": len(self._open), "action_tries": self._delivery.tries}
 
+    def awaited(self) -> int:
+        """Return how many open actions were sent, and are not seen to be done yet."""
+        with self._lock:
+            return sum(one.wedged_ns is not None for one in self._open.values())
+
+    def is_idle(self) -> bool:
+        """Tell whether no action is open, and nothing is kept of those that were."""
+        with self._lock:
+            return not (self._open or self._busy or self._about)
+
     def _begin(self, order: Order, settled: Callable[[Settled], None]) -> Settled | None:
         if self._stop.is_set():
             return Settled("expired", "the collector is stopping")
