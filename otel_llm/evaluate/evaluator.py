@@ -74,13 +74,14 @@ class Evaluator:
         self.timeouts = Timeouts() if timeouts is None else timeouts
         self.by_columns = by_columns
         self.counts: Counter[str] = Counter()
-        self.table = StreamTable()
+        limits = RegistryLimits() if limits is None else limits
+        self.table = StreamTable(most_groups=limits.groups)
         self.meter = Meter(self.table)
         self.scheduler = RuleScheduler(self.table, rules, by_columns=by_columns)
         self.timers = Timers()
-        limits = RegistryLimits() if limits is None else limits
+        self._most_subjects = limits.subjects
         self.registry = Registry(classes, self.table, self.timers, self.timeouts, self.counts, limits)
-        groups = groups_for(self.table, rules, classes, self.counts)
+        groups = groups_for(self.table, rules, classes, self.counts, limits.subjects)
         self._verdicts = Verdicts(
             self.registry, self.table, self.meter, windowing, sink, self.timers, self.counts, groups
         )
@@ -183,7 +184,7 @@ class Evaluator:
         if self.groups is not None:
             self._decide(self.groups.use(engine, classes, now_ns))
         if self.groups is None or not rules.group_rules:
-            self._verdicts.groups = groups_for(self.table, engine, classes, self.counts)
+            self._verdicts.groups = groups_for(self.table, engine, classes, self.counts, self._most_subjects)
         if self.groups is not None:
             self.groups.wake(now_ns)
         self.scheduler.use(engine, self.live.values(), now_ns)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.evaluate.subjects import Subjects
+from otel_llm.evaluate.subjects import MAX_SUBJECTS, Subjects
 from otel_llm.evaluate.usage import Charged
 from otel_llm.rules.engine.scope_engine import ScopeEngine
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
@@ -42,12 +42,19 @@ class Groups:
     `paused`: facts are kept and no rule is evaluated, while a journal is read that does not reach back far enough.
     """
 
-    def __init__(self, table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        table: StreamTable,
+        engine: RuleEngine,
+        classes: SloClasses,
+        counts: Counter[str],
+        most_subjects: int = MAX_SUBJECTS,
+    ) -> None:
         self._table = table
         self.paused = False
         self.next_tick_ns: int | None = None
         self._last_tick_ns = 0
-        self._subjects = Subjects(counts)
+        self._subjects = Subjects(counts, most_subjects)
         self._pending: dict[Group, Totals] = {}
         """Totals since the last tick, by group: added to the windows of both scopes at the next."""
         self._heard_ns: dict[Group, int] = {}
@@ -55,6 +62,10 @@ class Groups:
         self._charged = Charged(table, "windowed")
         """What the windows have of each stream in flight."""
         self._set(engine, classes)
+
+    def subjects(self) -> list[Subject]:
+        """Return the instances and classes that are followed, in one order."""
+        return self._subjects.all()
 
     def use(self, engine: RuleEngine, classes: SloClasses, now_ns: int) -> list[Decision]:
         """Decide by this engine's rules from now on; return how firings of rules that are gone end."""
@@ -248,8 +259,14 @@ def _second(instant_ns: int) -> int:
     return -(-instant_ns // SECOND_NS) * SECOND_NS
 
 
-def groups_for(table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> Groups | None:
+def groups_for(
+    table: StreamTable,
+    engine: RuleEngine,
+    classes: SloClasses,
+    counts: Counter[str],
+    most_subjects: int = MAX_SUBJECTS,
+) -> Groups | None:
     """Return who keeps the facts that rules of scopes instance and class ask for; None where there is no such rule."""
     if not engine.rules.group_rules:
         return None
-    return Groups(table, engine, classes, counts)
+    return Groups(table, engine, classes, counts, most_subjects)

@@ -13,6 +13,8 @@ from otel_llm.evaluate.identity_cache import IdentityCache
 from otel_llm.evaluate.streams.lifecycle import StreamEvent, StreamState
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_in_flight import group_of
+from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
+from otel_llm.evaluate.subjects import MAX_SUBJECTS
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.readers.assemble.received_request import ReceivedRequest
 from otel_llm.readers.assemble.received_stream import ReceivedStream
@@ -36,12 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RegistryLimits:
-    """How much is kept of requests that are over, and of those without segments."""
+    """How much is kept of requests that are over, of those without segments, and of the names of groups."""
 
     tombstones: int = 100_000
     """Judged requests that are still known, at least: what comes late for them is counted and starts nothing."""
     waiting_times: int = 10_000_000
     """Token times on request spans without segments, all together; beyond it the oldest spans are judged at once."""
+    groups: int = MOST_GROUPS
+    """Groups of streams that are known beside those of streams in flight."""
+    subjects: int = MAX_SUBJECTS
+    """Instances, and classes, that rules are evaluated for with labels of their own; the rest count as `other`."""
 
 
 class Registry:

@@ -66,10 +66,11 @@ class Subject:
 
 
 class Subjects:
-    """Hold the subjects of both scopes, no more than MAX_SUBJECTS of each (and `other` of each class)."""
+    """Hold the subjects of both scopes, no more than `most` of each (and `other` of each class)."""
 
-    def __init__(self, counts: Counter[str]) -> None:
+    def __init__(self, counts: Counter[str], most: int = MAX_SUBJECTS) -> None:
         self._counts = counts
+        self._most = most
         self._known: dict[Scope, dict[Labels, Subject]] = {scope: {} for scope in GROUP_SCOPES}
         self._ordered: list[Subject] | None = None
         self._folded: set[Group] = set()
@@ -84,7 +85,7 @@ class Subjects:
         """Return the subject that a group counts for, made where it is new."""
         known = self._known[scope]
         labels = labels_of(scope, group)
-        if labels not in known and len(known) >= MAX_SUBJECTS:
+        if labels not in known and len(known) >= self._most:
             if group not in self._folded and len(self._folded) < MOST_GROUPS:
                 self._folded.add(group)
                 self._counts["folded_groups"] += 1

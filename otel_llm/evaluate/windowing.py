@@ -50,6 +50,11 @@ class Windowing:
         return due_ns - (PARTS - self._swept) * self._step_ns if self._swept < PARTS else due_ns
 
     @property
+    def open_windows(self) -> int:
+        """Return how many windows are open."""
+        return len(self._open)
+
+    @property
     def _step_ns(self) -> int:
         return self.lateness_ns // (2 * PARTS)
 

@@ -65,6 +65,10 @@ class GapHistory:
             return high_s + max(0.0, high_s - low_s) * ((streams - high) / (high - low))
         return low_s + (high_s - low_s) * ((streams - low) / (high - low))
 
+    def kept(self) -> dict[int, int]:
+        """Return how many gaps are kept, by number of streams."""
+        return {streams: len(gaps) for streams, gaps in self._gaps.items()}
+
     def _begin(self, streams: int) -> deque[tuple[float, float]]:
         if len(self._gaps) >= COUNTS:
             del self._gaps[min(self._gaps, key=lambda count: self._gaps[count][-1][0])]

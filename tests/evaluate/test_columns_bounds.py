@@ -23,7 +23,6 @@ from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.service import build_pipeline
 from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
 from otel_llm.evaluate.intake import MAX_CHOICES
-from otel_llm.evaluate.streams import stream_table as tabling
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read
@@ -35,9 +34,8 @@ from otel_llm.shared.clock import FakeClock
 # Names.
 
 
-def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabling, "MOST_GROUPS", 16)
-    one = seen()
+def test_names_that_no_stream_bears_any_more_are_forgotten() -> None:
+    one = seen(limits=RegistryLimits(groups=16))
     table = one.evaluator.table
     for number in range(1, 3000):
         said = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: f"model {number}"}

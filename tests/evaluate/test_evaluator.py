@@ -293,7 +293,7 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
     assert not evaluator.registry.orphans
     assert not evaluator.registry.ended
     assert evaluator.timers.next_due() is None
-    assert not live.windowing._open
+    assert not live.windowing.open_windows
 
 
 def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
@@ -321,7 +321,7 @@ def test_request_spans_of_a_thousand_years_leave_no_window_open() -> None:
         live.evaluator.apply(decode(export(span), T0_NS), T0_NS)
     live.evaluator.advance(T0_NS + 60 * SECOND)
     assert len(live.rows) == 200
-    assert not live.windowing._open
+    assert not live.windowing.open_windows
 
 
 def test_waiting_is_charged_only_for_time_that_was_reported() -> None:

@@ -30,7 +30,7 @@ FRESH: Final = 64
 PARTS: Final = 32
 """Into how many parts the streams are divided that are charged before a window closes."""
 _TIME_BYTES: Final = 8
-_FIRST_SLOTS: Final = 1024
+FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "plain",
@@ -84,8 +84,8 @@ class StreamTable(Block):
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_free", "_group_at", "_index", "_seed", "classes", "fresh_ns", "groups", "size",
-        "streams", "times",
+        *_SEARCHED, "_class_at", "_first_slots", "_free", "_group_at", "_index", "_most_groups", "_seed", "classes",
+        "fresh_ns", "groups", "size", "streams", "times",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
@@ -94,8 +94,9 @@ class StreamTable(Block):
     part: Ints
     fresh_ns: Ints
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_groups: int = MOST_GROUPS, first_slots: int = FIRST_SLOTS) -> None:
         super().__init__(np.zeros((0, WIDTH), dtype=np.int64))
+        self._most_groups, self._first_slots = most_groups, first_slots
         self.size = 0
         self.streams: list[StreamInFlight | None] = []
         self.times: list[array[int] | None] = []
@@ -143,7 +144,7 @@ class StreamTable(Block):
         """Note what a stream is added up under, and its class."""
         at = self._group_at.get(group)
         if at is None:
-            if len(self.groups) >= MOST_GROUPS + self.size:
+            if len(self.groups) >= self._most_groups + self.size:
                 self._forget_groups()
             at = self._group_at[group] = len(self.groups)
             self.groups.append(group)
@@ -207,7 +208,7 @@ class StreamTable(Block):
         return self.running.runway_ns(slots, self.now_ns(slots, now_ns))
 
     def _grow(self) -> None:
-        size = max(_FIRST_SLOTS, 2 * self.size)
+        size = max(self._first_slots, 2 * self.size)
         rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
         rows[: self.size] = self.rows
         Block.__init__(self, rows)

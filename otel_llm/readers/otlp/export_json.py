@@ -203,18 +203,18 @@ def _any_value(depth: int) -> Convert:
     def value(nested: Any) -> AnyValue:
         return _value(nested, depth + 1)
 
-    pair = _message(KeyValue, _both({"key": _text, "value": value}))
+    pair = _message(KeyValue, by_both_names({"key": _text, "value": value}))
     return _message(
         AnyValue,
-        _both(
+        by_both_names(
             {
                 "stringValue": _text,
                 "boolValue": _boolean,
                 "intValue": _integer,
                 "doubleValue": _double,
                 "bytesValue": _base64,
-                "arrayValue": _message(ArrayValue, _both({"values": _many(value)})),
-                "kvlistValue": _message(KeyValueList, _both({"values": _many(pair)})),
+                "arrayValue": _message(ArrayValue, by_both_names({"values": _many(value)})),
+                "kvlistValue": _message(KeyValueList, by_both_names({"values": _many(pair)})),
             }
         ),
     )
@@ -224,7 +224,7 @@ def _too_deep(_: Any) -> NoReturn:
     raise _Wrong(f"at most {MAX_DEPTH} levels of values")
 
 
-def _both(fields: Mapping[str, Convert]) -> dict[str, tuple[str, Convert]]:
+def by_both_names(fields: Mapping[str, Convert]) -> dict[str, tuple[str, Convert]]:
     """Return the table under the JSON names and under protobuf's own."""
     table: dict[str, tuple[str, Convert]] = {}
     for name, convert in fields.items():
@@ -250,13 +250,13 @@ def _value(data: Any, depth: int = 0) -> AnyValue:
 
 
 _ATTRIBUTES: Final = {
-    "attributes": _many(_message(KeyValue, _both({"key": _text, "value": _value}))),
+    "attributes": _many(_message(KeyValue, by_both_names({"key": _text, "value": _value}))),
     "droppedAttributesCount": _integer,
 }
-_EVENT: Final = _both({"timeUnixNano": _integer, "name": _text, **_ATTRIBUTES})
-_LINK: Final = _both({"traceId": _hex, "spanId": _hex, "traceState": _text, "flags": _integer, **_ATTRIBUTES})
-_STATUS: Final = _both({"message": _text, "code": _enum(Status.StatusCode)})
-_SPAN: Final = _both(
+_EVENT: Final = by_both_names({"timeUnixNano": _integer, "name": _text, **_ATTRIBUTES})
+_LINK: Final = by_both_names({"traceId": _hex, "spanId": _hex, "traceState": _text, "flags": _integer, **_ATTRIBUTES})
+_STATUS: Final = by_both_names({"message": _text, "code": _enum(Status.StatusCode)})
+_SPAN: Final = by_both_names(
     {
         "traceId": _hex,
         "spanId": _hex,
@@ -275,19 +275,19 @@ _SPAN: Final = _both(
         **_ATTRIBUTES,
     }
 )
-_SCOPE: Final = _both({"name": _text, "version": _text, **_ATTRIBUTES})
-_SCOPE_SPANS: Final = _both(
+_SCOPE: Final = by_both_names({"name": _text, "version": _text, **_ATTRIBUTES})
+_SCOPE_SPANS: Final = by_both_names(
     {
         "scope": _message(InstrumentationScope, _SCOPE),
         "spans": _many(_message(Span, _SPAN)),
         "schemaUrl": _text,
     }
 )
-_RESOURCE_SPANS: Final = _both(
+_RESOURCE_SPANS: Final = by_both_names(
     {
-        "resource": _message(Resource, _both(_ATTRIBUTES)),
+        "resource": _message(Resource, by_both_names(_ATTRIBUTES)),
         "scopeSpans": _many(_message(ScopeSpans, _SCOPE_SPANS)),
         "schemaUrl": _text,
     }
 )
-_REQUEST: Final = _both({"resourceSpans": _many(_message(ResourceSpans, _RESOURCE_SPANS))})
+_REQUEST: Final = by_both_names({"resourceSpans": _many(_message(ResourceSpans, _RESOURCE_SPANS))})

@@ -291,7 +291,7 @@ def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:
     for what, resource, begin, stop in pieces.tolist():
         fields, short = raw[begin:stop], stop - begin <= _FRAMED_BYTES
         if what == column.RESOURCE_PIECE:
-            senders[resource] = _known_sender(fields) if short else _sender(fields)
+            senders[resource] = known_sender(fields) if short else _sender(fields)
         elif short:
             _known_scope(fields)
         else:
@@ -309,7 +309,7 @@ def _check_scope(fields: bytes) -> None:
 
 
 # Most senders send many messages.
-_known_sender = lru_cache(maxsize=256)(_sender)
+known_sender = lru_cache(maxsize=256)(_sender)
 _known_scope = lru_cache(maxsize=256)(_check_scope)
 
 

@@ -52,15 +52,16 @@ def read_tokens(
     if count > budget:
         raise TokenEventError("too_many_tokens")
     if count > _FEW and semconv.TOKEN_EVENT in names:
-        found = _by_shape(span.SerializePartialToString(), count)
+        found = read_alike(span.SerializePartialToString(), count)
         if found is not None:
             return found
-    return _one_by_one(span, names, anomalies, budget)
+    return read_one_by_one(span, names, anomalies, budget)
 
 
-def _one_by_one(
+def read_one_by_one(
     span: Span, names: Collection[str], anomalies: Counter[str], budget: int
 ) -> tuple[list[int], bytes | None]:
+    """Return what `read_tokens` does, of any events."""
     times: list[int] = []
     kinds = bytearray()
     for event in span.events:
@@ -119,7 +120,7 @@ def _shape(kind: int) -> _Shape:
 _SHAPES: Final = tuple(_shape(kind) for kind in range(len(KINDS)))
 
 
-def _by_shape(blob: bytes, count: int) -> tuple[list[int], bytes | None] | None:
+def read_alike(blob: bytes, count: int) -> tuple[list[int], bytes | None] | None:
     """Return what `read_tokens` does, of the `count` events of a serialised span; None if one has another shape."""
     position = _first_event(blob)
     times: list[int] = []

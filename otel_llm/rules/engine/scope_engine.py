@@ -75,6 +75,10 @@ class ScopeEngine:
             if state.rule.name == rule and state.phase is Phase.PENDING
         ]
 
+    def phases(self, scope: Scope, labels: Labels) -> dict[str, Phase]:
+        """Return the state of each rule that is followed for an instance or class, by the rule's name."""
+        return {state.rule.name: state.phase for state in self._states.get((scope, labels), ())}
+
     def look(self, facts: ScopeFacts) -> list[Decision]:
         """Look at every rule of the scope at the facts' instant."""
         decisions: list[Decision] = []

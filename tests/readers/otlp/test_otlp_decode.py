@@ -216,14 +216,14 @@ def test_both_ways_of_reading_events_agree(
         span.links.add(trace_id=trace_id(3), span_id=span_id(3))
     names = {semconv.TOKEN_EVENT}
     assert outcome(lambda anomalies: token_events.read_tokens(span, names, anomalies)) == outcome(
-        lambda anomalies: token_events._one_by_one(span, names, anomalies, MAX_TOKENS)
+        lambda anomalies: token_events.read_one_by_one(span, names, anomalies, MAX_TOKENS)
     )
 
 
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_events_as_recorders_write_them_go_the_quick_way(kind: str | None) -> None:
     span = segment_span(1, 0, [token(T0_NS + i, kind=None if kind == "content" else kind) for i in range(300)])
-    found = token_events._by_shape(span.SerializeToString(), 300)
+    found = token_events.read_alike(span.SerializeToString(), 300)
     assert found is not None
     assert found[0] == [T0_NS + i for i in range(300)]
     assert found[1] == (None if kind in (None, "content") else bytes([KINDS.index(kind)]) * 300)

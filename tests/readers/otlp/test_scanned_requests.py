@@ -177,9 +177,9 @@ def test_what_is_left_is_refused_where_it_was() -> None:
 
 def test_a_long_resource_is_read_with_its_message() -> None:
     message = export(sent_request(), resource={"long": "x" * 5000, semconv.SERVICE_INSTANCE_ID: "far"})
-    remembered = scanned._known_sender.cache_info().currsize
+    remembered = scanned.known_sender.cache_info().currsize
     assert agree(message) == 1
-    assert scanned._known_sender.cache_info().currsize == remembered
+    assert scanned.known_sender.cache_info().currsize == remembered
     assert otlp.read(message.SerializeToString()).requests[0].instance_id == "far"
 
 

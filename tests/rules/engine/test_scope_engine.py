@@ -54,8 +54,8 @@ def looks(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, l
 
 
 def state(engine: ScopeEngine) -> Phase:
-    (state,) = engine._states["class", LABELS]
-    return state.phase
+    (phase,) = engine.phases("class", LABELS).values()
+    return phase
 
 
 WHEN = "attainment_1m < 0.5"
@@ -145,7 +145,7 @@ groups:
     )
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     engine.look(facts(1))
-    assert [state.rule.name for state in engine._states["class", LABELS]] == ["B"]
+    assert list(engine.phases("class", LABELS)) == ["B"]
 
 
 FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)
