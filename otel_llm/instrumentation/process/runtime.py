@@ -183,8 +183,8 @@ class Runtime:
         `leaving`: end the streams that are still open.
         """
         with contextlib.suppress(Exception):
-            settled = self.flusher.settle(min(self._patience_s(), within_s), leaving=leaving)
-            if self.outbox.flush(min(self._patience_s(), within_s), patient=False) and settled:
+            settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), leaving=leaving)
+            if self.outbox.flush(min(self.stop_time_left_s(), within_s), patient=False) and settled:
                 self._stop_by_s = None  # nothing of this stop is left to be waited for
 
     def leave_in(self, seconds: float) -> None:
@@ -197,12 +197,12 @@ class Runtime:
     def leave(self) -> None:
         """Send what was recorded, and end the streams that are still open: the process ends."""
         with contextlib.suppress(Exception):
-            self.flusher.settle(self._patience_s(), leaving=True)
-            self.outbox.close(self._patience_s())
+            self.flusher.settle(self.stop_time_left_s(), leaving=True)
+            self.outbox.close(self.stop_time_left_s())
 
-    def _patience_s(self) -> float:
+    def stop_time_left_s(self) -> float:
         """Return how long a stop may still wait: several handlers may hear of one, and share `EXIT_S`."""
-        now_s = monotonic_s()
+        now_s = self.clock_ns() / 1e9
         if self._stop_by_s is None or now_s > self._stop_by_s + EXIT_S:  # none, or one of long ago
             self._stop_by_s = now_s + EXIT_S
         return max(self._stop_by_s - now_s, 0.0)
