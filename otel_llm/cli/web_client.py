@@ -63,18 +63,27 @@ class Source:
         url: its address, `http://` or `https://`.
         token_file: holds the bearer token that it asks for, as its own tokens file does; of several the first is sent.
         ca: the authorities (PEM) that may have signed its certificate; None: those that this machine trusts.
+        most_bytes: of an answer.
 
     Raises:
         ConfigError: a file cannot be used.
         ValueError: `url` is no such address, or has no certificate that `ca` could be for.
     """
 
-    def __init__(self, url: str, *, token_file: Path | None = None, ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token_file: Path | None = None,
+        ca: Path | None = None,
+        most_bytes: int = MOST_ANSWER_BYTES,
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no http:// or https:// address")
         if ca is not None and not url.startswith("https://"):
             raise ValueError(f"{url} has no certificate: --ca goes with an https:// address")
         self.url = url.rstrip("/")
+        self._most_bytes = most_bytes
         self._headers = {}
         if token_file is not None:
             self._headers["Authorization"] = f"Bearer {read_tokens(token_file)[0].decode('ascii')}"
@@ -86,7 +95,7 @@ class Source:
         request = urllib.request.Request(f"{self.url}/v1/streams", headers=self._headers)  # noqa: S310  http only
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                snapshot = _read(answer)
+                snapshot = _read(answer, self._most_bytes)
         except urllib.error.HTTPError as no:
             with no:
                 self._refused(no)
@@ -131,11 +140,11 @@ class Source:
         return f"the certificate at {self.url} cannot be trusted ({error.verify_message}): {advice}"
 
 
-def _read(answer: IO[bytes]) -> Any:
-    """Return the JSON of an answer; raises ValueError where it is none, or longer than MOST_ANSWER_BYTES."""
-    text = answer.read(MOST_ANSWER_BYTES + 1)
-    if len(text) > MOST_ANSWER_BYTES:
-        raise ValueError(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
+def _read(answer: IO[bytes], most_bytes: int) -> Any:
+    """Return the JSON of an answer; raises ValueError where it is none, or longer than `most_bytes`."""
+    text = answer.read(most_bytes + 1)
+    if len(text) > most_bytes:
+        raise ValueError(f"an answer of more than {most_bytes} bytes")
     return json.loads(text)
 
 

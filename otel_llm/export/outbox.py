@@ -34,12 +34,13 @@ class Outbox:
     """Takes records from any thread without waiting for the network, and delivers them in order from its own thread.
 
     When `capacity` records wait, the oldest give way. What is dropped, there or by the delivery, is counted in
-    `dropped` (segments) and warned of once.
+    `dropped` (segments) and warned of once. `spacing_s`: from the start of one request to the start of the next.
     """
 
-    def __init__(self, delivery: Delivery, capacity: int = CAPACITY) -> None:
+    def __init__(self, delivery: Delivery, capacity: int = CAPACITY, *, spacing_s: float = SPACING_S) -> None:
         self._delivery = delivery
         self._capacity = capacity
+        self._spacing_s = spacing_s
         self._reset()
 
     def _reset(self) -> None:
@@ -54,7 +55,7 @@ class Outbox:
         self._taken = 0
         self._settled = 0
         self._failures = 0  # attempts that failed and are to be made again
-        self._last_s = -SPACING_S
+        self._last_s = -self._spacing_s
         self._warned = False
         self.dropped = 0
 
@@ -157,7 +158,7 @@ class Outbox:
         """Return the seconds until the next request may begin."""
         if self._hurry:
             return 0.0
-        spacing_s = URGENT_SPACING_S if self._urgent else SPACING_S
+        spacing_s = URGENT_SPACING_S if self._urgent else self._spacing_s
         return self._last_s + spacing_s - monotonic_s()
 
     def _deliver(self, batch: list[Record]) -> tuple[int, str]:

@@ -40,22 +40,22 @@ def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
         raise
 
 
-def whole_lines(path: Path) -> list[str]:
+def whole_lines(path: Path, tail_bytes: int = TAIL_BYTES) -> list[str]:
     """Return the last lines of a file of JSON lines, none if there is none; a torn last one is cut off the file.
 
-    A pipe has none. Raises OSError where it cannot be read or cut.
+    `tail_bytes`: how much of its end is read. A pipe has none. Raises OSError where it cannot be read or cut.
     """
     if own_descriptor(path) is not None or not path.is_file():
         return []
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
+        file.seek(max(0, size - tail_bytes))
         data = file.read()
         whole = data.rfind(b"\n") + 1
-        if (whole < len(data) and size <= TAIL_BYTES) or whole:
+        if (whole < len(data) and size <= tail_bytes) or whole:
             file.truncate(size - len(data) + whole)
     lines = data[:whole].decode("utf-8", "replace").splitlines()
-    return lines if size <= TAIL_BYTES else lines[1:]
+    return lines if size <= tail_bytes else lines[1:]
 
 
 def sync_folder(folder: Path, fsync: Callable[[int], None]) -> None:

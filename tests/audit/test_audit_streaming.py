@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 import pyarrow as pa
@@ -119,33 +120,31 @@ def recorded(tmp_path: Path) -> Path:
     return write_form(tmp_path, "journal.otlp", vector_messages())
 
 
-def test_several_processes_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_give_the_same(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     classes = vector_classes()
     one = audit.load(path, slo=classes)
     inputs = list(Inputs([path]).batches())
     single = [batch.slice(row, 1) for batch in inputs for row in range(min(8, len(batch)))]
-    monkeypatch.setattr(workers, "SMALL_BATCHES", 2)
     work = workers.Work(classes, 10**10, LATENESS_NS)
     alone = list(workers.outcomes(iter(single), work, 1))
-    together = list(workers.outcomes(iter(single), work, 3))
+    together = list(workers.outcomes(iter(single), work, 3, small_batches=2))
     assert [found.judged for found in together] == [found.judged for found in alone]
     assert [found.partials for found in together] == [found.partials for found in alone]
     assert audit.load(path, slo=classes, jobs=2).judged_table == one.judged_table  # too small for a second process
 
 
-def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_said(tmp_path: Path) -> None:
     single = [batch.slice(0, 1) for batch in Inputs([recorded(tmp_path)]).batches()] * 4
-    monkeypatch.setattr(workers, "SMALL_BATCHES", 0)
-    monkeypatch.setattr(workers, "_run", exit_now)
     with pytest.raises(audit.WorkerError, match="--jobs 1"):
-        list(workers.outcomes(iter(single), workers.Work(vector_classes(), None, LATENESS_NS), 2))
+        list(workers.outcomes(iter(single), Exits(vector_classes(), None, LATENESS_NS), 2, small_batches=0))
 
 
-def exit_now(_: pa.RecordBatch) -> None:
-    import os
+class Exits(workers.Work):
+    """Ends the process that is to judge."""
 
-    os._exit(1)
+    def __call__(self, streams: pa.RecordBatch) -> NoReturn:
+        os._exit(1)
 
 
 def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(tmp_path: Path) -> None:

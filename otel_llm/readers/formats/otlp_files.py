@@ -52,7 +52,9 @@ def sniff_message(head: Head) -> bool:
     return head.raw.startswith(b"\n") and bool(head.text) and not head.keys
 
 
-def read_records(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[RawRecord | Received]:
+def read_records(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[RawRecord | Received]:
     """Yield the records of a file; those of protobuf are still to be parsed."""
 
     def lost(reason: str, offset: int) -> None:
@@ -62,7 +64,7 @@ def read_records(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Itera
         raw, place = record.raw, f"{path}: record {number} at byte {record.offset}"
         try:
             if raw.startswith(ZSTD_MAGIC):
-                raw = unzstd_bytes(raw, MAX_RECORD_BYTES)
+                raw = unzstd_bytes(raw, most_bytes)
             if not raw.startswith(b"{"):
                 yield RawRecord(raw, record.receipt_ns, place)
             elif (message := _from_json(raw, skipped, place)) is not None:
@@ -71,9 +73,11 @@ def read_records(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Itera
             skipped.add("bad_record", f"{place}: {error}")
 
 
-def read_json(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Received]:
+def read_json(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
+) -> Iterator[Received]:
     """Yield the export requests of JSON lines, or of one document over many lines."""
-    lines = split_lines(chunks, MAX_DOCUMENT_BYTES)
+    lines = split_lines(chunks, most_bytes)
     first = next(lines, None)
     if first is None:
         return
@@ -84,7 +88,7 @@ def read_json(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator
         for line in lines:
             following.append(line)
             size += len(line.text)
-            if size > MAX_DOCUMENT_BYTES:
+            if size > most_bytes:
                 break
         document = b"\n".join(line.text for line in (first, *following))
         if _is_json(document):
@@ -149,15 +153,17 @@ def _request(data: dict[str, Any]) -> ExportTraceServiceRequest:
         return from_object(data)
 
 
-def read_message(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[RawRecord | Received]:
+def read_message(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
+) -> Iterator[RawRecord | Received]:
     """Yield what a file holds that begins with 0x0A: the tag of a message's only field, or an empty line."""
     pieces: list[bytes] = []
     size = 0
     for chunk in chunks:
         pieces.append(chunk)
         size += len(chunk)
-        if size > MAX_DOCUMENT_BYTES:
-            raise InputError(f"{path}: one message of more than {MAX_DOCUMENT_BYTES} bytes: write it as records")
+        if size > most_bytes:
+            raise InputError(f"{path}: one message of more than {most_bytes} bytes: write it as records")
     data = b"".join(pieces)
     raw = unwrapped(data)
     if whole_resources(raw) == len(raw):

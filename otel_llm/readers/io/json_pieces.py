@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from otel_llm.readers.records import DecodeError
@@ -17,9 +18,10 @@ MAX_PIECE_CHARS: Final = 64 * 2**20
 """A longer piece (an element, the value of a key) is counted as broken and passed over, never held."""
 MOST_PARTS: Final = 8_000_000
 """Commas and brackets in one piece: each may become an object of 64 bytes."""
+MUCH_CHARS: Final = 2**20
+"""Text behind which so much was read is let go of; so much is tried at once where a piece is long."""
 CLOSING: Final = {"{": "}", "[": "]"}
 _TOO_MANY: Final = "more values in one piece of JSON than are held"
-_MUCH: Final = 2**20
 _STRUCTURE: Final = re.compile(r'[{}\[\],"]')
 _STRING: Final = re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
@@ -30,15 +32,24 @@ _NEAR: Final = 16
 """An error so near to the end of what was read may come of its cut: a literal, an escape."""
 
 
-def load(text: bytes | str) -> Any:
+@dataclass(frozen=True, slots=True)
+class PieceLimits:
+    """How much of a file is held; see the constants."""
+
+    chars: int = MAX_PIECE_CHARS
+    parts: int = MOST_PARTS
+    much: int = MUCH_CHARS
+
+
+def load(text: bytes | str, most_parts: int = MOST_PARTS) -> Any:
     """Return the JSON value that `text` is; NaN and Infinity are no JSON.
 
     Raises:
-        DecodeError: it is no JSON, nested too deeply, or of more parts than MOST_PARTS.
+        DecodeError: it is no JSON, nested too deeply, or of more than `most_parts`.
     """
     try:
         plain = text if isinstance(text, str) else text.decode("utf-8-sig")
-        if len(plain) <= MOST_PARTS or _parts(plain) <= MOST_PARTS:
+        if len(plain) <= most_parts or _parts(plain) <= most_parts:
             return json.loads(plain, parse_constant=_no_constant)
     except RecursionError:
         raise DecodeError("not JSON: nested too deeply") from None
@@ -62,7 +73,9 @@ class Bad(Exception):  # noqa: N818 - never leaves the walk
 class Reader:
     """The text of a file from the piece that is being read on; what is behind it is let go."""
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
+    def __init__(self, chunks: Iterable[bytes], limits: PieceLimits | None = None) -> None:
+        limits = PieceLimits() if limits is None else limits
+        self._most_chars, self._most_parts, self._much = limits.chars, limits.parts, limits.much
         self.text = ""
         self.position = 0
         self._chunks = iter(chunks)
@@ -81,7 +94,7 @@ class Reader:
         """A piece begins here: let go of what is before it, where that is much."""
         self._start_bytes += _size(self.text[self._start : self.position])
         self._start = self.position
-        if self._start > _MUCH:
+        if self._start > self._much:
             self._parts -= _parts(self.text[: self._start])
             self.text = self.text[self._start :]
             self._start = self.position = 0
@@ -98,7 +111,7 @@ class Reader:
             self.position = blank.end()
             if self.position < len(self.text):
                 return self.text[self.position]
-            if self.position - self._start > _MUCH:
+            if self.position - self._start > self._much:
                 self.begin()
             if not self._fill():
                 return ""
@@ -120,7 +133,7 @@ class Reader:
         """Return the value that begins here, and go behind it."""
         if not self.peek():
             raise Cut
-        wanted = _MUCH
+        wanted = self._much
         while True:
             size = len(self.text) - self.position
             if self._too_many_parts():
@@ -141,8 +154,8 @@ class Reader:
                     self.position = end
                     return value
                 continue
-            if size > MAX_PIECE_CHARS:
-                raise Bad(self.position, f"a piece of more than {MAX_PIECE_CHARS} characters")
+            if size > self._most_chars:
+                raise Bad(self.position, f"a piece of more than {self._most_chars} characters")
             # Twice as much each time: what is parsed in vain stays in proportion.
             wanted = max(2 * size, wanted)
             while len(self.text) - self.position < wanted and self._fill():
@@ -208,13 +221,13 @@ class Reader:
 
     def _too_many_parts(self) -> bool:
         """Tell whether the piece that begins here may be of more parts than are to be held."""
-        if self._parts <= MOST_PARTS:
+        if self._parts <= self._most_parts:
             return False
         # The text is; so is the piece, unless it ends soon.
         with suppress(ValueError, RecursionError):
-            self._json.raw_decode(self.text[self.position : self.position + _MUCH])
+            self._json.raw_decode(self.text[self.position : self.position + self._much])
             return False
-        return _parts(self.text[self.position :]) > MOST_PARTS
+        return _parts(self.text[self.position :]) > self._most_parts
 
     def _may_go_on(self, end: int) -> bool:
         """Tell whether a value that ends here may be a number that goes on in the next chunk: `1`, `1.`, `1e+`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.readers.io.json_pieces import CLOSING, Bad, Cut, Reader, load
+from otel_llm.readers.io.json_pieces import CLOSING, Bad, Cut, PieceLimits, Reader, load
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -76,14 +76,20 @@ class Item(NamedTuple):
     offset: int
 
 
-def items(path: Path, chunks: Iterable[bytes], skipped: Skipped, streamed: Collection[str] = ()) -> Iterator[Item]:
+def items(
+    path: Path,
+    chunks: Iterable[bytes],
+    skipped: Skipped,
+    streamed: Collection[str] = (),
+    limits: PieceLimits | None = None,
+) -> Iterator[Item]:
     """Yield the pieces of a JSON file, or of a file of several JSON values, one behind the other.
 
     `streamed` are the paths of the objects and arrays that are entered instead of parsed whole: "" is the file's
     value itself, `data` the value of its key. Behind an entered object's last key an item has END for a value. A
     broken piece is counted in `skipped` with its offset and passed over; a cut end is counted as torn.
     """
-    reader = Reader(chunks)
+    reader = Reader(chunks, limits)
     entered: list[tuple[str, str]] = []  # of each open container its path and its closing bracket
     at, due = "", True  # the path of the next piece, and whether one is due here
     while reader.peek() or entered:

@@ -36,18 +36,20 @@ def judge_many(
     classes: Sequence[SloClass],
     class_index: NDArray[np.integer] | None = None,
     fluid: FluidTargets | None = None,
+    *,
+    block_tokens: int | None = None,
 ) -> Judged:
     """Judge every request by its class, exactly as `judge` does.
 
     `class_index` (R,): positions in `classes`; None where all are judged by the first. `fluid` is given the tokens read
     of each request on the way, which is cheaper than to read them again for `fluid_tbt_many`. Raises ValueError for an
     index that is no position, OverflowError for a length beyond 64 bits (292 years). The work goes in blocks of one
-    class that fit the cache; a block of which a time or a threshold is so large that sums could leave 64 bits is judged
-    request by request.
+    class that fit the cache, or of `block_tokens`; a block of which a time or a threshold is so large that sums could
+    leave 64 bits is judged request by request.
     """
     out = Judged.empty(len(requests))
     out.outcome[:] = requests.outcomes
-    for slo, which in by_class(requests, classes, class_index):
+    for slo, which in by_class(requests, classes, class_index, block_tokens):
         if not _judge_block(requests, which, slo, out, fluid):
             for index in which.tolist():
                 out.put(index, _judge_one(requests, index, slo))

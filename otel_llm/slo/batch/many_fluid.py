@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 
 
 def fluid_tbt_many(
-    requests: Recorded, classes: Sequence[SloClass], class_index: NDArray[np.integer] | None = None
+    requests: Recorded,
+    classes: Sequence[SloClass],
+    class_index: NDArray[np.integer] | None = None,
+    *,
+    block_tokens: int | None = None,
 ) -> Masked:
     """Return every request's smallest TBT target in ns (R,), unknown below two tokens read.
 
-    The same as `fluid_tbt_ns` for each, at its class's fluidity objective; `class_index` as for `judge_many`.
-    Raises OverflowError for a target beyond 64 bits.
+    The same as `fluid_tbt_ns` for each, at its class's fluidity objective; `class_index` and `block_tokens` as for
+    `judge_many`. Raises OverflowError for a target beyond 64 bits.
     """
     found = FluidTargets(len(requests))
-    for slo, which in by_class(requests, classes, class_index):
+    for slo, which in by_class(requests, classes, class_index, block_tokens):
         read, reading = block_of(requests, which).read(slo.reads)
         if read is not None:
             found.add(slo, which[reading], read)

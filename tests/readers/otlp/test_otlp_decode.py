@@ -14,7 +14,6 @@ from support.otlp import T0_NS, Event, Value, event_of, export, request_span, se
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode, parse, parse_cut, read
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
@@ -163,11 +162,10 @@ def test_a_segment_that_cannot_be_placed_is_refused_and_the_rest_kept(span: Span
     assert refusal(span) == reason
 
 
-def test_what_one_message_expands_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_MESSAGE_TOKENS", 10)
+def test_what_one_message_expands_to_is_bounded() -> None:
     many: list[Event] = [(T0_NS, {semconv.TOKEN_COUNT: 4})]
     for spans in ([segment_span(seq, 0, many) for seq in range(4)], [request_span(events=many)] * 4):
-        batch = decode(export(*spans))
+        batch = decode(export(*spans), budget=10)
         assert len(batch.segments) + len(batch.requests) == 2
         assert batch.refused == Counter(too_many_tokens=2)
 
