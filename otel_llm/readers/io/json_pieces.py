@@ -18,8 +18,8 @@ MAX_PIECE_CHARS: Final = 64 * 2**20
 """A longer piece (an element, the value of a key) is counted as broken and passed over, never held."""
 MOST_PARTS: Final = 8_000_000
 """Commas and brackets in one piece: each may become an object of 64 bytes."""
-MUCH_CHARS: Final = 2**20
-"""Text behind which so much was read is let go of; so much is tried at once where a piece is long."""
+WINDOW_CHARS: Final = 2**20
+"""Text before the current piece is dropped beyond this; a piece that is cut is tried again after so much more."""
 CLOSING: Final = {"{": "}", "[": "]"}
 _TOO_MANY: Final = "more values in one piece of JSON than are held"
 _STRUCTURE: Final = re.compile(r'[{}\[\],"]')
@@ -38,7 +38,7 @@ class PieceLimits:
 
     chars: int = MAX_PIECE_CHARS
     parts: int = MOST_PARTS
-    much: int = MUCH_CHARS
+    window: int = WINDOW_CHARS
 
 
 def load(text: bytes | str, most_parts: int = MOST_PARTS) -> Any:
@@ -75,7 +75,7 @@ class Reader:
 
     def __init__(self, chunks: Iterable[bytes], limits: PieceLimits | None = None) -> None:
         limits = PieceLimits() if limits is None else limits
-        self._most_chars, self._most_parts, self._much = limits.chars, limits.parts, limits.much
+        self._most_chars, self._most_parts, self._window = limits.chars, limits.parts, limits.window
         self.text = ""
         self.position = 0
         self._chunks = iter(chunks)
@@ -94,7 +94,7 @@ class Reader:
         """A piece begins here: let go of what is before it, where that is much."""
         self._start_bytes += _size(self.text[self._start : self.position])
         self._start = self.position
-        if self._start > self._much:
+        if self._start > self._window:
             self._parts -= _parts(self.text[: self._start])
             self.text = self.text[self._start :]
             self._start = self.position = 0
@@ -111,7 +111,7 @@ class Reader:
             self.position = blank.end()
             if self.position < len(self.text):
                 return self.text[self.position]
-            if self.position - self._start > self._much:
+            if self.position - self._start > self._window:
                 self.begin()
             if not self._fill():
                 return ""
@@ -133,7 +133,7 @@ class Reader:
         """Return the value that begins here, and go behind it."""
         if not self.peek():
             raise Cut
-        wanted = self._much
+        wanted = self._window
         while True:
             size = len(self.text) - self.position
             if self._too_many_parts():
@@ -225,7 +225,7 @@ class Reader:
             return False
         # The text is; so is the piece, unless it ends soon.
         with suppress(ValueError, RecursionError):
-            self._json.raw_decode(self.text[self.position : self.position + self._much])
+            self._json.raw_decode(self.text[self.position : self.position + self._window])
             return False
         return _parts(self.text[self.position :]) > self._most_parts
 

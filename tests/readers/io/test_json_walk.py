@@ -100,7 +100,7 @@ def test_a_line_that_is_no_json_costs_itself() -> None:
 
 
 def test_a_piece_too_long_or_of_too_many_parts_is_passed_over() -> None:
-    limits = PieceLimits(chars=50_000, parts=2000, much=1000)
+    limits = PieceLimits(chars=50_000, parts=2000, window=1000)
     for inner in (b'{"a": "' + b"x" * 200_000 + b'"}', b"[" + b"1," * 4000 + b"1]", b"[" * 3000 + b"]" * 3000):
         found, skipped = walk(b'{"data": [1, ' + inner + b", 2]}", "", "data", size=1000, limits=limits)
         assert [value for path, value, _ in found if path == "data[]"] == [1, 2]
