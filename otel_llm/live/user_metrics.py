@@ -99,7 +99,8 @@ class UserMetrics:
     instances: frozenset[str] | None = None
     max_bytes: int = METRICS_BYTES
     series: dict[Labels, Series] = field(default_factory=dict)
-    _known: dict[Key, Series] = field(default_factory=dict)
+    known: dict[Key, Series] = field(default_factory=dict)
+    """The series of keys that were counted, up to REMEMBERED_KEYS of them."""
     _bytes: int = OTHER_FAMILIES_BYTES
     """An upper bound of a scrape, with room for a set of `other` of each class and place of measurement seen."""
     _others: set[Labels] = field(default_factory=set)
@@ -154,7 +155,7 @@ class UserMetrics:
 
     def _of(self, key: Key) -> Series:
         """Return the series that a key counts in, made where it is new."""
-        known = self._known.get(key)
+        known = self.known.get(key)
         if known is not None:
             return known
         slo_class, model, measured_at, instance = key
@@ -167,9 +168,9 @@ class UserMetrics:
         series = self.series.get(labels)
         if series is None:
             series = self.series[labels] = Series(labels)
-        if len(self._known) >= REMEMBERED_KEYS:
-            self._known.clear()
-        self._known[key] = series
+        if len(self.known) >= REMEMBERED_KEYS:
+            self.known.clear()
+        self.known[key] = series
         return series
 
     def _admitted(self, labels: Labels) -> Labels:

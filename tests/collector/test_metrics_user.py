@@ -172,7 +172,7 @@ def test_the_number_of_series_is_bounded_whatever_comes(by_instance: bool) -> No
         metrics.foreign({"slo_class": "chat", "model": f"n{number}", "measured_at": "relay", "instance": "",
                          "outcome": "completed", "met": True, "ttft_s": None})  # fmt: skip
     assert len(metrics.series) == MAX_SERIES + 2
-    assert len(metrics._known) <= metrics_user.REMEMBERED_KEYS
+    assert len(metrics.known) <= metrics_user.REMEMBERED_KEYS
     assert sum(series.tokens_read for series in metrics.series.values()) == total
     other = ("chat", OTHER, "client", OTHER)[: len(metrics.labels)]
     assert metrics.series[other].tokens_read == total - MAX_SERIES // 2

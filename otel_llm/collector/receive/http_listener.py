@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+CONNECTION_AGE_S: Final = 3600.0
 _TEND_S: Final = 0.25
 _STOP_S: Final = 2.0
 """What uvicorn takes to notice that it should stop, and to go through its steps."""
@@ -35,6 +36,7 @@ class HttpServer:
         option: the command's flag that moves this door, for the message when the port is in use.
         limits: of connections and of the time that they may take.
         context: returns the TLS context for a connection that begins now; None: plain text.
+        age_s: a connection of this age is closed after the answer in progress, so that certificates are looked at again.
     """
 
     def __init__(
@@ -45,11 +47,12 @@ class HttpServer:
         option: str,
         limits: Limits | None = None,
         context: Callable[[], ssl.SSLContext] | None = None,
+        age_s: float = CONNECTION_AGE_S,
     ) -> None:
         self._address = address
         self._option = option
         self._socket: socket.socket | None = None
-        self._server = _Server(app, Limits() if limits is None else limits, context)
+        self._server = _Server(app, Limits() if limits is None else limits, context, age_s)
         self._thread = Thread(target=self._run, name=f"http{option}", daemon=True)
 
     @property
@@ -111,7 +114,9 @@ class HttpServer:
 class _Server(uvicorn.Server):
     """Uvicorn's server with connections of our own, and a signal that it is up."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, context: Callable[[], ssl.SSLContext] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, context: Callable[[], ssl.SSLContext] | None, age_s: float
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -130,6 +135,7 @@ class _Server(uvicorn.Server):
         self.acceptor: Acceptor[Connection] | None = None
         self._limits = limits
         self._context = context
+        self._age_s = age_s
         self._tasks: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -138,7 +144,7 @@ class _Server(uvicorn.Server):
         assert sockets is not None  # noqa: S101 - HttpServer has one
         loop = asyncio.get_running_loop()
         limits = self._limits
-        patience = Patience(limits.header_s, limits.body_s)
+        patience = Patience(limits.header_s, limits.body_s, self._age_s)
         self.acceptor = Acceptor(
             sockets[0],
             lambda door: Connection(self.config, self.server_state, patience, door),

@@ -14,7 +14,7 @@ from support.collector.doors import Behind
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.http_listener import CONNECTION_AGE_S, HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.shared.web.address import Address
 
@@ -33,10 +33,10 @@ def serving(server: HttpServer) -> Iterator[HttpServer]:
         server.stop(0)
 
 
-def otlp_door(limits: Limits | None = None, app: ASGIApp | None = None) -> HttpServer:
+def otlp_door(limits: Limits | None = None, app: ASGIApp | None = None, age_s: float = CONNECTION_AGE_S) -> HttpServer:
     """Return an OTLP/HTTP door on a free port, not yet open."""
     app = otlp_app(Behind(), limits=limits) if app is None else app
-    return HttpServer(app, Address("127.0.0.1", 0), option="--http", limits=limits)
+    return HttpServer(app, Address("127.0.0.1", 0), option="--http", limits=limits, age_s=age_s)
 
 
 def ask(
