@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit.audit_oracle import one_by_one, windows_one_by_one
+from support.chance import chances
 from support.core.core_fleets import Fleet, fleet
 from support.core.core_spans import examples
 from support.otlp import T0_NS, export, request_span, stream_spans
@@ -35,7 +36,6 @@ from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 
 LATENESS_NS = 5_000_000_000
-seeds = st.integers(0, 2**32)
 
 
 def journal(drawn: Fleet) -> bytes:
@@ -53,11 +53,11 @@ def at_once(drawn: Fleet) -> tuple[list[Any], list[Any], Counter[str]]:
 
 
 @settings(max_examples=examples(30))
-@given(seed=seeds, group=st.sampled_from([1, 3, 4096]), held_bytes=st.sampled_from([0, 4000, 10**9]))
+@given(random=chances(), group=st.sampled_from([1, 3, 4096]), held_bytes=st.sampled_from([0, 4000, 10**9]))
 def test_any_journal_gives_the_rows_windows_and_counts_of_all_at_once(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, group: int, held_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, random: Random, group: int, held_bytes: int
 ) -> None:
-    drawn = fleet(Random(seed))
+    drawn = fleet(random)
     rows, windows, counts = at_once(drawn)
     path = tmp_path_factory.mktemp("fleet") / "a.otlp"
     path.write_bytes(journal(drawn))
@@ -86,10 +86,10 @@ SHAPES = (
 
 
 @settings(max_examples=examples(25))
-@given(seed=seeds, length_ns=st.sampled_from([10**8, 10**9, 10**10]), most_tokens=st.sampled_from([1, 40, 10**6]))
-def test_partial_windows_add_up_to_the_ledgers(seed: int, length_ns: int, most_tokens: int) -> None:
-    drawn = fleet(Random(seed))
-    slo = SHAPES[seed % len(SHAPES)]
+@given(random=chances(), length_ns=st.sampled_from([10**8, 10**9, 10**10]), most_tokens=st.sampled_from([1, 40, 10**6]))
+def test_partial_windows_add_up_to_the_ledgers(random: Random, length_ns: int, most_tokens: int) -> None:
+    drawn = fleet(random)
+    slo = random.choice(SHAPES)
     classes = SloClasses((slo,), slo.name)
     assembler = Assembler()
     for one in drawn.deliveries:

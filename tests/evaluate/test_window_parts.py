@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.audit.audit_oracle import audited as of_audit
+from support.chance import chances
 from support.core.core_cases import SECOND, at, commit, ends, piece, seen, take
 from support.core.core_fleets import Delivery, Fleet, Seen
 from support.core.core_spans import examples, sent_segment
@@ -89,18 +89,18 @@ def timers(one: Seen, until_ns: int) -> int:
 
 
 @settings(max_examples=examples(50))
-@given(st.integers(0, 2**32))
-def test_windows_charged_in_parts_are_the_audits_to_the_bit(seed: int) -> None:
-    fleet = drawn(Random(seed))
+@given(chances())
+def test_windows_charged_in_parts_are_the_audits_to_the_bit(random: Random) -> None:
+    fleet = drawn(random)
     live = Seen(fleet).run()
     assert [dict(one) for one in live.windows] == audited(fleet)
     assert live.windowing.late == 0
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 2**32))
-def test_timer_by_timer_it_is_the_same(seed: int) -> None:
-    fleet = drawn(Random(seed))
+@given(chances())
+def test_timer_by_timer_it_is_the_same(random: Random) -> None:
+    fleet = drawn(random)
     live = Seen(fleet)
     for delivery in fleet.deliveries:
         timers(live, delivery.receipt_ns - 1)

@@ -36,7 +36,7 @@ class HttpServer:
         option: the command's flag that moves this door, for the message when the port is in use.
         limits: of connections and of the time that they may take.
         context: returns the TLS context for a connection that begins now; None: plain text.
-        age_s: a connection of this age is closed after the answer in progress, so that certificates are looked at again.
+        age_s: a connection of this age is closed after the answer in progress: certificates are looked at again.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rules.scripted import ruleset
+from support.chance import chances
 from support.core.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
 from support.core.core_rules import rule
 from support.core.core_spans import examples, sent_segment
@@ -334,9 +335,8 @@ def drawn_fleet(random: Random, rules: int) -> Fleet:
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(stories(), st.integers(0, 2**32), st.sampled_from([0, LOOK_EVERY_NS]), st.booleans())
-def test_rules_decide_as_in_a_collector(told: list[Story], seed: int, look_every_ns: int, lags: bool) -> None:
-    random = Random(seed)
+@given(stories(), chances(), st.sampled_from([0, LOOK_EVERY_NS]), st.booleans())
+def test_rules_decide_as_in_a_collector(told: list[Story], random: Random, look_every_ns: int, lags: bool) -> None:
     fleet = drawn_fleet(random, 1 if look_every_ns else random.randint(1, 3))
     owner, seen = play(told, fleet, look_every_ns, lags=lags and not look_every_ns)
     assert by_instant(owner.decisions) == by_instant(seen.decisions)
