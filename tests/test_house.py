@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,107 @@ def test_an_old_name_gives_what_is_at_the_new_one(name: str) -> None:
     public = {one for one, value in vars(there).items() if getattr(value, "__module__", None) == new and one[0] != "_"}
     assert public
     assert all(getattr(moved, one) is getattr(there, one) for one in public)
+
+
+# What tests may touch.
+
+TESTS = ROOT / "tests"
+PRIVATE = re.compile(r"_[a-z]\w*")
+OURS = re.compile(r"otel_llm\.|\w+$")
+"""A name, or a path to one of ours."""
+LIMIT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+PATCHES = {"setattr", "delattr", "getattr", "hasattr", "patch", "object"}
+"""Functions that take the name of an attribute as a string."""
+OWN = {"self", "cls"}
+INTERFACES = {"_exit", "_fields", "_replace", "_asdict"}
+"""Names that are documented: of `os`, and of named tuples."""
+THEIRS = {
+    "tests/export/test_otlp_settings.py": "the standard exporters keep what they were set up with to themselves",
+    "tests/export/test_wire_bytes.py": "a resource of the SDK takes only values that OTLP can carry",
+    "tests/instrumentation/stacks/test_aiohttp_streams.py": "methods of the library that are hooked",
+    "tests/instrumentation/stacks/test_botocore.py": "methods of the library that are hooked",
+    "tests/instrumentation/stacks/test_http_client.py": "the socket below a response",
+    "tests/instrumentation/stacks/test_lm15.py": "methods of the library that are hooked",
+    "tests/instrumentation/test_track_recorded_calls.py": "the HTTP client below the SDK's",
+    "tests/relay/seam/test_sglang_code.py": "SGLang's own code, which is run here",
+    "tests/support/relay/sglang_code.py": "SGLang's own code, which is run here",
+}
+"""Tests that touch what is private in a library, under a name that something private of ours has too, and why."""
+
+
+def private_names() -> set[str]:
+    """Return the names with one leading underscore that anything of ours is defined or assigned under."""
+    found: set[str] = set()
+    for node in chain.from_iterable(ast.walk(ast.parse(source)) for source in SOURCES.values()):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return {name for name in found if PRIVATE.fullmatch(name)} - INTERFACES
+
+
+def strings_of(call: ast.Call) -> list[str]:
+    """Return the names that a call which patches or looks up an attribute takes: of a path into ours the last."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    texts = [one.value for one in call.args[:2] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    names = [text.removeprefix("otel_llm.").rpartition(".")[2] for text in texts if OURS.match(text)]
+    return names if name in PATCHES else []
+
+
+def private_uses(source: str, private: set[str]) -> set[str]:
+    """Return the private names of ours that a test reads, imports or patches; its own `self._x` is its own."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in OWN):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("otel_llm"):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Call):
+            found |= set(strings_of(node))
+    return found & private
+
+
+def patched_limits(source: str) -> set[str]:
+    """Return the constants and defaults that a test replaces."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in {"__defaults__", "__kwdefaults__"}:
+            found.add(node.attr)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"setattr", "patch", "object"}:
+            found |= {name for name in strings_of(node) if LIMIT.fullmatch(name)}
+    return found
+
+
+def test_the_search_for_what_is_private_finds_it() -> None:
+    private = {"_x", "_y", "_z"}
+    assert private_uses("thing._x = self._y", private) == {"_x"}
+    assert private_uses("from otel_llm.a import _x, y\nfrom b import _z", private) == {"_x"}
+    assert private_uses('monkeypatch.setattr("otel_llm.a._y", 1)\ngetattr(a.b(), "_z")\nprint("_x")', private) == {
+        "_y",
+        "_z",
+    }
+    assert patched_limits('patch.setattr(module, "MOST", 1)\nsay("MOST_OTHERS")\nf.__defaults__ = ()') == {
+        "MOST",
+        "__defaults__",
+    }
+
+
+@pytest.fixture(scope="module")
+def sources_of_tests() -> dict[str, str]:
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("*.py"))}
+
+
+def test_no_test_touches_what_is_private(sources_of_tests: dict[str, str]) -> None:
+    private = private_names()
+    uses = {path: private_uses(source, private) for path, source in sources_of_tests.items()}
+    found = {path: names for path, names in uses.items() if names}
+    assert {path: names for path, names in found.items() if path not in THEIRS} == {}
+    assert THEIRS.keys() - found.keys() == set(), "they touch nothing of the kind any more"
+
+
+def test_no_test_patches_a_limit(sources_of_tests: dict[str, str]) -> None:
+    """A limit is an argument with a default: a test gives another."""
+    found = {path: patched_limits(source) for path, source in sources_of_tests.items()}
+    assert {path: names for path, names in found.items() if names} == {}
