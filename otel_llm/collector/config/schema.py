@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from otel_llm.actions.config.acting import (
+from otel_llm.actions.config.alerts_and_actions import (
     ActionsShape,
     AlertmanagerShape,
     AlertsShape,

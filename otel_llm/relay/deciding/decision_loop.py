@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.actions.execute.dispatcher import Settled
-    from otel_llm.actions.settings import Acting
+    from otel_llm.actions.settings import AlertAndActionSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
     from otel_llm.relay.deciding.command import Command
@@ -66,7 +66,7 @@ class DecisionLoop:
         clock: Clock,
         console: Console,
         metrics: UserCounters,
-        settings: Acting,
+        settings: AlertAndActionSettings,
         folder: Path,
         source: str,
         decisions: DecisionFiles | None = None,

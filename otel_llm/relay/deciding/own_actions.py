@@ -41,7 +41,7 @@ MOST_OPEN: Final = 10_000
 _OWN: Final = frozenset({"migrate", "preempt", "abort", "drain"})
 _ONE_A_REQUEST: Final = frozenset({"migrate", "abort"})
 _ONE_AN_INSTANCE: Final = frozenset({"abort", "drain", "scale"})
-_Held: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
+_Resource: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
 log = logging.getLogger(__name__)
 
 
@@ -65,15 +65,16 @@ class Actor(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _PendingAction:
     """An action that is not settled.
 
-    `held`: what no other action may be open for meanwhile; `decision`: that of the relay's own rules, if one began it.
+    `resources`: what no other action may be open for meanwhile; `decision`: the one of the relay's own rules that
+    began it, if any.
     """
 
     command: Command
     settled: Callable[[Settled], None]
-    held: tuple[_Held, ...]
+    resources: tuple[_Resource, ...]
     decision: Decision | None = None
     begun: bool = False
 
@@ -106,10 +107,10 @@ class OwnActions:
         self._disk_timeout_s = disk_timeout_s
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "otel-llm-kill-switch")
-        self._open: dict[str, _Open] = {}
-        self._unsent: dict[str, _Open] = {}
+        self._pending: dict[str, _PendingAction] = {}
+        self._unsent: dict[str, _PendingAction] = {}
         """Those of the actor that it was not asked for yet."""
-        self._busy: dict[_Held, str] = {}
+        self._busy: dict[_Resource, str] = {}
         self._sending: asyncio.Task[None] | None = None
         self._none_open = asyncio.Event()
         self._stopping = False
@@ -135,20 +136,20 @@ class OwnActions:
             self.outcomes[refused.outcome] += 1
             settled(refused)
 
-    def over(self, decision: Decision) -> None:
+    def withdraw(self, decision: Decision) -> None:
         """Withdraw what a firing that has ended began and what was not sent."""
         firing = (decision.rule_hash, decision.subject)
         for one in list(self._unsent.values()):
             if one.decision is not None and (one.decision.rule_hash, one.decision.subject) == firing:
                 self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"))
         if self._others is not None:
-            self._others.over(decision)
+            self._others.withdraw(decision)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Expect what is open for a stream that has ended to be settled soon; its firings end first, see `over`."""
+        """Expect what is open for a stream that has ended to be settled soon; its firings end first, see `withdraw`."""
         open_id = self._busy.get(("request", stream[:2]))
         if open_id is not None:
-            self._loop.call_later(self._wedge_timeout_s, self._give_up, self._open[open_id])
+            self._loop.call_later(self._wedge_timeout_s, self._give_up, self._pending[open_id])
         if self._others is not None:
             self._others.ended(stream, outcome)
 
@@ -156,7 +157,7 @@ class OwnActions:
 
     def counts(self) -> dict[str, int]:
         """Return what became of actions so far, and how many are open."""
-        return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._open)}
+        return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._pending)}
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing more; wait for what is open, and settle what is left then."""
@@ -165,7 +166,7 @@ class OwnActions:
         if self._others is not None:
             waiting.append(self._loop.create_task(asyncio.to_thread(self._others.stop, grace_s)))
         await asyncio.wait(waiting)
-        for one in list(self._open.values()):
+        for one in list(self._pending.values()):
             self._settle(one, Settled("unconfirmed" if one.begun else "expired", "the relay stopped"))
         if self._sending is not None:
             self._sending.cancel()
@@ -180,16 +181,17 @@ class OwnActions:
         others = self._others if order is not None and self._is_for_others(order) else None
         if others is None and command.verb not in _OWN:
             return Settled("failed", f"nothing is configured that does `{command.verb}`")
-        if command.id in self._open:
+        if command.id in self._pending:
             return Settled("failed", "this very action is open already")
-        if len(self._open) >= MOST_OPEN:
+        if len(self._pending) >= MOST_OPEN:
             return Settled("failed", f"{MOST_OPEN} actions are open")
-        held = tuple(_held(command))
-        for name in held:
+        resources = tuple(_resources(command))
+        for name in resources:
             if (other := self._busy.get(name)) is not None:
                 return Settled("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
-        one = self._open[command.id] = _Open(command, settled, held, None if order is None else order.decision)
-        self._busy.update(dict.fromkeys(held, command.id))
+        decision = None if order is None else order.decision
+        one = self._pending[command.id] = _PendingAction(command, settled, resources, decision)
+        self._busy.update(dict.fromkeys(resources, command.id))
         self._none_open.clear()
         if others is not None and order is not None:
             one.begun = True
@@ -228,7 +230,7 @@ class OwnActions:
         look.cancel()
         return self._kill_switch.killed("the kill switch cannot be looked at: the disk does not answer")
 
-    def _begin(self, one: _Open, not_sent: NotSent | None) -> None:
+    def _begin(self, one: _PendingAction, not_sent: NotSent | None) -> None:
         command = one.command
         late_ns = self._clock.now_ns() - command.expires_ns
         if not_sent is not None:
@@ -261,20 +263,20 @@ class OwnActions:
 
     # From the actor to the record.
 
-    def _in_loop(self, one: _Open, how: Settled) -> None:
+    def _in_loop(self, one: _PendingAction, how: Settled) -> None:
         """Settle from any thread."""
         self._loop.call_soon_threadsafe(self._settle, one, how)
 
-    def _settle(self, one: _Open, how: Settled) -> None:
+    def _settle(self, one: _PendingAction, how: Settled) -> None:
         """Settle an action, once; raises nothing: an actor calls it in the middle of its own work."""
         command = one.command
-        if self._open.get(command.id) is not one:
+        if self._pending.get(command.id) is not one:
             return
-        del self._open[command.id]
+        del self._pending[command.id]
         self._unsent.pop(command.id, None)
-        for name in one.held:
+        for name in one.resources:
             del self._busy[name]
-        if not self._open:
+        if not self._pending:
             self._none_open.set()
         self.outcomes[how.outcome] += 1
         try:
@@ -284,17 +286,17 @@ class OwnActions:
         except Exception:  # a bug of ours must not stop the stream that it is about
             log.exception("otel-llm: the outcome of an action could not be recorded")
 
-    def _give_up(self, one: _Open) -> None:
+    def _give_up(self, one: _PendingAction) -> None:
         waited = f"the stream has ended, and its outcome was not known {self._wedge_timeout_s:g} s later"
         self._settle(one, Settled("unconfirmed", waited))
 
     async def _wait_for_none(self, grace_s: float) -> None:
-        if self._open:
+        if self._pending:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._none_open.wait(), grace_s)
 
 
-def _held(command: Command) -> Iterator[_Held]:
+def _resources(command: Command) -> Iterator[_Resource]:
     """Yield what no other action may be open for: its request, its instance."""
     if command.request is not None and command.verb in _ONE_A_REQUEST:
         yield "request", command.request

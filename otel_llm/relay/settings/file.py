@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from otel_llm.actions.config.acting import (
+from otel_llm.actions.config.alerts_and_actions import (
     ActionsShape,
     AlertmanagerShape,
     AlertsShape,

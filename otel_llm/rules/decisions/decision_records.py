@@ -84,9 +84,9 @@ class Decision:
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
     axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
     `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
-    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `place` (its index among the rule's
-    actions): for what does it and for the console, not part of the record. `findings`: further fields of the record,
-    known once it was done: those of a `Migration`, a line of detail.
+    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `action_index` (its index among the
+    rule's actions) are for the dispatcher and the console, not part of the record. `findings`: further fields of the
+    record, known once the action was done: those of a `Migration`, a line of detail.
     """
 
     now_ns: int
@@ -107,7 +107,7 @@ class Decision:
     budget: Mapping[str, bool]
     arguments: Mapping[str, Any]
     ttl_ns: int | None = None
-    place: int | None = None
+    action_index: int | None = None
     findings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -97,9 +97,9 @@ class DecisionMaker:
         """Decide the actions of a rule that began to fire, by the facts at its flip."""
         return self._fire(state, state.flip_ns, range(len(state.rule.actions)), at)
 
-    def fire_again(self, state: RuleState, flip_ns: int, place: int, at: Moment) -> list[Decision]:
+    def fire_again(self, state: RuleState, flip_ns: int, action_index: int, at: Moment) -> list[Decision]:
         """Decide one action of a rule that fires once more, by the facts at the flip that made it due again."""
-        return self._fire(state, flip_ns, (place,), at)
+        return self._fire(state, flip_ns, (action_index,), at)
 
     def refuted(self, decision: Decision, request: Hashable) -> bool:
         """Give back what an action that was refuted has spent of `per_request`; return whether it had spent any.
@@ -107,16 +107,16 @@ class DecisionMaker:
         False for one that was given back already, and for one of a rule that is not in this set.
         """
         rule = next((rule for rule in self._set.rules if rule.hash == decision.rule_hash), None)
-        if rule is None or decision.place is None or decision.action == "alert" or decision.mode != "enforce":
+        if rule is None or decision.action_index is None or decision.action == "alert" or decision.mode != "enforce":
             return False
-        name, given = (decision.key, decision.place), self._refuted.setdefault(request, set())
+        name, given = (decision.key, decision.action_index), self._refuted.setdefault(request, set())
         if decision.outcome == "only_if" or not all(decision.budget.values()) or name in given:
             return False
         given.add(name)
-        self._budgets[rule.name][decision.place].give_back(request)
+        self._budgets[rule.name][decision.action_index].give_back(request)
         return True
 
-    def _fire(self, state: RuleState, flip_ns: int, places: Iterable[int], at: Moment) -> list[Decision]:
+    def _fire(self, state: RuleState, flip_ns: int, action_indexes: Iterable[int], at: Moment) -> list[Decision]:
         flip = snapshot_at(at.facts, flip_ns)
         max_age_ns = state.rule.max_fact_age_ns if state.missing else None
         return self.act(
@@ -125,7 +125,7 @@ class DecisionMaker:
             at.about,
             read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
             holds=lambda only_if: only_if.truth(flip, flip_ns, max_age_ns),
-            places=places,
+            action_indexes=action_indexes,
         )
 
     def close(self, state: RuleState, output: Output, since_ns: int, at: Moment) -> list[Decision]:
@@ -142,13 +142,13 @@ class DecisionMaker:
         *,
         read: Callable[[Iterable[str]], dict[str, Value | None]],
         holds: Callable[[Condition], bool | None],
-        places: Iterable[int] | None = None,
+        action_indexes: Iterable[int] | None = None,
     ) -> list[Decision]:
-        """Decide actions of a rule that fires, all without `places`; `read`, `holds`: the facts at the flip."""
+        """Decide actions of a rule that fires, all without `action_indexes`; `read`, `holds`: the facts at the flip."""
         decisions = []
         budgets = self._budgets[rule.name]
-        for place in range(len(rule.actions)) if places is None else places:
-            action, budget = rule.actions[place], budgets[place]
+        for action_index in range(len(rule.actions)) if action_indexes is None else action_indexes:
+            action, budget = rule.actions[action_index], budgets[action_index]
             names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
             facts = read(names)
             within: dict[str, bool] = {}
@@ -157,7 +157,7 @@ class DecisionMaker:
                 instance, group = about.identity.get("instance", ""), self._groups.get((rule.group, action.verb))
                 within = budget.take(about.request, instance, about.now_ns, action.ttl_ns, group)
                 outcome = self._outcome(action) if all(within.values()) else "budget"
-            decisions.append(self._decision(rule, about, flip_ns, place, outcome, facts, within))
+            decisions.append(self._decision(rule, about, flip_ns, action_index, outcome, facts, within))
         return self._new(decisions)
 
     def end(
@@ -207,12 +207,12 @@ class DecisionMaker:
         rule: Rule,
         about: About,
         flip_ns: int,
-        place: int | None,
+        action_index: int | None,
         outcome: Outcome,
         facts: dict[str, Value | None],
         within: dict[str, bool],
     ) -> Decision:
-        action = None if place is None else rule.actions[place]
+        action = None if action_index is None else rule.actions[action_index]
         return Decision(
             now_ns=about.now_ns,
             flip_ns=flip_ns,
@@ -232,7 +232,7 @@ class DecisionMaker:
             budget=within,
             arguments={} if action is None else dict(action.arguments),
             ttl_ns=None if action is None else action.ttl_ns,
-            place=place,
+            action_index=action_index,
         )
 
 

@@ -116,8 +116,8 @@ class RuleEngine:
         `decision`: as it was returned. A second call for it, one for a request that is over or a rule that is no longer
         there changes nothing.
         """
-        stream, place = decision.stream, decision.place
-        if stream is None or place is None or not self._streams_of[stream[:2]]:
+        stream, action_index = decision.stream, decision.action_index
+        if stream is None or action_index is None or not self._streams_of[stream[:2]]:
             return False
         if not self.decision_maker.refuted(decision, stream[:2]):
             return False
@@ -126,10 +126,10 @@ class RuleEngine:
             if state.rule.hash != decision.rule_hash or state.phase is not Phase.FIRING:
                 continue
             retries = {} if state.retries is None else state.retries
-            retry = retries.get(place, Retry(state.flip_ns))
+            retry = retries.get(action_index, Retry(state.flip_ns))
             if followed is not None and retry.tried_ns == decision.flip_ns:
                 retry.refute(now_ns)
-                state.retries = {**retries, place: retry}
+                state.retries = {**retries, action_index: retry}
                 state.due_ns = state.flip_ns  # at the stream's next evaluation, at `now_ns` at the latest
                 followed.due_ns = now_ns if followed.due_ns is None else min(followed.due_ns, now_ns)
                 self._queue.enqueue(followed)
@@ -299,13 +299,13 @@ class RuleEngine:
     def _try_again(self, state: RuleState, truth: bool | None, at: Moment) -> list[Decision]:
         """Decide the actions that were refuted and are due again; `truth`: that of `when` now."""
         decisions: list[Decision] = []
-        for place, retry in sorted((state.retries or {}).items()):
+        for action_index, retry in sorted((state.retries or {}).items()):
             if retry.refuted_ns is None or retry.refuted_ns > at.now_ns:
                 continue
             flip_ns = retry.look(state.rule, at.facts, at.x_ns, truth)
             if flip_ns is not None:
                 retry.tried_again(flip_ns)
-                decisions += self.decision_maker.fire_again(state, flip_ns, place, at)
+                decisions += self.decision_maker.fire_again(state, flip_ns, action_index, at)
         return decisions
 
     def _follow(self, view: StreamView) -> Followed:

@@ -32,7 +32,7 @@ class RuleState:
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
     `flip_tokens`: the tokens that were known to have come by the flip, None once nothing can change there; `due_ns`:
-    when to look again if no segment comes; `retries`: by their place, the actions of this firing that were refuted.
+    when to look again if no segment arrives; `retries`: this firing's refuted actions, by index in the rule.
     """
 
     rule: Rule
