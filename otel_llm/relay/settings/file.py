@@ -34,7 +34,7 @@ from otel_llm.actions.config.service import (
 )
 from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
-from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
+from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
 from otel_llm.rules.files.yamlfile import load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
 from otel_llm.shared.errors import StartError
@@ -202,7 +202,7 @@ def _read(path: Path) -> RelaySettings:
     try:
         model = _File.model_validate(file.data)
     except ValidationError as error:
-        raise refusals(file, error)[0] from None
+        raise config_errors(file, error)[0] from None
     folder = path.parent
     receivers = build_receivers(file, folder, model.receivers)
     return RelaySettings(
