@@ -34,7 +34,7 @@ ANY: Final = "*"
 RELAY_DOES: Final = DOES["relay"]
 """The verbs of a relay for its own streams and backends, without an engine in its settings."""
 _ONE_OPEN: Final[frozenset[Verb]] = frozenset(("abort", "drain"))
-"""The verbs of which a relay does one at a time for an instance; streams are moved and paused side by side."""
+"""The verbs that a relay does one at a time for an instance; streams are moved and paused side by side."""
 
 
 def executors(settings: AlertAndActionSettings) -> frozenset[Verb]:

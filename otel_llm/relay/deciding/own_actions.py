@@ -1,7 +1,7 @@
-"""Do what rules decide: the relay's own actors for its streams and backends, everything else by those of the settings.
+"""Dispatch decided actions: to the relay's own actor for its streams and backends, to the settings' engines else.
 
 All of it runs in the event loop. `take` never calls the actor itself: rules decide in the middle of an update of a
-stream, and what an actor does updates streams. Each action is settled exactly once.
+stream, and an actor updates streams. Each action is settled exactly once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from otel_llm.shared.clock import Clock
 
 Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
-"""Takes an action's outcome, a line of detail, and what its record says beside: of a migration `from`, `to`,
+"""Gets an action's outcome, a line of detail, and further fields of its record: of a migration `from`, `to`,
 `tokens_carried`, `gap_seconds`, and `candidates`, rows of instance, score and reason."""
 KILL_SWITCH_TIMEOUT_S: Final = 1.0
-"""A disk that does not answer for so long counts as a kill switch that is there."""
+"""A disk that does not answer for so long counts as an active kill switch."""
 MOST_OPEN: Final = 10_000
 """Actions open at one time; without a budget in the rules there may be one for every stream."""
 _OWN: Final = frozenset({"migrate", "preempt", "abort", "drain"})
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Actor(Protocol):
-    """Act on the requests and backends of the relay; `settle` is called once, now or later, in the loop."""
+    """The actions on the relay's requests and backends; `settle` is called once, now or later, in the loop."""
 
     def may_pause(self, key: RequestKey) -> bool:
         """Tell whether a request's stream could be paused now."""
@@ -61,7 +61,7 @@ class Actor(Protocol):
         """End a request's stream."""
 
     def drain(self, command: Command, settle: Settle) -> None:
-        """Send a backend no new streams."""
+        """Stop sending new streams to a backend."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,10 +80,10 @@ class _PendingAction:
 
 
 class OwnActions:
-    """See the module; made in the running loop.
+    """The dispatcher of the relay's actions; made in the running loop.
 
-    `others` does what the actor does not: it has threads of its own. `kill_switch`: nothing is begun while this file is
-    there. `refuted` is told of migrations that were refuted, once they are recorded.
+    `others` does what the actor does not: it has threads of its own. `kill_switch`: nothing is begun while this file
+    exists. `refuted` is called with each refuted migration, once it is recorded.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class OwnActions:
         self._disk = ThreadPoolExecutor(1, "otel-llm-kill-switch")
         self._pending: dict[str, _PendingAction] = {}
         self._unsent: dict[str, _PendingAction] = {}
-        """Those of the actor that it was not asked for yet."""
+        """Actions for the actor that it has not received yet."""
         self._busy: dict[_Resource, str] = {}
         self._sending: asyncio.Task[None] | None = None
         self._none_open = asyncio.Event()
@@ -119,14 +119,14 @@ class OwnActions:
         """Do a command of another process; `settled` is called once, in the loop: now, if it is refused, else later."""
         self._settle_refused(lambda: self._take(command, settled), settled)
 
-    # What the sinks call.
+    # Called by the sinks.
 
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
         """Do an order; `settled` is called once, in the loop: now, if it is refused, else later."""
         self._settle_refused(lambda: self._take(Command.of_order(order), settled, order), settled)
 
     def _settle_refused(self, take: Callable[[], Settled | None], settled: Callable[[Settled], None]) -> None:
-        """Settle what is refused at once."""
+        """Settle a refused action at once."""
         try:
             refused = take()
         except Exception as bug:  # a bug of ours must not stop the evaluation
@@ -137,7 +137,7 @@ class OwnActions:
             settled(refused)
 
     def withdraw(self, decision: Decision) -> None:
-        """Withdraw what a firing that has ended began and what was not sent."""
+        """Withdraw the unsent actions of a firing that has ended."""
         firing = (decision.rule_hash, decision.subject)
         for one in list(self._unsent.values()):
             if one.decision is not None and (one.decision.rule_hash, one.decision.subject) == firing:
@@ -146,21 +146,21 @@ class OwnActions:
             self._others.withdraw(decision)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Expect what is open for a stream that has ended to be settled soon; its firings end first, see `withdraw`."""
+        """Expect the open action of an ended stream to be settled soon; its firings end first, see `withdraw`."""
         open_id = self._busy.get(("request", stream[:2]))
         if open_id is not None:
             self._loop.call_later(self._wedge_timeout_s, self._give_up, self._pending[open_id])
         if self._others is not None:
             self._others.ended(stream, outcome)
 
-    # What the service calls.
+    # Called by the service.
 
     def counts(self) -> dict[str, int]:
-        """Return what became of actions so far, and how many are open."""
+        """Return the number of actions by outcome, and how many are open."""
         return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._pending)}
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing more; wait for what is open, and settle what is left then."""
+        """Accept nothing more; wait for open actions, and settle what is left then."""
         self._stopping = True
         waiting = [self._loop.create_task(self._wait_for_none(grace_s))]
         if self._others is not None:
@@ -175,7 +175,7 @@ class OwnActions:
     # From the decision to the actor.
 
     def _take(self, command: Command, settled: Callable[[Settled], None], order: Order | None = None) -> Settled | None:
-        """Begin a command; return why it is refused. `order`: that of an own rule, which others may have to do."""
+        """Begin a command; return why it is refused. `order`: that of an own rule, which `others` may have to do."""
         if self._stopping:
             return Settled("expired", "the relay is stopping")
         others = self._others if order is not None and self._is_for_others(order) else None
@@ -203,13 +203,13 @@ class OwnActions:
         return None
 
     def _is_for_others(self, order: Order) -> bool:
-        """Tell whether an order is not the relay's: another verb, or a drain for which the settings name a router."""
+        """Tell whether an order is for `others`: another verb, or a drain for which the settings name a router."""
         if order.verb not in _OWN:
             return self._others is not None
         return order.verb == "drain" and self._others is not None and not isinstance(self._others.find(order), str)
 
     async def _send(self) -> None:
-        """Look at the kill switch, once for all actions that were decided before the look; begin what may be begun."""
+        """Check the kill switch, once for all actions decided before the check; begin those that may be begun."""
         try:
             while self._unsent:
                 due = list(self._unsent.values())
@@ -297,7 +297,7 @@ class OwnActions:
 
 
 def _resources(command: Command) -> Iterator[_Resource]:
-    """Yield what no other action may be open for: its request, its instance."""
+    """Yield the resources for which no other action may be open: its request, its instance."""
     if command.request is not None and command.verb in _ONE_A_REQUEST:
         yield "request", command.request
     if command.instance and command.verb in _ONE_AN_INSTANCE:
@@ -305,7 +305,7 @@ def _resources(command: Command) -> Iterator[_Resource]:
 
 
 def _migration(facts: Mapping[str, Any]) -> Migration | None:
-    """Return how a migration went; None for one that did not begin, and for other actions."""
+    """Return the course of a migration; None for one that did not begin, and for other actions."""
     if "from" not in facts:
         return None
     compared = [

@@ -164,7 +164,7 @@ class _File(StrictModel):
 
 
 def parse_backend(text: str) -> BackendSettings:
-    """Return what `--backend [NAME=]URL` names; raises StartError where it is none."""
+    """Return the backend of `--backend [NAME=]URL`; raises StartError where it is none."""
     name, equals, url = text.partition("=")
     if not equals or "/" in name:
         name, url = "", text
@@ -179,7 +179,7 @@ def parse_backend(text: str) -> BackendSettings:
 
 
 def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:
-    """Read a settings file, the defaults without one, with the backends of the flags behind those of the file.
+    """Read a settings file, the defaults without one, and append the backends of the flags.
 
     Raises:
         ConfigError: the file cannot be used, or a file that it names cannot; says file, line, key and advice.
