@@ -28,7 +28,7 @@ from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.decisions.decision_records import FIRST_KEY, read_decided
 from otel_llm.rules.decisions.files import READ_BACK_BYTES, DecisionFiles, read_back
-from otel_llm.rules.decisions.line_files import hold, refuse_other_lines
+from otel_llm.rules.decisions.line_files import lock_file, refuse_other_lines
 from otel_llm.rules.decisions.output_file import open_output
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
@@ -343,7 +343,7 @@ def _append_to(path: Path | None, mode: int) -> TextIO | None:
     opened = open_output(path, append=True, mode=mode)
     try:
         if opened.regular:
-            hold(opened.file.fileno(), path)
+            lock_file(opened.file.fileno(), path)
     except OSError:
         opened.file.close()
         raise

@@ -160,7 +160,7 @@ class Groups:
         facts = self._facts(subject, now_ns)
         decisions = self.engine.look(facts)
         if now_ns >= subject.over_ns:
-            decisions += self.engine.over(facts)
+            decisions += self.engine.end_firings(facts)
             self._subjects.drop(subject)
         return decisions
 

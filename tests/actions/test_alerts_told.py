@@ -18,6 +18,7 @@ from support.collector.out_receiver import BACKENDS, Backend
 from support.commands import wait_until
 
 from otel_llm.actions import settings
+from otel_llm.actions.alerts.alert_state import STATE_FILE
 from otel_llm.actions.alerts.alerts import Alerts
 from otel_llm.actions.settings import AlertSettings
 from otel_llm.collector.config.settings import Settings

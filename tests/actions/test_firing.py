@@ -13,8 +13,8 @@ from rules.scripted import flushed, one_rule, run
 from support.actions.alerting import T0, S, decision
 from support.chance import chances
 
+from otel_llm.actions.alerts.alert_formats import annotations_of, event_id, for_alertmanager, label_name
 from otel_llm.actions.alerts.alert_state import State, state_bytes, state_of
-from otel_llm.actions.alerts.alert_words import annotations_of, event_id, for_alertmanager, label_name
 from otel_llm.actions.alerts.firing import Alert, Event, Firing
 from otel_llm.rules.decisions.decision_records import Decision
 

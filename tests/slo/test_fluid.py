@@ -113,13 +113,13 @@ def test_gaps_that_leave_64_bits_when_every_token_is_given_one_are_judged_too(le
 @pytest.mark.parametrize("length", [1_000, 30_000])
 def test_few_targets_are_tried_where_the_slow_tokens_come_first(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    climb = fluid_search.climb
+    running_maxima = fluid_search.running_maxima
 
     def counted(*arguments: Any) -> Any:
         tried.append(arguments)
-        return climb(*arguments)
+        return running_maxima(*arguments)
 
-    monkeypatch.setattr(fluid_search, "climb", counted)  # once for each target that is tried
+    monkeypatch.setattr(fluid_search, "running_maxima", counted)  # once for each target that is tried
     slow = length // 10 + 3
     times = np.cumsum([0] + [20_000_000] * slow + [0] * (length - slow - 1)).tolist()
     assert fluid_tbt_many(recorded([times]), [SloClass()]).values.tolist() == [20_000_000] == [fluid_tbt_ns(times)]

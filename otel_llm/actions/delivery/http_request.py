@@ -13,7 +13,7 @@ MOST_ANSWER_BYTES: Final = 64 * 1024
 
 
 class NoAnswerError(Exception):
-    """Say that no answer came; `maybe_sent`: whether the request may have arrived all the same."""
+    """No answer was received; `maybe_sent`: whether the request may have arrived all the same."""
 
     def __init__(self, reason: str, *, maybe_sent: bool) -> None:
         super().__init__(reason)
@@ -23,7 +23,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, and the beginning of a body; names of headers in lower case."""
+    """A status and the beginning of a body; names of headers in lower case."""
 
     status: int
     body: bytes = b""
@@ -46,10 +46,10 @@ def send_request(
     """Send one request on a connection of its own and return the answer, whatever its status.
 
     `timeout_s` bounds the connecting, and every wait for the next bytes. Proxies are those of the environment; a
-    `.netrc` is not read. A redirect is an answer like another: what we send goes where the configuration says only.
+    `.netrc` is not read. A redirect is an answer like another: we send only where the configuration says.
 
     Raises:
-        NoAnswerError: nothing that could be read came back.
+        NoAnswerError: no readable answer was received.
     """
     import requests
     from opentelemetry.instrumentation.utils import suppress_instrumentation
@@ -83,5 +83,5 @@ def send_request(
             raise NoAnswerError(reason, maybe_sent=not refused) from None
         except requests.exceptions.Timeout:
             raise NoAnswerError("no answer in time", maybe_sent=True) from None
-        except Exception as error:  # noqa: BLE001  urllib3's own, and whatever a target can provoke besides
+        except Exception as error:  # noqa: BLE001  urllib3's own errors, and any other that a target can provoke
             raise NoAnswerError(f"no answer that can be read ({type(error).__name__})", maybe_sent=True) from None

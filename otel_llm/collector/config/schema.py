@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from otel_llm.actions.config.acting import (
+from otel_llm.actions.config.alerts_and_actions import (
     ActionsShape,
     AlertmanagerShape,
     AlertsShape,
@@ -29,7 +29,7 @@ from otel_llm.actions.config.service import (
 )
 from otel_llm.actions.config.target import Duration, TargetShape, target
 from otel_llm.collector.config import settings as config
-from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
+from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
 from otel_llm.rules.files.yamlfile import load_yaml
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def load_settings(path: Path | None) -> config.Settings:
     try:
         model = _File.model_validate(file.data)
     except ValidationError as error:
-        raise refusals(file, error)[0] from None
+        raise config_errors(file, error)[0] from None
     if model.limits.message_bytes > model.limits.receiving_bytes:
         raise file.refuse(("limits",), "receiving_bytes is less than message_bytes", "let one message fit")
     folder = path.parent

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LENGTH_BYTES: Final = (b"\x00", b"\x01", b"\x02", b"\x03")
 _BODIES: Final = (b"\n", b"{", ZSTD_MAGIC[:1], b"\xc9")
-"""What a record begins with: a message's only field, JSON, zstd, the seal of an empty message."""
+"""The first byte of a record: a message's only field, JSON, zstd, the seal of an empty message."""
 _OTHER_SIGNALS: Final = frozenset({"resourceMetrics", "resourceLogs", "resourceProfiles"})
 _TRACES: Final = frozenset({"resourceSpans", "resource_spans", "batches", "trace.resourceSpans", "trace.batches"})
 
@@ -47,7 +47,7 @@ def sniff_json(head: Head) -> bool:
 
 
 def sniff_message(head: Head) -> bool:
-    """Tell whether a file begins with the only field of an export request, behind which stands its length."""
+    """Tell whether a file begins with the only field of an export request, followed by its length."""
     # A bracket may be the length.
     return head.raw.startswith(b"\n") and bool(head.text) and not head.keys
 
@@ -99,7 +99,7 @@ def read_json(
         try:
             message = _from_json(line.text, skipped, f"{path}:{line.number}")
         except DecodeError as error:
-            if line.ended or _is_json(line.text):  # what is whole JSON was not cut, whatever it lacks
+            if line.ended or _is_json(line.text):  # complete JSON was not cut, whatever it lacks
                 refusal = refusal or f"{path}:{line.number}: {error}"
                 skipped.bad(path, line.number, error)
             else:
@@ -135,7 +135,7 @@ def _from_json(text: bytes, skipped: Skipped, place: str) -> ExportTraceServiceR
 
 
 def _answer_without_spans(data: dict[str, Any]) -> str:
-    """Say which answer of a trace store an object is that holds no spans, "" for anything else."""
+    """Return which answer without spans of a trace store an object is, "" for anything else."""
     if data.get("errors") and not data.get("data"):
         return "an answer with errors and without spans: the store gave no trace"
     if isinstance(data.get("traces"), list):
@@ -156,7 +156,7 @@ def _request(data: dict[str, Any]) -> ExportTraceServiceRequest:
 def read_message(
     path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
 ) -> Iterator[RawRecord | Received]:
-    """Yield what a file holds that begins with 0x0A: the tag of a message's only field, or an empty line."""
+    """Yield the contents of a file that begins with 0x0A: the tag of a message's only field, or an empty line."""
     pieces: list[bytes] = []
     size = 0
     for chunk in chunks:

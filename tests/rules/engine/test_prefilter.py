@@ -114,7 +114,7 @@ def test_a_rule_that_fires_until_then_fires_until_then(random: Random) -> None:
         if may:
             continue
         assert chosen.when.truth(facts, x, chosen.max_fact_age_ns) is not False, chosen.when.text
-        for instant in chosen.when.looks(facts, x, min(due - 1, x + FAR_NS)):
+        for instant in chosen.when.check_instants(facts, x, min(due - 1, x + FAR_NS)):
             assert chosen.when.truth(facts, instant, chosen.max_fact_age_ns) is not False, chosen.when.text
 
 

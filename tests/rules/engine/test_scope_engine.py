@@ -104,8 +104,8 @@ def test_the_cells_that_are_left_are_those_of_other_stories() -> None:
 @pytest.mark.parametrize(("truths", "outcomes"), [([False], []), ([True], []), ([True, True, True], ["ended"])])
 def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) -> None:
     engine, _ = looks(scoped("class", WHEN, for_="2s"), truths)
-    assert [one.outcome for one in engine.over(facts(9))] == outcomes
-    assert engine.over(facts(10)) == []
+    assert [one.outcome for one in engine.end_firings(facts(9))] == outcomes
+    assert engine.end_firings(facts(10)) == []
 
 
 @pytest.mark.parametrize(
