@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_llm.export.attempt import backoff_s
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt, retry_wait_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,8 +175,7 @@ class OutQueue(Generic[T]):
                 break
             self.counts.retries += 1
             expired = time.monotonic() >= give_up_s
-            wait_s = backoff_s(failures) if attempt.after_s is None else min(attempt.after_s, LONGEST_PAUSE_S)
-            if not self._pause(wait_s, stopping):
+            if not self._pause(retry_wait_s(attempt, failures, LONGEST_PAUSE_S), stopping):
                 with self._changed:
                     self.counts.dropped += len(items)
                 return
