@@ -5,6 +5,9 @@ AskError                 nothing can be shown; what it says is for people
 |- UntrustedError        somebody answers whose certificate is not to be trusted
 |- UnauthenticatedError  a token is asked for, or another one than we have
 `- UnexpectedError       something else than a collector answers, or one that says no
+
+By `urllib`, unlike all else that is sent here: `requests` trusts its own list of authorities, not this machine's, and
+hides the reason of OpenSSL, from which the advice follows.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import requests
 
 import otel_llm.audit
 from otel_llm.demo import demo_children, demo_readers
@@ -235,7 +235,8 @@ def _wait_until_ready(relay: Child, web: str) -> None:
     """Wait until the relay knows its backends' models. Raises ClickException with the relay's words."""
     limit = monotonic_s() + READY_S
     while monotonic_s() < limit:
-        with suppress(urllib.error.URLError, TimeoutError), urllib.request.urlopen(f"{web}/readyz", timeout=1):  # noqa: S310  our own address
-            return
+        with suppress(requests.RequestException):
+            if requests.get(f"{web}/readyz", timeout=1).ok:
+                return
         time.sleep(0.05)
     raise relay.failure("found no healthy backend")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_llm.shared.otlp_target import version
+from otel_llm.export.records import version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter

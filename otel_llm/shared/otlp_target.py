@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from otel_llm.export.records import version
 from otel_llm.shared.errors import StartError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ Protocol = Literal["grpc", "http/protobuf"]
 Compression = Literal["none", "gzip"]
 Signal = Literal["traces", "metrics", "logs"]
 
+AGENT: Final = "otel-llm-collector"
 DEFAULT_TIMEOUT_S: Final = 10.0
 _PORTS: Final = {"http": 80, "https": 443}
 _WRITE: Final = "write for example http://gateway:4317, or https://... for TLS"
@@ -110,32 +111,29 @@ class OtlpTarget:
             raise StartError(f"{self.ca_file}: {problem.strerror}: certificates of {self.endpoint}") from problem
 
     def session(self) -> requests.Session:
-        """Return an HTTP session that trusts what was configured and goes nowhere else.
+        """Return an HTTP session for this endpoint only."""
+        return http_session(self.endpoint, self.ca_file)
 
-        Proxies are those of the environment; a `.netrc` is not read, redirects are not followed: either would send the
-        headers, or others, elsewhere than configured.
-        """
-        import requests
 
-        made = requests.Session()
-        made.proxies.update(requests.utils.get_environ_proxies(self.endpoint))
-        made.trust_env = False
-        made.max_redirects = 0
-        made.verify = str(self.ca_file) if self.ca_file is not None else True
-        return made
+def http_session(url: str, ca_file: Path | None = None) -> requests.Session:
+    """Return an HTTP session that trusts what is configured and goes nowhere else; `ca_file`: as in `OtlpTarget`.
+
+    Proxies are those of the environment; a `.netrc` is not read, redirects are not followed: either would send the
+    headers, or others, elsewhere than configured.
+    """
+    import requests
+
+    made = requests.Session()
+    made.proxies.update(requests.utils.get_environ_proxies(url))
+    made.trust_env = False
+    made.max_redirects = 0
+    made.verify = True if ca_file is None else str(ca_file)
+    return made
 
 
 def user_agent() -> str:
-    """Return what the collector calls itself to others."""
-    return f"otel-llm-collector/{version()}"
-
-
-def version() -> str:
-    """Return the version of the installed distribution."""
-    try:
-        return metadata.version("otel-llm")
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
+    """Return the collector's user agent."""
+    return f"{AGENT}/{version()}"
 
 
 def _shown(endpoint: str) -> str:

@@ -16,7 +16,7 @@ from support.collector.doors_tls import authority, signed
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.cli.web_client import Source, UnexpectedError
-from otel_llm.collector.export.forward_transport import HttpTransport
+from otel_llm.collector.export.forward import sender_to
 from otel_llm.export.http import HttpSender
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.shared.otlp_target import OtlpTarget
@@ -82,9 +82,9 @@ def by_a_webhook(url: str, _: Path) -> None:
 
 
 def by_forward(url: str, _: Path) -> None:
-    transport = HttpTransport(OtlpTarget(url, "http/protobuf", headers=(("api-key", SECRET),)))
-    assert transport.send(b"", WAIT_S).verdict == "refused"
-    transport.close()
+    sender = sender_to(OtlpTarget(url, "http/protobuf", headers=(("api-key", SECRET),)))
+    assert sender.send(b"", WAIT_S).verdict == "refused"
+    sender.close()
 
 
 def by_the_recorder(url: str, _: Path) -> None:

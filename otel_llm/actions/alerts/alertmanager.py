@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
-from otel_llm.export.attempt import backoff_s
+from otel_llm.export.attempt import Attempt, retry_wait_s
+from otel_llm.export.http import attempt_of_status
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.printable import one_line
 from otel_llm.shared.secret_files import read_tokens
@@ -116,7 +116,7 @@ class Alertmanager:
         for first in range(0, len(posts), MOST_AT_ONCE):
             attempt = self._deliver(posts[first : first + MOST_AT_ONCE], now_ns)
             if attempt.verdict != "accepted":
-                wait_s = backoff_s(self._failures) if attempt.after_s is None else min(attempt.after_s, LONGEST_WAIT_S)
+                wait_s = retry_wait_s(attempt, self._failures, LONGEST_WAIT_S)
                 self._failures += 1
                 return wait_s
         self._failures = 0
@@ -186,11 +186,6 @@ class Alertmanager:
             return Attempt("retry", str(error))
         if answer.ok:
             return Attempt("accepted")
-        attempt = of_http_status(answer.status, answer.headers.get("retry-after"))
-        return Attempt(
-            attempt.verdict,
-            f"{attempt.reason}: {one_line(answer.body[:200].decode('utf-8', 'replace'))}",
-            attempt.after_s,
-            0,
-            attempt.divisible,
-        )
+        attempt = attempt_of_status(answer.status, answer.headers.get("retry-after"))
+        body = one_line(answer.body[:200].decode("utf-8", "replace"))
+        return replace(attempt, reason=f"{attempt.reason}: {body}")

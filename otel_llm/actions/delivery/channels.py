@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE
+from otel_llm.export.attempt import Attempt, retry_after_s
 from otel_llm.rules.decisions.output_file import PRIVATE, open_output
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.whole_files import whole_lines
@@ -64,8 +64,7 @@ class WebhookChannel:
         if answer.ok or answer.status == ALREADY:
             return Attempt("accepted")
         if answer.status >= 500 or answer.status in _PASSING:
-            after_s = of_http_status(429, answer.headers.get("retry-after")).after_s
-            return Attempt("retry", f"HTTP {answer.status}", after_s)
+            return Attempt("retry", f"HTTP {answer.status}", retry_after_s(answer.headers.get("retry-after")))
         redirect = ": redirects are not followed" if 300 <= answer.status < 400 else ""
         return Attempt("refused", f"HTTP {answer.status}{redirect}")
 

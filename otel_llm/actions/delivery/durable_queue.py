@@ -7,8 +7,7 @@ import threading
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.export.attempt import backoff_s
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt, backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -117,7 +116,7 @@ class DurableQueue:
             self.counts.retries += 1
             self._log_once(message, attempt.reason)
             wait_s = backoff_s(message.tries, LONGEST_BACKOFF_S)
-            if attempt.after_s is not None:
+            if attempt.after_s is not None:  # no sooner: a receiver that asks for 0 s is tried for a day
                 wait_s = min(max(attempt.after_s, wait_s), LONGEST_BACKOFF_S)
             with self._changed:
                 message.tries += 1

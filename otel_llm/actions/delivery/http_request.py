@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.shared.otlp_target import http_session
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -45,8 +47,8 @@ def send_request(
 ) -> Answer:
     """Send one request on a connection of its own and return the answer, whatever its status.
 
-    `timeout_s` bounds the connecting, and every wait for the next bytes. Proxies are those of the environment; a
-    `.netrc` is not read. A redirect is an answer like another: we send only where the configuration says.
+    `timeout_s` bounds the connecting, and every wait for the next bytes. A redirect is an answer like another: what we
+    send goes where the configuration says only, as `http_session` says.
 
     Raises:
         NoAnswerError: no readable answer was received.
@@ -54,10 +56,7 @@ def send_request(
     import requests
     from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-    with suppress_instrumentation(), requests.Session() as session:
-        session.proxies.update(requests.utils.get_environ_proxies(url))
-        session.trust_env = False
-        session.verify = True if ca_file is None else str(ca_file)
+    with suppress_instrumentation(), http_session(url, ca_file) as session:
         try:
             with session.request(
                 method,

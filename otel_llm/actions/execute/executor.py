@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from otel_llm.export.attempt import retry_after_s
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def of_answer(answer: Answer) -> Reply:
     if 300 <= answer.status < 400:
         return Reply("refused", f"{reason}: redirects are not followed")
     if answer.status in RETRYABLE:
-        return Reply("again", reason, after_s=_after_s(answer))
+        return Reply("again", reason, after_s=retry_after_s(answer.headers.get("retry-after")) or 0.0)
     return Reply("refused", reason)
 
 
@@ -93,10 +94,3 @@ def result_of(answer: Answer) -> Reply:
     if result in ("refused", "unknown_request"):
         return Reply("refused", f"{result}: {detail}" if detail else str(result))
     return Reply("accepted", detail)
-
-
-def _after_s(answer: Answer) -> float:
-    try:
-        return max(0.0, float(answer.headers.get("retry-after", "0")))
-    except ValueError:
-        return 0.0

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.export.forward_transport import GrpcTransport, HttpTransport
 from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
+from otel_llm.export.grpc import GrpcSender
+from otel_llm.export.http import HttpSender
+from otel_llm.export.settings import OtlpSettings
+from otel_llm.shared.otlp_target import AGENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.shared.attempt import Attempt
+    from otel_llm.export.attempt import Attempt
     from otel_llm.shared.otlp_target import OtlpTarget
 
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
@@ -29,11 +32,11 @@ class Forwarder:
     def __init__(
         self, target: OtlpTarget, queue_bytes: int = DEFAULT_QUEUE_BYTES, give_up_s: float = GIVE_UP_S
     ) -> None:
-        self._transport = (GrpcTransport if target.protocol == "grpc" else HttpTransport)(target)
+        self._sender = sender_to(target)
         self._queue: OutQueue[bytes] = OutQueue(
             "forwarding",
             self._send,
-            self._transport.close,
+            self._sender.close,
             size=len,
             capacity=queue_bytes,
             batch=REQUEST_BYTES,
@@ -66,4 +69,20 @@ class Forwarder:
         }
 
     def _send(self, exports: Sequence[bytes], timeout_s: float) -> Attempt:
-        return self._transport.send(b"".join(exports), timeout_s)
+        return self._sender.send(b"".join(exports), timeout_s)
+
+
+def sender_to(target: OtlpTarget) -> GrpcSender | HttpSender:
+    """Return the sender of applications, which makes one attempt at a time, for a target of the service."""
+    grpc = target.protocol == "grpc"
+    settings = OtlpSettings(
+        protocol=target.protocol,
+        endpoint=target.authority if grpc else target.url("traces"),
+        insecure=not target.tls,
+        headers=target.metadata(),
+        timeout_s=target.timeout_s,
+        compression=target.compression,
+        certificate=None if target.ca_file is None else str(target.ca_file),
+        agent=AGENT,
+    )
+    return GrpcSender(settings) if grpc else HttpSender(settings, target.session())

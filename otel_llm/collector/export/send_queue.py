@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_llm.export.attempt import backoff_s
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt, retry_wait_s
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
@@ -176,8 +175,7 @@ class OutQueue(Generic[T]):
                 break
             self.counts.retries += 1
             expired = monotonic_s() >= give_up_s
-            wait_s = backoff_s(failures) if attempt.after_s is None else min(attempt.after_s, LONGEST_PAUSE_S)
-            if not self._pause(wait_s, stopping):
+            if not self._pause(retry_wait_s(attempt, failures, LONGEST_PAUSE_S), stopping):
                 with self._changed:
                     self.counts.dropped += len(items)
                 return

@@ -91,7 +91,7 @@ def _ask_http(settings: OtlpSettings) -> Answer:
 
     sender = HttpSender(settings)
     try:
-        response = sender.post(EMPTY)
+        response, content = sender.post(EMPTY)
     except requests.exceptions.SSLError as error:
         return Answer(_by_words(str(error)), str(error))
     except requests.exceptions.Timeout as error:
@@ -100,16 +100,16 @@ def _ask_http(settings: OtlpSettings) -> Answer:
         return Answer(_by_words(str(error)), printable_reason(error))
     finally:
         sender.close()
-    return _judged(response)
+    return _judged(response, content)
 
 
-def _judged(response: requests.Response) -> Answer:
+def _judged(response: requests.Response, content: bytes) -> Answer:
     status = response.status_code
     reason = f"HTTP {status} {response.reason or ''}".strip()
     kind = _BY_STATUS.get(status, "not_otlp")
     if 200 <= status < 300:
         media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        kind = "accepted" if "protobuf" in media_type or not response.content else "not_otlp"
+        kind = "accepted" if "protobuf" in media_type or not content else "not_otlp"
         reason = "" if kind == "accepted" else f"{reason}, {media_type or 'no content type'}"
     return Answer(kind, reason, ahead_s=_ahead_s(response.headers.get("Date")))
 

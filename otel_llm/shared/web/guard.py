@@ -22,7 +22,12 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The checks of the web port."""
+    """The checks of the web ports of `collect` (Starlette) and `relay` (aiohttp).
+
+    Starlette's TrustedHostMiddleware cannot say this rule: it takes a list of names, while any IP address passes here;
+    it answers 400 instead of 403, also to a request without a Host, which no browser sends; and it lets no path through
+    unchecked, as probes of `/healthz` need.
+    """
 
     names: frozenset[str] | None = None
     """Host names under which it may be asked, besides `localhost` and any IP address; None: all. A page of another site
