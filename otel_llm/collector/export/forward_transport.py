@@ -1,4 +1,4 @@
-"""OTLP bytes that are already protobuf, over gRPC or HTTP: one attempt at a time, from one thread."""
+"""The transports of serialized OTLP, over gRPC and HTTP: one attempt at a time, from one thread."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 GZIP_LEVEL: Final = 1
-"""Token events shrink to 29 % where level 6 takes more than twice the time for 28 %."""
+"""Token events shrink to 29 %; level 6 takes more than twice the time for 28 %."""
 ANSWER_BYTES: Final = 64 * 1024
-"""What is read of an answer over HTTP."""
+"""The most that is read of an answer over HTTP."""
 _PASSING: Final = (
     requests.exceptions.ConnectionError,
     requests.exceptions.Timeout,
@@ -37,7 +37,7 @@ class GrpcTransport:
         self._compression = grpc.Compression.Gzip if target.compression == "gzip" else grpc.Compression.NoCompression
         options = (
             ("grpc.primary_user_agent", user_agent()),
-            # Or the channel would look for a backend that was away for long only every other minute.
+            # The default would try to reach an absent backend only every two minutes.
             ("grpc.max_reconnect_backoff_ms", round(LONGEST_BACKOFF_S * 1000)),
         )
         if target.tls:
@@ -56,12 +56,12 @@ class GrpcTransport:
         return _accepted(answer)
 
     def close(self) -> None:
-        """Close the channel; an attempt that is being made ends."""
+        """Close the channel; an attempt in progress ends."""
         self._channel.close()
 
 
 class HttpTransport:
-    """One kept connection."""
+    """One persistent connection."""
 
     def __init__(self, target: OtlpTarget) -> None:
         self._url = target.url("traces")
@@ -86,7 +86,7 @@ class HttpTransport:
         return of_http_status(response.status_code, response.headers.get("Retry-After"))
 
     def close(self) -> None:
-        """Close the kept connection; an attempt that is being made goes on until its timeout."""
+        """Close the connection; an attempt in progress runs until its timeout."""
         self._session.close()
 
 
@@ -94,7 +94,7 @@ def _accepted(answer: Any) -> Attempt:
     message = ExportTraceServiceResponse()
     try:
         message.ParseFromString(answer)
-    except DecodeError:  # whatever a proxy wrote there: it was taken
+    except DecodeError:  # a proxy's answer: the export was accepted
         return Attempt("accepted")
     partial = message.partial_success
     return Attempt("accepted", partial.error_message, rejected=max(partial.rejected_spans, 0))

@@ -1,4 +1,4 @@
-"""Those who take their time at an HTTP door: over headers, a body, an answer, or over nothing at all."""
+"""Slow clients of the HTTP receiver: over headers, a body, an answer, or idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from support.collector.doors_http import RAW, connect, head, otlp_door, rest, serving, takes_an_export
+from support.collector.http_client import RAW, connect, head, otlp_listener, rest, serving, takes_an_export
 from support.commands import wait_until
 
 from otel_llm.collector.config.settings import Limits
@@ -22,7 +22,7 @@ SHORT = Limits(message_bytes=2**16, body_s=0.5, header_s=0.5, idle_connection_s=
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpServer]:
-    with serving(otlp_door(SHORT)) as made:
+    with serving(otlp_listener(SHORT)) as made:
         yield made
 
 
@@ -75,7 +75,7 @@ def test_a_body_that_trickles(server: HttpServer, headers: tuple[str, ...]) -> N
         with Trickle(connection, piece):
             answer = rest(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"the body did not come within 0.5 s" in answer
+    assert b"the body did not arrive within 0.5 s" in answer
 
 
 @pytest.mark.parametrize("said", ["413", "415", "405"])
@@ -110,7 +110,7 @@ def test_an_answer_that_is_not_read() -> None:
         await Response(bytes(2**26))(scope, receive, send)
 
     limits = Limits(body_s=0.5, idle_connection_s=3600)
-    with serving(otlp_door(limits, large)) as server, connect(server.port) as connection:
+    with serving(otlp_listener(limits, large)) as server, connect(server.port) as connection:
         connection.sendall(head(start="GET / HTTP/1.1"))
         assert connection.recv(5) == b"HTTP/"
         wait_until("given up", lambda: server.connections == 0)
@@ -136,7 +136,7 @@ def test_none_of_them_stays(server: HttpServer) -> None:
 
 def test_a_connection_grows_old() -> None:
     """One of an age is closed once its answer is out, and not before."""
-    with serving(otlp_door(Limits())) as server, connect(server.port) as connection:
+    with serving(otlp_listener(Limits())) as server, connect(server.port) as connection:
         connection.sendall(head(PROTOBUF, f"Content-Length: {len(RAW)}", "X-A: b"))
         wait_until("it is there", lambda: server.connections == 1)
         assert server._server.acceptor is not None
