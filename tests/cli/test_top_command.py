@@ -18,12 +18,12 @@ from support.commands import run as run_command
 
 from otel_llm.cli.commands.top_command import top
 from otel_llm.cli.web_client import (
-    AskError,
     Source,
     UnauthenticatedError,
     UnexpectedError,
     UnreachableError,
     UntrustedError,
+    WebClientError,
 )
 
 TOKEN = "a-token-of-enough-characters"
@@ -66,7 +66,7 @@ def test_it_looks_through_tls_with_a_token(tmp_path: Path, token_file: Path) -> 
         shown = run_command("top", running.web, "--once", "--token-file", token_file, "--ca", ca)
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "0 in flight, 0 waiting, 0 judged" in shown.stdout
-        refused: list[tuple[tuple[str | Path, ...], type[AskError], str]] = [
+        refused: list[tuple[tuple[str | Path, ...], type[WebClientError], str]] = [
             ((running.web, "--ca", ca), UnauthenticatedError, "asks for a token: --token-file FILE"),
             ((running.web, "--ca", ca, "--token-file", unknown), UnauthenticatedError, "does not know this token"),
             ((running.web, "--token-file", token_file), UntrustedError, "--ca FILE names the authority that signed it"),
@@ -112,10 +112,10 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (saying(200, b"<html>"), "is no collector"),
-        (saying(200, b"[]"), "is no collector (no streams in its answer)"),
-        (saying(200, b"\xff"), "is no collector"),
-        (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is no collector"),
+        (saying(200, b"<html>"), "is not a collector"),
+        (saying(200, b"[]"), "is not a collector (no streams in its answer)"),
+        (saying(200, b"\xff"), "is not a collector"),
+        (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is not a collector"),
         (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name\\u{1b}[2J"),
         (saying(404, b""), "answers 404: Not Found"),
     ],
@@ -134,7 +134,7 @@ def test_the_wrong_port_of_a_collector_is_told_from_a_closed_one(tmp_path: Path)
         for url, says in (
             (
                 running.web.replace("http", "https"),
-                f"no TLS is spoken at {running.web.replace('http', 'https')}: ask {running.web}",
+                f"{running.web.replace('http', 'https')} has no TLS: use {running.web}",
             ),
             (f"http://127.0.0.1:{port}", "that is its OTLP port: use its --web address (port 9464 by default)"),
             (

@@ -17,7 +17,7 @@ from otel_llm.actions.execute.executors import load_enforced
 from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.duration_options import Duration
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.collector.config.schema import load_settings
@@ -115,7 +115,7 @@ def collect(  # one parameter an option
       tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
       auth: {tokens_file: tokens.txt}                   # one token a line
     """
-    lines = BackgroundWriter(say)
+    lines = BackgroundWriter(echo)
     folder = journal or default_journal()
     outputs = [path for path in (decisions, windows_path) if path is not None]
     try:
@@ -148,25 +148,25 @@ def collect(  # one parameter an option
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
     service.serve()  # `lines` holds the lines of decisions until `start`, after those below
-    say(service.listening())
-    say(service.summary())
+    echo(service.listening())
+    echo(service.summary())
     if service.resumed is not None:
-        say(service.resumed)
+        echo(service.resumed)
     more = [line for line in (notice(), opened) if line is not None]
     for warning in [*service.warnings, *more, *map(str, dead)]:
-        say(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     lines.start()
     while signals.next() == signal.SIGHUP:
         reloaded, failures = service.reload()
         if reloaded is not None:
-            lines(reloaded)  # unlike `say`, it does not raise when the output is closed
+            lines(reloaded)  # unlike `echo`, it does not raise when the output is closed
         for line in failures:
-            say(f"error: {line}", err=True)
+            echo(f"error: {line}", err=True)
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
     lines("stopping: refusing new exports, evaluating the accepted ones")
     stopped = service.stop()
     lines.stop(LAST_LINES_S)
-    say(stopped.line)
+    echo(stopped.line)
     if not stopped.clean:
         sys.stdout.flush()
         exit_now(1)  # some threads have not ended
