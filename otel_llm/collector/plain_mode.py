@@ -1,7 +1,8 @@
-"""What a collector says where its kernels are not compiled: that it carries less, and once when that is too little."""
+"""Warnings of a collector whose kernels are not compiled (plain mode): at the start, and once when it is too slow."""
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from otel_llm.core.compiling import mode
@@ -11,10 +12,24 @@ TIMES_SLOWER: Final = "10 to 20"
 """CPU time of decoding by protobuf over that of the compiled scan, by size of segment (`decode_speed.py`)."""
 BEHIND_NS: Final = 5_000_000_000
 """An export that waited longer is late for its window, with the default of `--lateness`."""
+log = logging.getLogger(__name__)
+
+
+class LagWarning:
+    """Warns once, in plain mode, when exports wait too long."""
+
+    def __init__(self, plain: str | None = PLAIN) -> None:
+        self._line = too_slow(plain)
+
+    def check(self, waited_ns: int) -> None:
+        """Log the warning where an export has waited longer than BEHIND_NS."""
+        if self._line is not None and waited_ns > BEHIND_NS:
+            log.warning("otel-llm: %s", self._line)
+            self._line = None
 
 
 def notice(plain: str | None = PLAIN) -> str | None:
-    """Return a line for the start; None where the kernels are compiled. `plain`: why they are not."""
+    """Return the warning for the start; None where the kernels are compiled. `plain`: why they are not."""
     if plain is None:
         return None
     return (
@@ -24,7 +39,7 @@ def notice(plain: str | None = PLAIN) -> str | None:
 
 
 def too_slow(plain: str | None = PLAIN) -> str | None:
-    """Return a line for the moment at which the collector falls behind; None where the kernels are compiled.
+    """Return the warning for a collector that falls behind; None where the kernels are compiled.
 
     `plain`: why they are not.
     """
@@ -41,4 +56,4 @@ def _remedy(plain: str) -> str:
         return f"unset {mode.VARIABLE}"
     if plain == mode.ABSENT:
         return mode.REMEDY
-    return "see to it that numba can be used"
+    return "make numba usable"

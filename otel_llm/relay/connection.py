@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.relay.settings import Limits
-    from otel_llm.shared.web.acceptor import Door
+    from otel_llm.shared.web.acceptor import ConnectionTracker
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Connection(web.RequestHandler):
 
     __slots__ = ("_door", "_established", "_late")
 
-    def __init__(self, server: web.Server, limits: Limits, door: Door[Connection], **more: Any) -> None:
+    def __init__(self, server: web.Server, limits: Limits, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -95,7 +95,7 @@ class Connection(web.RequestHandler):
 def acceptor_of(
     listener: socket.socket,
     limits: Limits,
-    make: Callable[[Door[Connection]], Connection],
+    make: Callable[[ConnectionTracker[Connection]], Connection],
     context: Callable[[], ssl.SSLContext] | None,
 ) -> Acceptor[Connection]:
     """Return the acceptor of connections for a port of the relay; `context`: of TLS, None without."""

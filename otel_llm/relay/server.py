@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.passing import Passing
     from otel_llm.relay.settings import Limits
-    from otel_llm.shared.web.acceptor import Door
+    from otel_llm.shared.web.acceptor import ConnectionTracker
     from otel_llm.shared.web.tls import Certificates
     from otel_llm.shared.web.tokens import Tokens
 
@@ -35,7 +35,7 @@ class ClientConnection(Connection):
 
     __slots__ = ("_clients",)
 
-    def __init__(self, clients: ClientServer, door: Door[Connection], **more: Any) -> None:
+    def __init__(self, clients: ClientServer, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(clients, clients.limits, door, **more)
         self._clients = clients
 
@@ -68,7 +68,7 @@ class ClientServer(web.Server):
         self._counted = counted
         self._accepting: asyncio.Task[None] | None = None
 
-    def connection(self, door: Door[Connection]) -> ClientConnection:
+    def connection(self, door: ConnectionTracker[Connection]) -> ClientConnection:
         """Return the protocol of a new connection."""
         return ClientConnection(
             self,

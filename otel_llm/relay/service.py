@@ -33,7 +33,7 @@ from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
 from otel_llm.shared.clock import MonotonicClock, monotonic_s
 from otel_llm.shared.errors import StartError
-from otel_llm.shared.reloading import Reloading
+from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.exposure import exposure
@@ -216,7 +216,7 @@ class Service:
             kinds.append(("secrets of actions", lambda: self._reload_secrets(admission)))
         if (certificates := self._certificates) is not None:
             kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
-        return Reloading(kinds).run()
+        return Reloader(kinds).run()
 
     def _reload_rules(self) -> str:
         classes, rules = self.load()

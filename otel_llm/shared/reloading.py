@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Reloading:
+class Reloader:
     """Reload kinds of configuration.
 
     Args:

@@ -16,7 +16,7 @@ from otel_llm.core.compiling import mode
     [
         (mode.CHOSEN, "unset OTEL_LLM_CORE"),
         (mode.ABSENT, "pip install 'otel-llm[collector]'"),
-        ("numba cannot be imported (x)", "see to it that numba can be used"),
+        ("numba cannot be imported (x)", "make numba usable"),
     ],
 )
 def test_what_is_said_names_the_reason_and_the_remedy(reason: str, remedy: str) -> None:

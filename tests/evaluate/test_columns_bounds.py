@@ -17,7 +17,7 @@ from otel_llm import semconv
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.service import build_pipeline
@@ -100,7 +100,7 @@ def test_so_many_that_are_over_are_remembered() -> None:
     assert len(one.evaluator.live) == 1
 
 
-# Numbers, and streams in flight, through the service's own door.
+# Numbers, and streams in flight, through the service.
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def pipeline(folder: Path, limits: Limits) -> Iterator[Pipeline]:
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),
-            outgoing=Outgoing(Settings(limits=limits), clock),
+            egress=Egress(Settings(limits=limits), clock),
         )
         flow.start()
         try:
@@ -140,7 +140,7 @@ def test_segments_numbered_beyond_the_limit_are_refused_and_said(tmp_path: Path,
             spans = [as_sent(span) for span in spans]
         assert accept(flow, *spans) == (4, "spans refused: 4 too_many_segments")
         assert accept(flow, *spans[:5]) == (0, "")
-        counts = flow.ask(lambda: dict(flow.evaluator.counts))
+        counts = flow.call(lambda: dict(flow.evaluator.counts))
         assert (counts["segments"], counts["refused.too_many_segments"]) == (5, 4)
 
 
@@ -149,7 +149,7 @@ def test_choices_beyond_the_limit_are_refused_and_said(tmp_path: Path) -> None:
         spans = [segment_span(0, 0, choice=choice, attributes=IDENTITY) for choice in range(MAX_CHOICES + 3)]
         beyond = segment_span(7, 0, choice=MAX_CHOICES + 1)
         assert accept(flow, *spans, beyond) == (4, "spans refused: 3 too_many_choices, 1 too_many_segments")
-        assert flow.ask(lambda: len(flow.evaluator.live)) == MAX_CHOICES
+        assert flow.call(lambda: len(flow.evaluator.live)) == MAX_CHOICES
 
 
 @pytest.mark.parametrize("said", [IDENTITY, {}])
@@ -157,11 +157,11 @@ def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Pat
     with pipeline(tmp_path, Limits(streams_in_flight=8)) as flow:
         first = [sent_segment(0, 0, request=number, attributes=said) for number in range(1, 9)]
         assert accept(flow, *first) == (0, "")
-        assert flow.ask(lambda: len(flow.evaluator.live)) == 8
+        assert flow.call(lambda: len(flow.evaluator.live)) == 8
         with pytest.raises(BusyError):
             accept(flow, *[sent_segment(0, 0, request=number, attributes=said) for number in range(20, 30)])
         assert accept(flow, *[sent_segment(1, 0, request=number) for number in range(1, 9)]) == (0, "")
-        assert flow.ask(lambda: len(flow.evaluator.live)) == 8
+        assert flow.call(lambda: len(flow.evaluator.live)) == 8
 
 
 def test_a_bound_tells_segments_read_as_columns_from_the_rest() -> None:

@@ -14,17 +14,17 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.collector.doors import Behind
+from support.collector.fake_evaluator import FakeEvaluator
 from support.commands import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector import pipeline as module
+from otel_llm.collector import decoding
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.decoding import READ_APART_BYTES
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool, caller_of
@@ -249,7 +249,7 @@ def test_who_calls_is_told_from_what_grpc_hands_over() -> None:
             seen.append(caller_of(args))
             return super().submit(fn, *args, **kwargs)
 
-    receiver = GrpcReceiver(LOCAL, Behind())
+    receiver = GrpcReceiver(LOCAL, FakeEvaluator())
     receiver._exports.__class__ = Noting
     receiver.start()
     try:
@@ -270,7 +270,7 @@ def test_a_sender_is_its_token_or_its_network() -> None:
 
 
 def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
-    from support.collector.doors_http import PROTOBUF, RAW, ask, serving
+    from support.collector.http_client import PROTOBUF, RAW, ask, serving
 
     from otel_llm.collector.receive.otlp_http import otlp_app
 
@@ -285,9 +285,9 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
             channel.unary_unary(EXPORT)(RAW, timeout=60)
-        from support.collector.doors_http import otlp_door
+        from support.collector.http_client import otlp_listener
 
-        with serving(otlp_door(app=otlp_app(accept))) as server:
+        with serving(otlp_listener(app=otlp_app(accept))) as server:
             assert ask(server.port, "POST", "/v1/traces", RAW, PROTOBUF)[0] == 200
     finally:
         receiver.stop(0)
@@ -310,7 +310,7 @@ def flowing(folder: Path, limits: Limits | None = None) -> Iterator[Pipeline]:
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),
-            outgoing=Outgoing(Settings(limits=limits), clock),
+            egress=Egress(Settings(limits=limits), clock),
         )
         flow.start()
         try:
@@ -332,15 +332,15 @@ def in_journal(folder: Path) -> list[int]:
     return [int.from_bytes(one[0].trace_id, "big") for one in spans]
 
 
-@pytest.mark.parametrize("apart_bytes", [2**20, 0])
+@pytest.mark.parametrize("large_bytes", [2**20, 0])
 def test_others_are_taken_in_before_the_backlog_of_who_used_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int
 ) -> None:
-    monkeypatch.setattr(module, "READ_APART_BYTES", apart_bytes)
+    monkeypatch.setattr(decoding, "BACKGROUND_DECODE_BYTES", large_bytes)
     go = threading.Event()
     with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
         flow._inbox.charge(HEAVY, 1.0)
-        blocked = threads.submit(flow.ask, lambda: go.wait(60), 60.0)
+        blocked = threads.submit(flow.call, lambda: go.wait(60), 60.0)
         wait_until("it is busy", lambda: flow._inbox.empty())
         answers = []
         for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
@@ -349,7 +349,7 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(
         go.set()
         assert blocked.result(60)
         assert [answer.result(60) for answer in answers] == [b""] * 5
-    assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if apart_bytes else in_journal(tmp_path))
+    assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if large_bytes else in_journal(tmp_path))
     found = in_journal(tmp_path)
     assert [one for one in found if one < 4] == [1, 2, 3]
     assert [one for one in found if one > 3] == [4, 5]
@@ -357,8 +357,8 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(
 
 def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one export to its sender, and several records in the journal."""
-    monkeypatch.setattr(module, "READ_APART_BYTES", 1_000)
-    monkeypatch.setattr(module, "PART_BYTES", 1_000)
+    monkeypatch.setattr(decoding, "BACKGROUND_DECODE_BYTES", 1_000)
+    monkeypatch.setattr(decoding, "PART_BYTES", 1_000)
     large = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 60)]).SerializeToString()
     applied, go, light = threading.Event(), threading.Event(), list[Future[bytes]]()
     with flowing(tmp_path) as flow, ThreadPoolExecutor(4) as threads:
@@ -381,7 +381,7 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
         assert not heavy.done()
         go.set()
         assert [one.result(60) for one in (heavy, later, *light)] == [b""] * 3
-        counts = flow.ask(flow.counts)
+        counts = flow.call(flow.counts)
         assert (counts["exports"], counts["received_exports"], counts["received_spans"]) == (3, 3, 63)
         assert flow._room.count == 0
     assert in_journal(tmp_path)[:2] == [1, 3]
@@ -393,22 +393,22 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
 def test_who_used_much_has_shorter_turns_where_there_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool, used_s: float, records: int
 ) -> None:
-    monkeypatch.setattr(module, "SMALL_PART_BYTES", 1_500)
+    monkeypatch.setattr(decoding, "SMALL_PART_BYTES", 1_500)
     raw = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 31)]).SerializeToString()
-    assert 2 * 1_500 < len(raw) < READ_APART_BYTES
+    assert 2 * 1_500 < len(raw) < BACKGROUND_DECODE_BYTES
     with flowing(tmp_path) as flow:
         if others:
             flow.accept(raw_of(2), LIGHT)
         flow._inbox.charge(HEAVY, used_s)
         flow.accept(raw, HEAVY)
-        assert flow.ask(flow.counts)["received_spans"] == 30 + 2 * others
+        assert flow.call(flow.counts)["received_spans"] == 30 + 2 * others
     assert in_journal(tmp_path).count(1) == records or in_journal(tmp_path).count(1) > records > 1
 
 
 def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path) -> None:
     with flowing(tmp_path) as flow:
         flow.accept(raw_of(1) * 2_000, HEAVY)
-        flow.ask(lambda: None)
+        flow.call(lambda: None)
         flow._inbox.charge(LIGHT, 0.0)
         senders = flow._inbox._exports._senders
         assert senders[HEAVY].forgiven_at_s > senders[LIGHT].forgiven_at_s
@@ -421,7 +421,7 @@ def test_time_goes_on_while_who_used_much_is_passed_over(tmp_path: Path) -> None
         assert isinstance(flow.clock, FakeClock)
         began_ns = flow.clock.now_ns()
         flow._inbox.charge(HEAVY, 1.0)
-        blocked = threads.submit(flow.ask, lambda: go.wait(60), 60.0)
+        blocked = threads.submit(flow.call, lambda: go.wait(60), 60.0)
         wait_until("it is busy", lambda: flow._inbox.empty())
         answers = [threads.submit(flow.accept, raw_of(1), HEAVY)]
         wait_until("it waits", lambda: flow._inbox.qsize() == 1)
@@ -439,7 +439,7 @@ def test_time_goes_on_while_who_used_much_is_passed_over(tmp_path: Path) -> None
 def test_one_that_fills_the_room_keeps_nobody_out(tmp_path: Path) -> None:
     go = threading.Event()
     with flowing(tmp_path, Limits(queued_exports=16)) as flow, ThreadPoolExecutor(32) as threads:
-        blocked = threads.submit(flow.ask, lambda: go.wait(60), 60.0)
+        blocked = threads.submit(flow.call, lambda: go.wait(60), 60.0)
         wait_until("it is busy", lambda: flow._inbox.empty())
         answers = [threads.submit(flow.accept, raw_of(number), HEAVY) for number in range(1, 15)]
         wait_until("they wait", lambda: flow._inbox.qsize() == 14)

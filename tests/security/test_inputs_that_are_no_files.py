@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.collector.doors_http import RAW
+from support.collector.http_client import RAW
 from support.commands import WAIT_S, collector, run
 from support.otlp import T0_NS
 

@@ -1,4 +1,4 @@
-"""Every accepted export, unchanged, to another OTLP endpoint as well: with a queue of its own, at its own pace."""
+"""Forwarding of every accepted export, unchanged, to another OTLP endpoint."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
 REQUEST_BYTES: Final = 2**20
-"""Exports in one request take at most this together (a larger one goes alone): gRPC servers refuse more than 4 MiB by
-default. Fewer and larger requests are what lets a distant endpoint keep up."""
+"""The most bytes of exports in one request; a larger export is sent alone. gRPC servers refuse more than 4 MiB by
+default. With a distant endpoint, fewer and larger requests have a higher throughput."""
 
 
 class Forwarder:
-    """Forward exports: `start`, `offer` each, `stop` once.
+    """Forwards exports: call `start`, `offer` for each, `stop` once.
 
-    The requests of several exports are joined by writing one behind the other, which is how protobuf joins repeated
-    fields: nothing is decoded, and no byte is changed.
+    The concatenation of several requests is one request, as protobuf merges repeated fields: nothing is decoded.
     """
 
     def __init__(
@@ -49,15 +48,15 @@ class Forwarder:
         self._queue.start()
 
     def offer(self, raw: bytes) -> None:
-        """Queue a serialized ExportTraceServiceRequest, or drop and count it; never waits and raises nothing."""
+        """Queue a serialized ExportTraceServiceRequest, or drop and count it; never wait and never raise."""
         self._queue.offer(raw)
 
     def stop(self, grace_s: float) -> bool:
-        """Send what waits within `grace_s`, drop and count the rest; return whether all was sent or refused."""
+        """Send the queue within `grace_s` seconds, drop and count the rest; return whether none was dropped."""
         return self._queue.stop(grace_s)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the exports, by the keys that the collector's own metrics have."""
+        """Return the counts of exports, by the keys of the collector's counts."""
         counts = self._queue.counts
         return {
             "forward_queued_bytes": self._queue.queued,

@@ -35,7 +35,7 @@ def bare_answer(http: HTTPStatus, *headers: str) -> bytes:
 FULL: Final = bare_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"retry-after: {RETRY_AFTER_S}")
 
 
-class Door(Protocol[C]):  # type: ignore[misc]
+class ConnectionTracker(Protocol[C]):  # type: ignore[misc]
     """What a connection tells the acceptor that let it in."""
 
     def established(self, connection: C) -> bool:
@@ -60,7 +60,7 @@ class Acceptor(Generic[C]):
     def __init__(
         self,
         listener: socket.socket,
-        make: Callable[[Door[C]], C],
+        make: Callable[[ConnectionTracker[C]], C],
         *,
         most: int,
         most_per_peer: int | None = None,

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
-from support.collector.doors_mutations import field_of, parse_fields, varint
+from support.collector.message_mutations import field_of, parse_fields, varint
 from support.core import core_spans
 from support.core.core_spans import SEED, sent_segment
 from support.core.scan_messages import (

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from support.collector.doors_mutations import Field, field_of, mutate_bytes, mutate_fields, parse_fields, varint
+from support.collector.message_mutations import Field, field_of, mutate_bytes, mutate_fields, parse_fields, varint
 from support.core.core_spans import as_sent, sent_segment
 from support.otlp import (
     IDENTITY,

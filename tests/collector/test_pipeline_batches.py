@@ -17,10 +17,9 @@ from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector import pipeline as module
-from otel_llm.collector import plain_mode
+from otel_llm.collector import decoding, plain_mode
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.service import build_pipeline
@@ -58,7 +57,7 @@ def pipeline(
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),
-            outgoing=Outgoing(Settings(limits=limits), clock),
+            egress=Egress(Settings(limits=limits), clock),
         )
         flow.start()
         try:
@@ -76,7 +75,7 @@ def raw_of(sender: int) -> bytes:
 def busy(flow: Pipeline) -> Iterator[None]:
     """Keep the evaluator's thread busy, so that exports wait."""
     go = threading.Event()
-    asked = ThreadPoolExecutor(1).submit(flow.ask, lambda: go.wait(60), 60.0)
+    asked = ThreadPoolExecutor(1).submit(flow.call, lambda: go.wait(60), 60.0)
     wait_until(lambda: flow._inbox.empty(), "the evaluator is busy")
     try:
         yield
@@ -92,11 +91,11 @@ def waiting(flow: Pipeline, senders: ThreadPoolExecutor, raws: list[bytes]) -> l
     return answers
 
 
-@pytest.mark.parametrize("apart_bytes", [2**20, 0])
+@pytest.mark.parametrize("large_bytes", [2**20, 0])
 def test_a_broken_one_among_many_is_told_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int
 ) -> None:
-    monkeypatch.setattr(module, "READ_APART_BYTES", apart_bytes)
+    monkeypatch.setattr(decoding, "BACKGROUND_DECODE_BYTES", large_bytes)
     with pipeline(tmp_path) as flow, ThreadPoolExecutor(SENDERS + 1) as senders:
         with busy(flow):
             answers = waiting(flow, senders, [raw_of(sender) for sender in range(SENDERS)])
@@ -105,7 +104,7 @@ def test_a_broken_one_among_many_is_told_alone(
         assert [answer.result(60) for answer in answers] == [b""] * SENDERS
         with pytest.raises(DecodeError):
             broken.result(60)
-        counts = flow.ask(flow.counts)
+        counts = flow.call(flow.counts)
         assert counts["exports"] == counts["received_exports"] == SENDERS
         assert counts["segments"] == counts["received_spans"] == 5 * SENDERS
         assert counts.get("internal_errors", 0) == 0
@@ -117,7 +116,7 @@ def test_a_broken_one_among_many_is_told_alone(
 def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
-    monkeypatch.setattr(module, "READ_APART_BYTES", 0)
+    monkeypatch.setattr(decoding, "BACKGROUND_DECODE_BYTES", 0)
     reading, go, read_all = threading.Event(), threading.Event(), otlp.read_all
 
     def slowly(raws: Sequence[bytes], **rest: Any) -> Any:
@@ -130,7 +129,7 @@ def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
         answer = others.submit(flow.accept, raw_of(0)[: -3 if broken else None])
         assert reading.wait(60)
         stopped = others.submit(flow.stop)
-        wait_until(lambda: flow.unready() is not None, "it stops")
+        wait_until(lambda: flow.why_not_ready() is not None, "it stops")
         go.set()
         if broken:
             with pytest.raises(DecodeError):
@@ -149,7 +148,7 @@ def test_what_did_not_last_is_not_counted_as_acknowledged(tmp_path: Path) -> Non
         disk.error = OSError(5, "Input/output error")
         with pytest.raises(JournalError):
             flow.accept(raw_of(1))
-        assert flow.ask(flow.counts)["exports"] == 1
+        assert flow.call(flow.counts)["exports"] == 1
         disk.error = None
 
 
@@ -161,7 +160,7 @@ def test_beyond_the_limit_of_those_that_wait_senders_come_back(tmp_path: Path) -
                 flow.accept(raw_of(3))
         assert [answer.result(60) for answer in answers] == [b""] * 3
         assert flow.accept(raw_of(3)) == b""
-        assert flow.ask(flow.counts)["refused_export.behind"] == 1
+        assert flow.call(flow.counts)["refused_export.behind"] == 1
 
 
 def test_a_bug_in_decoding_is_told_to_the_senders_and_stops_nothing(
@@ -181,10 +180,10 @@ def test_a_bug_in_decoding_is_told_to_the_senders_and_stops_nothing(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pipeline(tmp_path) as flow:
-        monkeypatch.setattr(Pipeline, "_take_in", lambda *_: sys.exit())
+        monkeypatch.setattr(Pipeline, "_write", lambda *_: sys.exit())
         with pytest.raises(UnavailableError, match="has stopped"):
             flow.accept(raw_of(0))
-        wait_until(lambda: flow.unwell() is not None, "it is seen")
+        wait_until(lambda: flow.why_unhealthy() is not None, "it is seen")
 
 
 @pytest.mark.parametrize("plain", [False, True])
