@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from otel_llm.readers.otlp import export_request as otlp
@@ -30,6 +31,15 @@ SMALL_PART_BYTES = 2**14
 """The same, for a sender that has used much CPU time while other senders wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Sizes of requests and of their parts (bytes); see the constants."""
+
+    background: int = BACKGROUND_DECODE_BYTES
+    part: int = PART_BYTES
+    small_part: int = SMALL_PART_BYTES
+
+
 class Decoder:
     """Decodes exports of an inbox and charges their senders; `decode` is for the evaluator's thread.
 
@@ -37,12 +47,16 @@ class Decoder:
         inbox: where an export that is decoded in the background returns to.
         limits: of attributes.
         on_refused: called, in the background's thread, with an export that could not be decoded there.
+        sizes: from which on a request is decoded in the background, and of parts.
     """
 
-    def __init__(self, inbox: Inbox, limits: AttributeLimits, on_refused: Callable[[Export], None]) -> None:
+    def __init__(
+        self, inbox: Inbox, limits: AttributeLimits, on_refused: Callable[[Export], None], sizes: PartSizes
+    ) -> None:
         self._inbox = inbox
         self._limits = limits
         self._on_refused = on_refused
+        self._sizes = sizes
         self._background = ThreadPoolExecutor(1, "otel-llm-decode")
 
     def decode(self, export: Export) -> bool:
@@ -51,13 +65,13 @@ class Decoder:
         The sender of an export in several parts is held, so that the exports of one sender stay in order.
         """
         size = len(export.raw)
-        if export.parts is None and size > BACKGROUND_DECODE_BYTES:
+        if export.parts is None and size > self._sizes.background:
             self._inbox.hold(export.sender)
             self._background.submit(self._decode_large, export)
             return False
         if export.parts is None:
-            cut = size > SMALL_PART_BYTES and self._inbox.is_heavy(export.sender)
-            self._decode(export, SMALL_PART_BYTES if cut else None)
+            cut = size > self._sizes.small_part and self._inbox.is_heavy(export.sender)
+            self._decode(export, self._sizes.small_part if cut else None)
         if export.parts is not None and len(export.parts) > 1:
             self._inbox.hold(export.sender)
         return True
@@ -71,7 +85,7 @@ class Decoder:
         self._background.shutdown()
 
     def _decode_large(self, export: Export) -> None:
-        self._decode(export, PART_BYTES)
+        self._decode(export, self._sizes.part)
         if export.parts is None:
             self._on_refused(export)
             self._inbox.put_back(export.sender, None)

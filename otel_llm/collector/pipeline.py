@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from otel_llm.collector.checkpoints import note_stop
-from otel_llm.collector.decoding import Decoder
+from otel_llm.collector.decoding import Decoder, PartSizes
 from otel_llm.collector.inbox import QUEUED_BYTES, Export, Inbox, LocalExport
 from otel_llm.collector.plain_mode import LagWarning
 from otel_llm.collector.receive.errors import BusyError, acknowledgement
@@ -81,6 +81,8 @@ class Pipeline:
     egress: Egress
     more_counts: Callable[[], Mapping[str, int]] = dict
     """Returns the counts of the parts around the flow."""
+    sizes: PartSizes = field(default_factory=PartSizes)
+    lag_warning: LagWarning = field(default_factory=LagWarning)
     replayed: int = 0
     intake: IntakeLimits = field(init=False)
     _counts: Counter[str] = field(default_factory=Counter)
@@ -98,14 +100,13 @@ class Pipeline:
     _last_ns: int = 0
     """The time of the evaluator: no receipt time may be before it."""
     _stopping: bool = False
-    _lag_warning: LagWarning = field(default_factory=LagWarning)
     stopped_ns: int | None = None
     """The time up to which everything was evaluated; None until the evaluator's thread has finished."""
 
     def __post_init__(self) -> None:
         self.intake = self.limits.intake
         self._room = Room(self.limits.queued_exports, QUEUED_BYTES)
-        self._decoder = Decoder(self._inbox, self.intake.attributes, on_refused=self._release)
+        self._decoder = Decoder(self._inbox, self.intake.attributes, on_refused=self._release, sizes=self.sizes)
 
     # Receive.
 
@@ -140,6 +141,15 @@ class Pipeline:
             self._inbox.put(export)
         export.wait(lambda: self.why_unhealthy() is None)
         return self._answer(export)
+
+    def charge(self, sender: int, cost_s: float) -> None:
+        """Charge a sender with CPU time, which decides whose export is next; safe from any thread."""
+        self._inbox.charge(sender, cost_s)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the size of the exports of this process that wait."""
+        return self._room.bytes
 
     def _refuse(self, reason: str, refusal: RefusalError) -> NoReturn:
         self._counts[f"refused_export.{reason}"] += 1
@@ -195,7 +205,7 @@ class Pipeline:
 
     def _evaluate(self, first: Export) -> None:
         """Take a batch through the stages: `first`, and the exports that wait behind it."""
-        self._lag_warning.check(self.clock.now_ns() - first.receipt_ns)
+        self.lag_warning.check(self.clock.now_ns() - first.receipt_ns)
         exports = self._collect(first)
         self._stamp(exports)
         in_parts = [export for export in exports if export.parts is not None and len(export.parts) > 1]
@@ -310,7 +320,7 @@ class Pipeline:
         """Evaluate the records of an export, and charge its sender."""
         began_s = time.thread_time()
         self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
-        self._inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
+        self.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
 
     def replay(self, batch: Batch, receipt_ns: int) -> None:
         """Evaluate a record of the journal again (`restart.py`); call it before `start`."""

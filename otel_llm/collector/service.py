@@ -16,6 +16,7 @@ from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.checkpoints import Checkpoint
+from otel_llm.collector.decoding import PartSizes
 from otel_llm.collector.export.egress import Egress, refuse_own_listeners
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.listeners import Addresses, Listeners
@@ -78,6 +79,8 @@ class Service:
     """Reads the class and rule files again; raises ConfigError."""
     clock: Clock = field(default_factory=MonotonicClock)
     warnings: list[str] = field(default_factory=list)
+    drained: bool = False
+    """Whether `stop` has evaluated everything that was accepted, and closed all."""
     _pipeline: Pipeline | None = None
     _listeners: Listeners | None = None
     _reloader: Reloader | None = None
@@ -93,7 +96,18 @@ class Service:
     _started: bool = False
     _ready: bool = False
     _stopping: bool = False
-    _drained: bool = False
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Return the flow of exports, which `prepare` makes."""
+        assert self._pipeline is not None  # noqa: S101
+        return self._pipeline
+
+    @property
+    def listeners(self) -> Listeners:
+        """Return the listeners, which `prepare` makes."""
+        assert self._listeners is not None  # noqa: S101
+        return self._listeners
 
     def prepare(self) -> None:
         """Open the journal, resume the state of the last run from it, and bind the ports.
@@ -295,7 +309,7 @@ class Service:
         draining.join(drain_s)
         counts = self._pipeline.counts()
         done = f"{counts.get('exports', 0)} exports, {counts.get('judged', 0)} streams judged"
-        if not self._drained:
+        if not self.drained:
             left = f"{counts['queue']} exports were not evaluated (they are in the journal)"
             return Stopped(f"stopped after {drain_s:g} s: {done}; {left}", clean=False)
         rest = f"{counts['in_flight']} still in flight (in the journal), {counts['decisions']} decisions"
@@ -317,7 +331,7 @@ class Service:
             self._alerts.stop(self.settings.limits.drain_s / 8)
         self._close_files()
         self._listeners.close()
-        self._drained = True
+        self.drained = True
 
     def _close(self) -> None:
         if self._listeners is not None:
@@ -374,8 +388,9 @@ def build_pipeline(
     timeouts: Timeouts,
     egress: Egress,
     on_window: Callable[[dict[str, object]], None] | None = None,
+    sizes: PartSizes | None = None,
 ) -> Pipeline:
     """Return the flow of its parts; `window_ns` in ns."""
     windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
     evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=sinks, timeouts=timeouts)
-    return Pipeline(clock, journal, evaluator, sinks, limits, egress)
+    return Pipeline(clock, journal, evaluator, sinks, limits, egress, sizes=PartSizes() if sizes is None else sizes)

@@ -164,8 +164,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]) -> Counter[str]:
     """Have every case taken in; what is left behind is bounded, and good exports are judged as before."""
-    pipeline = service._pipeline
-    assert pipeline is not None
+    pipeline = service.pipeline
     outcomes: Counter[str] = Counter()
     threads, files = threading.active_count(), open_files()
     resident = 0
@@ -190,8 +189,7 @@ def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]
 
 
 def test_any_message(service: Service) -> None:
-    assert service._pipeline is not None
-    outcomes = run(service, messages(MESSAGES, "messages"), service._pipeline.accept)
+    outcomes = run(service, messages(MESSAGES, "messages"), service.pipeline.accept)
     print(outcomes)
     assert set(outcomes) <= {"accepted", "DecodeError", "BusyError"}
     assert min(outcomes["accepted"], outcomes["DecodeError"]) > MESSAGES / 10
@@ -199,8 +197,7 @@ def test_any_message(service: Service) -> None:
 
 
 def test_any_document(service: Service) -> None:
-    pipeline = service._pipeline
-    assert pipeline is not None
+    pipeline = service.pipeline
 
     def take(text: bytes) -> bytes:
         return pipeline.accept(parse_json(text).SerializeToString())

@@ -244,10 +244,11 @@ def test_an_evaluator_that_is_gone_is_said() -> None:
 
 def test_a_process_that_does_not_answer_is_ended() -> None:
     with grpc_worker() as worker:
-        assert worker._process is not None
-        os.kill(worker._process.pid, signal.SIGSTOP)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        worker.command_timeout_s = 0.1
         with pytest.raises(StartError, match="does not answer"):
-            worker._command("update", None, None, timeout_s=0.1)
+            worker.reload()
         wait_until("it has ended", lambda: not worker.read() and worker.gone)
         assert worker.why_unhealthy() == "the gRPC worker has ended"
         worker.reload()  # without effect

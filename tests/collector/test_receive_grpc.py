@@ -95,7 +95,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
         channels = [stack.enter_context(connect(receiver)) for _ in range(3)]
         pool = stack.enter_context(ThreadPoolExecutor(3))
         taken = [pool.submit(call, channel) for channel in channels]
-        wait_until("two in hand and one waiting", lambda: receiver._exports.pending == 3)
+        wait_until("two in hand and one waiting", lambda: receiver.pending == 3)
         for _ in range(20):  # it says so again and again, also on a connection that has had it all
             error = refused(channels[0])
             assert (error.code(), retry_s(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
@@ -120,7 +120,7 @@ def test_those_who_dawdle_do_not_keep_out_the_others() -> None:
     limits = Limits(concurrent_exports=2, queued_exports=100, body_s=3600)
     with serving(limits=limits) as receiver, connect(receiver) as slow, connect(receiver) as quick:
         waiting = [dawdle(slow, stop) for _ in range(2)]
-        wait_until("all threads are taken", lambda: receiver._exports.pending == 2)
+        wait_until("all threads are taken", lambda: receiver.pending == 2)
         call(quick)
         for one in waiting:
             with pytest.raises(grpc.RpcError):

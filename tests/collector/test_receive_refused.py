@@ -171,7 +171,7 @@ def test_more_concurrent_exports_than_a_receiver_takes(refused: RefusalCounts) -
     gate = Gate()
     with grpc_listener(refused, gate) as (receiver, channel), ThreadPoolExecutor(2) as pool:
         taken = [pool.submit(export, channel) for _ in range(2)]
-        wait_until("one in hand, one waiting", lambda: receiver._exports.pending == 2)
+        wait_until("one in hand, one waiting", lambda: receiver.pending == 2)
         assert export(channel) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert counted(refused) == {"busy": 1}
         gate.go_on.set()

@@ -249,8 +249,7 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
     )
     service.prepare()
     service.serve()
-    pipeline = service._pipeline
-    assert pipeline is not None
+    pipeline = service.pipeline
     spans = stream_spans([T0_NS + 1], end_ns=T0_NS + 2)
     pipeline.accept(export(*spans, request_span()).SerializeToString())
     assert stuck.wait(WAIT_S)
@@ -260,5 +259,5 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
     assert "stopped after 0.5 s: 2 exports" in stopped.line
     assert "exports were not evaluated (they are in the journal)" in stopped.line
     go_on.set()
-    wait_until("drained", lambda: service._drained)
+    wait_until("drained", lambda: service.drained)
     assert len(received([tmp_path / "journal"])) == 2

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import grpc
 import pytest
@@ -21,9 +22,8 @@ from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector import decoding
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES
+from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
 from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
@@ -240,17 +240,18 @@ def test_threads_are_left_for_others() -> None:
     pool.shutdown()
 
 
-def test_who_calls_is_told_from_what_grpc_hands_over() -> None:
+def test_who_calls_is_told_from_what_grpc_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC's own event is looked into: this is what notices another version of gRPC."""
     seen = []
 
-    class Noting(FairPool):
-        def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
-            seen.append(caller_of(args))
-            return super().submit(fn, *args, **kwargs)
+    submit = FairPool.submit
 
+    def noting(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        seen.append(caller_of(args))
+        return submit(self, fn, *args, **kwargs)
+
+    monkeypatch.setattr(FairPool, "submit", noting)
     receiver = GrpcReceiver(LOCAL, FakeEvaluator())
-    receiver._exports.__class__ = Noting
     receiver.start()
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
@@ -298,7 +299,7 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
 
 
 @contextmanager
-def flowing(folder: Path, limits: Limits | None = None) -> Iterator[Pipeline]:
+def flowing(folder: Path, limits: Limits | None = None, sizes: PartSizes | None = None) -> Iterator[Pipeline]:
     clock, limits = FakeClock(), limits or Limits()
     with Journal(folder, fsync="never", compress=False) as journal:
         flow = build_pipeline(
@@ -311,12 +312,37 @@ def flowing(folder: Path, limits: Limits | None = None) -> Iterator[Pipeline]:
             window_ns=10**10,
             timeouts=Timeouts(),
             egress=Egress(Settings(limits=limits), clock),
+            sizes=sizes,
         )
         flow.start()
         try:
             yield flow
         finally:
             flow.stop()
+
+
+@contextmanager
+def busy(flow: Pipeline) -> Iterator[None]:
+    """Keep the evaluator's thread busy."""
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return go.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+        blocked = threads.submit(flow.call, work, 60.0)
+        assert began.wait(60)
+        try:
+            yield
+        finally:
+            go.set()
+        assert blocked.result(60)
+
+
+def waits(flow: Pipeline, number: int) -> None:
+    """Wait until so many exports wait."""
+    wait_until(f"{number} wait", lambda: flow.counts()["queue"] == number)
 
 
 def raw_of(request: int) -> bytes:
@@ -333,21 +359,14 @@ def in_journal(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("large_bytes", [2**20, 0])
-def test_others_are_taken_in_before_the_backlog_of_who_used_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int
-) -> None:
-    monkeypatch.setattr(decoding, "BACKGROUND_DECODE_BYTES", large_bytes)
-    go = threading.Event()
-    with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
-        flow._inbox.charge(HEAVY, 1.0)
-        blocked = threads.submit(flow.call, lambda: go.wait(60), 60.0)
-        wait_until("it is busy", lambda: flow._inbox.empty())
+def test_others_are_taken_in_before_the_backlog_of_who_used_much(tmp_path: Path, large_bytes: int) -> None:
+    with flowing(tmp_path, sizes=PartSizes(background=large_bytes)) as flow, ThreadPoolExecutor(8) as threads:
+        flow.charge(HEAVY, 1.0)
         answers = []
-        for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
-            answers.append(threads.submit(flow.accept, raw_of(number), sender))
-            wait_until("it waits", lambda number=number: flow._inbox.qsize() == number)
-        go.set()
-        assert blocked.result(60)
+        with busy(flow):
+            for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
+                answers.append(threads.submit(flow.accept, raw_of(number), sender))
+                waits(flow, number)
         assert [answer.result(60) for answer in answers] == [b""] * 5
     assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if large_bytes else in_journal(tmp_path))
     found = in_journal(tmp_path)
@@ -357,11 +376,10 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(
 
 def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one export to its sender, and several records in the journal."""
-    monkeypatch.setattr(decoding, "BACKGROUND_DECODE_BYTES", 1_000)
-    monkeypatch.setattr(decoding, "PART_BYTES", 1_000)
     large = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 60)]).SerializeToString()
     applied, go, light = threading.Event(), threading.Event(), list[Future[bytes]]()
-    with flowing(tmp_path) as flow, ThreadPoolExecutor(4) as threads:
+    sizes = PartSizes(background=1_000, part=1_000)
+    with flowing(tmp_path, sizes=sizes) as flow, ThreadPoolExecutor(4) as threads:
         apply = flow.evaluator.apply
 
         def slowly(batch: Batch, now_ns: int) -> None:
@@ -371,19 +389,19 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
             apply(batch, now_ns)
 
         monkeypatch.setattr(type(flow.evaluator), "apply", lambda _, batch, now_ns: slowly(batch, now_ns))
-        flow._inbox.charge(HEAVY, 1.0)
+        flow.charge(HEAVY, 1.0)
         heavy = threads.submit(flow.accept, large, HEAVY)
         assert applied.wait(60)
         later = threads.submit(flow.accept, raw_of(2), HEAVY)
-        wait_until("it waits", lambda: flow._inbox.qsize() >= 1)
+        wait_until("it waits", lambda: flow.counts()["queue"] >= 1)
         light.append(threads.submit(flow.accept, raw_of(3), LIGHT))
-        wait_until("both wait", lambda: flow._inbox.qsize() >= 2)
+        wait_until("both wait", lambda: flow.counts()["queue"] >= 2)
         assert not heavy.done()
         go.set()
         assert [one.result(60) for one in (heavy, later, *light)] == [b""] * 3
         counts = flow.call(flow.counts)
         assert (counts["exports"], counts["received_exports"], counts["received_spans"]) == (3, 3, 63)
-        assert flow._room.count == 0
+        assert flow.waiting_bytes == 0
     assert in_journal(tmp_path)[:2] == [1, 3]
     assert in_journal(tmp_path)[-1] == 2
     assert in_journal(tmp_path).count(1) > 5
@@ -391,62 +409,61 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
 
 @pytest.mark.parametrize(("others", "used_s", "records"), [(True, 1.0, 3), (True, 0.0, 1), (False, 1.0, 1)])
 def test_who_used_much_has_shorter_turns_where_there_are_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool, used_s: float, records: int
+    tmp_path: Path, others: bool, used_s: float, records: int
 ) -> None:
-    monkeypatch.setattr(decoding, "SMALL_PART_BYTES", 1_500)
     raw = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 31)]).SerializeToString()
     assert 2 * 1_500 < len(raw) < BACKGROUND_DECODE_BYTES
-    with flowing(tmp_path) as flow:
+    with flowing(tmp_path, sizes=PartSizes(small_part=1_500)) as flow:
         if others:
             flow.accept(raw_of(2), LIGHT)
-        flow._inbox.charge(HEAVY, used_s)
+        flow.charge(HEAVY, used_s)
         flow.accept(raw, HEAVY)
         assert flow.call(flow.counts)["received_spans"] == 30 + 2 * others
     assert in_journal(tmp_path).count(1) == records or in_journal(tmp_path).count(1) > records > 1
 
 
-def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path) -> None:
+def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: dict[int, list[float]] = {}
+    charge = FairQueue.charge
+
+    def noting(self: FairQueue[Any], sender: int, cost_s: float) -> None:
+        charged.setdefault(sender, []).append(cost_s)
+        charge(self, sender, cost_s)
+
+    monkeypatch.setattr(FairQueue, "charge", noting)
     with flowing(tmp_path) as flow:
         flow.accept(raw_of(1) * 2_000, HEAVY)
         flow.call(lambda: None)
-        flow._inbox.charge(LIGHT, 0.0)
-        senders = flow._inbox._exports._senders
-        assert senders[HEAVY].forgiven_at_s > senders[LIGHT].forgiven_at_s
+    assert charged.keys() == {HEAVY}
+    assert len(charged[HEAVY]) == 2, "for decoding, for evaluation"
+    assert min(charged[HEAVY]) > 0.0
 
 
 def test_time_goes_on_while_who_used_much_is_passed_over(tmp_path: Path) -> None:
     """What waited for its turn behind others counts as received at its turn; what waited alone, when it was."""
-    go = threading.Event()
     with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
         assert isinstance(flow.clock, FakeClock)
         began_ns = flow.clock.now_ns()
-        flow._inbox.charge(HEAVY, 1.0)
-        blocked = threads.submit(flow.call, lambda: go.wait(60), 60.0)
-        wait_until("it is busy", lambda: flow._inbox.empty())
-        answers = [threads.submit(flow.accept, raw_of(1), HEAVY)]
-        wait_until("it waits", lambda: flow._inbox.qsize() == 1)
-        flow.clock.at_ns += 10**9
-        answers.append(threads.submit(flow.accept, raw_of(2), LIGHT))
-        wait_until("both wait", lambda: flow._inbox.qsize() == 2)
-        flow.clock.at_ns += 10**9
-        go.set()
-        assert blocked.result(60)
+        flow.charge(HEAVY, 1.0)
+        with busy(flow):
+            answers = [threads.submit(flow.accept, raw_of(1), HEAVY)]
+            waits(flow, 1)
+            flow.clock.at_ns += 10**9
+            answers.append(threads.submit(flow.accept, raw_of(2), LIGHT))
+            waits(flow, 2)
+            flow.clock.at_ns += 10**9
         assert [answer.result(60) for answer in answers] == [b""] * 2
     records = [record for path in sorted(tmp_path.glob("*.otlp")) for record in split(path.read_bytes())[0]]
     assert [((record.receipt_ns or 0) - began_ns) // 10**9 for record in records] == [1, 2]
 
 
 def test_one_that_fills_the_room_keeps_nobody_out(tmp_path: Path) -> None:
-    go = threading.Event()
     with flowing(tmp_path, Limits(queued_exports=16)) as flow, ThreadPoolExecutor(32) as threads:
-        blocked = threads.submit(flow.call, lambda: go.wait(60), 60.0)
-        wait_until("it is busy", lambda: flow._inbox.empty())
-        answers = [threads.submit(flow.accept, raw_of(number), HEAVY) for number in range(1, 15)]
-        wait_until("they wait", lambda: flow._inbox.qsize() == 14)
-        with pytest.raises(BusyError):
-            flow.accept(raw_of(99), HEAVY)
-        answers.append(threads.submit(flow.accept, raw_of(50), LIGHT))
-        wait_until("there is room", lambda: flow._inbox.qsize() == 15)
-        go.set()
-        assert blocked.result(60)
+        with busy(flow):
+            answers = [threads.submit(flow.accept, raw_of(number), HEAVY) for number in range(1, 15)]
+            waits(flow, 14)
+            with pytest.raises(BusyError):
+                flow.accept(raw_of(99), HEAVY)
+            answers.append(threads.submit(flow.accept, raw_of(50), LIGHT))
+            waits(flow, 15)
         assert [answer.result(60) for answer in answers] == [b""] * 15

@@ -72,8 +72,7 @@ def service(folder: Path, limits: Limits | None = None) -> Iterator[Service]:
 
 
 def counts(made: Service) -> dict[str, int | float]:
-    assert made._pipeline is not None
-    return made._pipeline.call(made._pipeline.counts)
+    return made.pipeline.call(made.pipeline.counts)
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(message_bytes=1024)], ids=["default", "a lower setting"])
@@ -112,9 +111,8 @@ def test_records_that_are_left_out_are_named_up_to_a_bound(tmp_path: Path, caplo
 
 
 def ready(made: Service) -> tuple[int, str]:
-    assert made._listeners is not None
     try:
-        with urllib.request.urlopen(f"http://{made._listeners.web.address}/readyz", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{made.listeners.web.address}/readyz", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -137,8 +135,7 @@ def test_a_restart_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
         try:
             assert reading.wait(60)
             assert ready(made) == (503, "restarting: 0 of 0 MB of the journal read (50 %)\n")
-            assert made._listeners is not None
-            with urllib.request.urlopen(f"http://{made._listeners.web.address}/healthz", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://{made.listeners.web.address}/healthz", timeout=60) as answer:
                 assert answer.status == 200
         finally:
             go.set()

@@ -108,6 +108,11 @@ class GrpcReceiver:
         """Return the port; 0 before `bind` where the system picks it."""
         return self.address.port
 
+    @property
+    def pending(self) -> int:
+        """Return how many exports are in hand or wait for a thread."""
+        return self._exports.pending
+
     def bind(self) -> None:
         """Bind the port; connections wait until `start`.
 

@@ -118,11 +118,18 @@ class GrpcWorker:
         self._stopping = False
         self.gone = False
         """Whether the process has closed its pipe."""
+        self.command_timeout_s = _COMMAND_TIMEOUT_S
+        """How long the process may take to answer a command; it is killed then."""
 
     @property
     def address(self) -> Address:
         """Return the address, with the port that the system picked."""
         return self._address if self._port is None else Address(self._address.host, self._port)
+
+    @property
+    def pid(self) -> int | None:
+        """Return the number of the process; None where it does not run."""
+        return None if self._process is None else self._process.pid
 
     @property
     def waiting(self) -> int:
@@ -279,7 +286,7 @@ class GrpcWorker:
     def _pem(self) -> Any:
         return None if self._certificates is None else self._certificates.pem
 
-    def _command(self, name: str, *arguments: object, timeout_s: float = _COMMAND_TIMEOUT_S) -> Any:
+    def _command(self, name: str, *arguments: object, timeout_s: float | None = None) -> Any:
         """Run a command in the worker and return its result.
 
         Raises:
@@ -290,7 +297,7 @@ class GrpcWorker:
         with self._command_lock:
             try:
                 self._commands.send((name, arguments))
-                if not self._commands.poll(timeout_s):
+                if not self._commands.poll(self.command_timeout_s if timeout_s is None else timeout_s):
                     assert self._process is not None  # noqa: S101
                     self._process.kill()  # a late result would pass for that of the next command
                     raise StartError("the gRPC worker does not answer")
