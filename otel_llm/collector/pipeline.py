@@ -85,12 +85,13 @@ class Pipeline:
     lag_warning: LagWarning = field(default_factory=LagWarning)
     replayed: int = 0
     intake: IntakeLimits = field(init=False)
+    inbox: Inbox = field(default_factory=Inbox)
+    room: Room = field(init=False)
+    """Counts the exports of this process that wait."""
     _counts: Counter[str] = field(default_factory=Counter)
-    _inbox: Inbox = field(default_factory=Inbox)
     _grpc: GrpcWorker | None = None
     _lookahead: tuple[Callable[[], None] | None] | None = None
     """The item that ended the last batch, where it was no export: it runs next."""
-    _room: Room = field(init=False)
     _accepting: threading.Lock = field(default_factory=threading.Lock)
     """Receipt times ascend in the order of the inbox; every accepted export happens-before the stop."""
     _thread: threading.Thread | None = None
@@ -105,8 +106,8 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.intake = self.limits.intake
-        self._room = Room(self.limits.queued_exports, QUEUED_BYTES)
-        self._decoder = Decoder(self._inbox, self.intake.attributes, on_refused=self._release, sizes=self.sizes)
+        self.room = Room(self.limits.queued_exports, QUEUED_BYTES)
+        self._decoder = Decoder(self.inbox, self.intake.attributes, on_refused=self._release, sizes=self.sizes)
 
     # Receive.
 
@@ -118,7 +119,7 @@ class Pipeline:
     def attach(self, worker: GrpcWorker) -> None:
         """Receive the exports of the gRPC worker too; call it before `start`."""
         self._grpc = worker
-        self._inbox.attach(worker)
+        self.inbox.attach(worker)
 
     def accept(self, raw: bytes, sender: int = UNKNOWN) -> bytes:
         """Take an export of this process through the flow, and return the OTLP answer once it is in the journal.
@@ -135,21 +136,12 @@ class Pipeline:
         with self._accepting:
             if self._stopping:
                 self._refuse("stopping", UnavailableError("the collector is stopping"))
-            if not self._room.take(sender, len(raw)):
+            if not self.room.take(sender, len(raw)):
                 self._refuse("behind", BusyError("the evaluator is behind"))
             export.receipt_ns = self.clock.now_ns()
-            self._inbox.put(export)
+            self.inbox.put(export)
         export.wait(lambda: self.why_unhealthy() is None)
         return self._answer(export)
-
-    def charge(self, sender: int, cost_s: float) -> None:
-        """Charge a sender with CPU time, which decides whose export is next; safe from any thread."""
-        self._inbox.charge(sender, cost_s)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Return the size of the exports of this process that wait."""
-        return self._room.bytes
 
     def _refuse(self, reason: str, refusal: RefusalError) -> NoReturn:
         self._counts[f"refused_export.{reason}"] += 1
@@ -174,9 +166,9 @@ class Pipeline:
                 item()
             else:
                 self._decoder.wait()
-                if self._inbox.empty():
+                if self.inbox.empty():
                     break
-                self._inbox.put(None)
+                self.inbox.put(None)
         self.stopped_ns = now_ns = self.clock.now_ns()
         self._guard(partial(self.evaluator.finish, now_ns))
 
@@ -191,13 +183,13 @@ class Pipeline:
             if due_ns is not None:
                 wait_s = min(MAX_WAIT_S, max(TIMER_SLACK_S, (due_ns - self.clock.now_ns()) / 1e9))
             try:
-                return self._inbox.get(wait_s)
+                return self.inbox.get(wait_s)
             except queue.Empty:
                 self._run_timers()
 
     def _run_timers(self) -> None:
         """Advance journal and evaluator to now, unless an export has been received meanwhile."""
-        if not self._inbox.empty():
+        if not self.inbox.empty():
             return
         self._last_ns = now_ns = max(self._last_ns, self.clock.now_ns())
         self._guard(lambda: self.journal.tick(now_ns))
@@ -217,7 +209,7 @@ class Pipeline:
         for export, batch in written:
             self._apply(export, batch)
         for export in in_parts:  # the next part waits for its sender's turn
-            self._inbox.put_back(export.sender, export if export.parts else None)
+            self.inbox.put_back(export.sender, export if export.parts else None)
 
     # Decode.
 
@@ -236,7 +228,7 @@ class Pipeline:
             if len(exports) >= BATCH_EXPORTS or size >= BATCH_BYTES or time.thread_time() >= end_s:
                 return exports
             try:
-                item = self._inbox.get_nowait()
+                item = self.inbox.get_nowait()
             except queue.Empty:
                 return exports
         self._lookahead = (item,)
@@ -277,7 +269,7 @@ class Pipeline:
     def _release(self, export: Export) -> None:
         """Give back the room of an export of this process; the gRPC worker counts its own."""
         if isinstance(export, LocalExport):
-            self._room.leave(export.sender, len(export.raw))
+            self.room.leave(export.sender, len(export.raw))
 
     # Acknowledge.
 
@@ -320,7 +312,7 @@ class Pipeline:
         """Evaluate the records of an export, and charge its sender."""
         began_s = time.thread_time()
         self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
-        self.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
+        self.inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
 
     def replay(self, batch: Batch, receipt_ns: int) -> None:
         """Evaluate a record of the journal again (`restart.py`); call it before `start`."""
@@ -348,11 +340,11 @@ class Pipeline:
         """
         if self._thread is None:
             raise TimeoutError("the evaluator has not started")
-        return self._inbox.call(function, timeout_s)
+        return self.inbox.call(function, timeout_s)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Queue a function for the evaluator's thread and return at once; safe from any thread."""
-        self._inbox.put(lambda: self._guard(function))
+        self.inbox.put(lambda: self._guard(function))
 
     def reload(self, classes: SloClasses, rules: RuleSet) -> None:
         """Judge by these classes and decide by these rules from now on; safe from any thread.
@@ -373,19 +365,19 @@ class Pipeline:
         """Refuse new exports, evaluate the accepted ones, judge streams that ended, close the journal."""
         with self._accepting:  # an accepted export is before the stop in the inbox
             self._stopping = True
-            self._inbox.put(None)
+            self.inbox.put(None)
         if self._thread is not None:
             self._thread.join()
         if self.stopped_ns is not None:
             note_stop(self.journal, self.stopped_ns)
         self._decoder.close()
         self._acknowledger.shutdown()
-        self._inbox.close()
+        self.inbox.close()
         self.journal.close()
 
     def counts(self) -> dict[str, int | float]:
         """Return the collector's own counters; call it in the evaluator's thread (`call`)."""
-        instants, waiting = [self._inbox.oldest_ns()], self._inbox.qsize()
+        instants, waiting = [self.inbox.oldest_ns()], self.inbox.qsize()
         if self._grpc is not None:
             instants.append(self._grpc.oldest_ns)
             waiting += self._grpc.waiting

@@ -143,7 +143,7 @@ def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
         else:
             assert answer.result(60) == b""
         stopped.result(60)
-        assert flow.waiting_bytes == 0
+        assert flow.room.bytes == 0
         assert flow.counts().get("segments", 0) == (0 if broken else 5)
 
 

@@ -361,7 +361,7 @@ def in_journal(folder: Path) -> list[int]:
 @pytest.mark.parametrize("large_bytes", [2**20, 0])
 def test_others_are_taken_in_before_the_backlog_of_who_used_much(tmp_path: Path, large_bytes: int) -> None:
     with flowing(tmp_path, sizes=PartSizes(background=large_bytes)) as flow, ThreadPoolExecutor(8) as threads:
-        flow.charge(HEAVY, 1.0)
+        flow.inbox.charge(HEAVY, 1.0)
         answers = []
         with busy(flow):
             for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
@@ -389,7 +389,7 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
             apply(batch, now_ns)
 
         monkeypatch.setattr(type(flow.evaluator), "apply", lambda _, batch, now_ns: slowly(batch, now_ns))
-        flow.charge(HEAVY, 1.0)
+        flow.inbox.charge(HEAVY, 1.0)
         heavy = threads.submit(flow.accept, large, HEAVY)
         assert applied.wait(60)
         later = threads.submit(flow.accept, raw_of(2), HEAVY)
@@ -401,7 +401,7 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
         assert [one.result(60) for one in (heavy, later, *light)] == [b""] * 3
         counts = flow.call(flow.counts)
         assert (counts["exports"], counts["received_exports"], counts["received_spans"]) == (3, 3, 63)
-        assert flow.waiting_bytes == 0
+        assert flow.room.count == 0
     assert in_journal(tmp_path)[:2] == [1, 3]
     assert in_journal(tmp_path)[-1] == 2
     assert in_journal(tmp_path).count(1) > 5
@@ -416,7 +416,7 @@ def test_who_used_much_has_shorter_turns_where_there_are_others(
     with flowing(tmp_path, sizes=PartSizes(small_part=1_500)) as flow:
         if others:
             flow.accept(raw_of(2), LIGHT)
-        flow.charge(HEAVY, used_s)
+        flow.inbox.charge(HEAVY, used_s)
         flow.accept(raw, HEAVY)
         assert flow.call(flow.counts)["received_spans"] == 30 + 2 * others
     assert in_journal(tmp_path).count(1) == records or in_journal(tmp_path).count(1) > records > 1
@@ -444,7 +444,7 @@ def test_time_goes_on_while_who_used_much_is_passed_over(tmp_path: Path) -> None
     with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
         assert isinstance(flow.clock, FakeClock)
         began_ns = flow.clock.now_ns()
-        flow.charge(HEAVY, 1.0)
+        flow.inbox.charge(HEAVY, 1.0)
         with busy(flow):
             answers = [threads.submit(flow.accept, raw_of(1), HEAVY)]
             waits(flow, 1)

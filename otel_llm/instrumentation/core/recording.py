@@ -99,11 +99,6 @@ class Recording:
         due_ns = None if self._choices is None else self._choices.due_ns
         return None if due_ns is None else due_ns - self._request.offset_ns
 
-    @property
-    def keeps_gaps(self) -> bool:
-        """Return whether the times between chunks are kept, for a histogram."""
-        return self._choices is not None and self._choices.gaps_ns is not None
-
     @inert_on_bug
     def begin(self, context: Context) -> None:
         """Begin the request span in `context`, without a word of what it stands for: that may never be announced."""

@@ -211,14 +211,18 @@ def test_the_time_between_chunks_is_the_same_however_they_are_cut(cuts: tuple[in
     assert {0.002, 0.003, 0.004, 0.03} <= set(bounds)
 
 
-def test_the_time_between_chunks_is_measured_only_where_asked_for(meters: Meters) -> None:
-    host = MeteredHost(meters)
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_time_between_chunks_is_measured_only_where_asked_for(meters: Meters, asked: bool) -> None:
+    host = MeteredHost(meters, chunks=asked)
     recording = host.begin()
     token(host, recording, 10)
     token(host, recording, 20)
-    assert not recording.keeps_gaps
+    host.at(250)
+    host.step()
+    assert host.metrics is not None
+    assert host.metrics.waiting == asked  # nor is it kept
     host.end(recording)
-    assert semconv.CLIENT_OUTPUT_CHUNK not in meters.points()
+    assert (semconv.CLIENT_OUTPUT_CHUNK in meters.points()) == asked
 
 
 def test_buckets_hold_those_of_the_conventions_and_tell_a_fast_decoder_apart() -> None:
