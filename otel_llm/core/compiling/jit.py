@@ -40,9 +40,10 @@ def compiled(function: Callable[..., Any], signature: str | None, *, inline: boo
     kept = kernel_cache()
     if kept.path is not None:
         try:
-            with _our_folder():
-                made = numba.njit(cache=True, **_OPTIONS)(function)
-            return _for(signature, made)
+            with kept.compiling():
+                with _our_folder():
+                    made = numba.njit(cache=True, **_OPTIONS)(function)
+                return _for(signature, made)
         except NumbaError:
             raise  # the function is wrong
         except Exception as broken:  # noqa: BLE001  a full disk, a file cut short by a crash: unpickling raises anything

@@ -7,12 +7,13 @@ a folder is refused where its owner is neither this user nor root, or where othe
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import sysconfig
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ KEPT: Final = 8
 """Folders of other versions that are left where a new one is made: those used last."""
 _COMPLETE: Final = "complete"
 """A file that says that every kernel is there."""
+_LOCK: Final = "lock"
 
 
 class KernelCache:
@@ -73,6 +75,20 @@ class KernelCache:
             return "its kernels are not complete, and it cannot be written to"
         self.path, self.complete = path, complete
         return None
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let one process of a machine compile at a time: those that wait find what it has kept.
+
+        A process that dies releases the lock. Where the file system has none, processes compile beside each other.
+        """
+        if self.path is None or self.complete:
+            yield
+            return
+        with (self.path / _LOCK).open("ab") as file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def give_up(self, reason: str) -> None:
         """Use it no longer, and remove it if that can be done: the next process makes it anew."""
