@@ -24,19 +24,19 @@ def keep_one_heap() -> None:
         _C.mallopt(_ARENA_MAX, 1)
 
 
-class MemoryKeeper:
+class HeapTrimmer:
     """Trim the heap (glibc) when something large has been freed; `tend` is called now and then, from one thread."""
 
     def __init__(self) -> None:
         self._noted = False
         self._trimmed_s = 0.0
 
-    def note(self, size: int) -> None:
+    def note_large(self, size: int) -> None:
         """Learn that so many bytes are handled; from any thread."""
         if size >= LARGE_BYTES:
             self._noted = True
 
-    def tend(self) -> None:
+    def trim_if_due(self) -> None:
         """Give back what is free, if something large was noted and it is not long ago that this was done."""
         now_s = time.monotonic()
         if not self._noted or now_s - self._trimmed_s < _AT_MOST_EVERY_S:
@@ -46,5 +46,5 @@ class MemoryKeeper:
             _C.malloc_trim(0)
 
 
-KEEPER: Final = MemoryKeeper()
+HEAP_TRIMMER: Final = HeapTrimmer()
 """This process's own."""
