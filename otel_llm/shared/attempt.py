@@ -1,4 +1,4 @@
-"""What became of one attempt of the service to send, by the OTLP specification; answers are read as applications do."""
+"""The result of one attempt of the service to send, by the OTLP specification."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _ABOUT_CONTENT: Final = frozenset({"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "HT
 class Attempt:
     """The answer to one request.
 
-    `accepted`, perhaps but for `rejected` items (OTLP's partial success); `retry`: not now, but `after_s` (the other
-    side's word, None where it gave none); `refused`: never, as it is. `divisible`: the refusal is about what was sent,
-    so parts of it may be taken.
+    `accepted`: except `rejected` items (OTLP's partial success). `retry`: after `after_s`, if the endpoint has named a
+    time. `refused`: a retry would not help. `divisible`: the refusal is about the contents, so parts may be accepted.
     """
 
     verdict: Literal["accepted", "retry", "refused"]
@@ -29,7 +28,7 @@ class Attempt:
 
 
 def of_grpc_error(error: Any) -> Attempt:
-    """Return what a `grpc.RpcError` of a call stands for."""
+    """Return the attempt of a `grpc.RpcError`."""
     code: str = error.code().name
     reason = f"{code}: {error.details() or ''}"[:300]
     after_s = retry_info_s(error.trailing_metadata() or ())
@@ -39,7 +38,7 @@ def of_grpc_error(error: Any) -> Attempt:
 
 
 def of_http_status(status: int, retry_after: str | None) -> Attempt:
-    """Return what an HTTP status that is no success stands for; `retry_after`: the header, if there was one."""
+    """Return the attempt of an HTTP error status; `retry_after`: the header, None where it is missing."""
     reason = f"HTTP {status}"
     if status in RETRYABLE_STATUS:
         return Attempt("retry", reason, after_s=retry_after_s(retry_after))
