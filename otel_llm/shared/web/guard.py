@@ -25,8 +25,8 @@ class Guard:
     """The checks of the web port."""
 
     names: frozenset[str] | None = None
-    """Allowed host names, besides `localhost` and IP addresses; None: all. They stop DNS rebinding: a page of another site
-    can make a browser send requests here, but only with that site's name."""
+    """Allowed host names, besides `localhost` and IP addresses; None: all. This stops DNS rebinding: a page of another
+    site can make a browser send requests here, but only with its own name."""
     tokens: Tokens | None = None
     """Each request must have one of them; None: it need not."""
 
