@@ -291,8 +291,6 @@ class FirstHand:
         self._next_ns = min(self._earliest(), now_ns)
         self.advance(now_ns)
 
-    # For readers.
-
     @property
     def table(self) -> StreamTable:
         """Return the table of streams in flight, with rows of the last instant."""
