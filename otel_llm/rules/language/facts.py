@@ -24,8 +24,8 @@ class Fact:
     `steps`: between tokens it may change by steps (deadlines that pass), so it is looked at every 100 ms.
     `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: the only texts it has, "" aside.
     `can_miss`: it is missing until something has happened, and not only when it is old or a segment is missing.
-    `line`: the one of `slo.live.inflight.Lines` that it follows. `kernel`: the number by which `core.rule_prefilter` reads
-    it from a stream's row; None where it does not.
+    `line`: the one of `slo.live.inflight.Lines` that it follows. `kernel`: its number in `core.rule_prefilter`, which
+    reads it from a stream's row; None where it does not.
     """
 
     name: str

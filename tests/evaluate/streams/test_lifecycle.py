@@ -12,10 +12,10 @@ from support.core.core_cases import commit, ends, piece, seen, take
 from support.core.core_fleets import Seen, fleet
 
 from otel_llm.evaluate.streams.lifecycle import (
+    FINAL,
     IN_FLIGHT,
     LIFECYCLE,
     OPEN,
-    FINAL,
     LifecycleError,
     StreamEvent,
     StreamState,
