@@ -76,7 +76,7 @@ def crash_of(random: Random, drawn: Fleet) -> Crash:
 
 @settings(max_examples=examples(40))
 @given(st.integers(0, 2**32))
-@example(6)  # a stream of which records lie on both sides of the resume point
+@example(6)  # a stream with records on both sides of the resume point
 @example(5031)
 @example(5100)  # one whose request span is later than the verdict
 @example(11207677)  # one whose group changes while a window is charged early: it has another slot after the restart

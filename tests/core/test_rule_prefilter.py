@@ -1,4 +1,4 @@
-"""A look finds what is worked out by hand, and the same in every mode."""
+"""The rule prefilter finds what is worked out by hand, and the same in every mode."""
 
 from __future__ import annotations
 
