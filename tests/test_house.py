@@ -1,11 +1,14 @@
-"""The house is in order: small folders, short modules, no circles, and public names that keep working."""
+"""The house is in order: small folders, short modules, no circles, plain prose, and public names that keep working."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import io
 import re
+import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +20,14 @@ MOST_MODULES = 15
 MOST_LINES = 400
 KEPT = "this name keeps working"
 """In the docstring of a module that only stands for one that moved."""
+
+PRIVATE = re.compile(r"\b(whoever|nobody|of which|what (came|comes)|(is|are) told)\b", re.IGNORECASE)
+"""Phrases that docstrings and comments do not use: they name no subject, or a vague one."""
+NOT_YET_PLAIN = (
+    "actions", "alerts", "audit", "backtest", "bench", "demo", "export", "instrumentation", "readers", "relay", "rules",
+    "scheduling", "slo",
+)  # fmt: skip
+"""Folders of otel_llm whose prose another branch mends; empty it when that is merged."""
 
 
 def name_of(path: Path) -> str:
@@ -99,10 +110,44 @@ def test_an_old_name_gives_what_is_at_the_new_one(name: str) -> None:
     assert all(getattr(moved, one) is getattr(there, one) for one in public)
 
 
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the blocks of comments of a module, and the strings that are statements, each with its first line."""
+    last = -1
+    block: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if token.start[0] != last + 1 and block:
+                yield last - len(block) + 1, " ".join(block)
+                block = []
+            last = token.start[0]
+            block.append(token.string.lstrip("# "))
+    if block:
+        yield last - len(block) + 1, " ".join(block)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def private_phrases(source: str) -> list[tuple[int, str]]:
+    """Return each private phrase in the prose of a module, also one that a line break divides, with its line."""
+    found = ((line, PRIVATE.search(" ".join(text.split()))) for line, text in prose_of(source))
+    return [(line, match[0]) for line, match in found if match is not None]
+
+
+def test_the_search_for_private_phrases_finds_them() -> None:
+    source = '"""One of\nwhich."""\nx = "whoever"  # Nobody is here\ny = 1\n"""What is told."""\n# what\n# comes\n'
+    assert sorted(private_phrases(source)) == [(1, "of which"), (3, "Nobody"), (5, "is told"), (6, "what comes")]
+
+
+def test_prose_uses_no_private_phrases() -> None:
+    plain = [name for name, path in PATHS.items() if path.relative_to(PACKAGE).parts[0] not in NOT_YET_PLAIN]
+    assert {name: found for name in plain if (found := private_phrases(SOURCES[name]))} == {}
+
+
 # What tests may touch.
 
 TESTS = ROOT / "tests"
-PRIVATE = re.compile(r"_[a-z]\w*")
+PRIVATE_NAME = re.compile(r"_[a-z]\w*")
 OURS = re.compile(r"otel_llm\.|\w+$")
 """A name, or a path to one of ours."""
 LIMIT = re.compile(r"_?[A-Z][A-Z0-9_]+")
@@ -135,7 +180,7 @@ def private_names() -> set[str]:
             found.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-    return {name for name in found if PRIVATE.fullmatch(name)} - INTERFACES
+    return {name for name in found if PRIVATE_NAME.fullmatch(name)} - INTERFACES
 
 
 def strings_of(call: ast.Call) -> list[str]:

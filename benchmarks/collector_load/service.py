@@ -23,7 +23,7 @@ RULES = HERE / "rules.yaml"
 NO_RULES = HERE / "no-rules.yaml"
 DRY_RULE = HERE / "dry.yaml"
 RULE_SETS: dict[str, Path | None] = {"none": NO_RULES, "five": RULES, "shipped": None}
-"""By name: no rule, the five of the benchmark, and those that run where nobody gives any (None)."""
+"""By name: no rule, the five of the benchmark, and the built-in ones (None)."""
 LOG = "collect.log"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _QUIET_SHARE = 0.15

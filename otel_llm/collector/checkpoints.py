@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.journal.checkpoint import read_resume, write_resume
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.shared.memory import KEEPER
+from otel_llm.shared.memory import HEAP_TRIMMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ class Checkpoint:
 
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_S):
-            KEEPER.tend()
+            HEAP_TRIMMER.trim_if_due()
             try:
                 needed_ns, closed_until_ns = self._resume_point()
                 write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.cutting import cut_export
 from otel_llm.readers.otlp.length_delimited import refuse_many_parts
-from otel_llm.shared.memory import KEEPER
+from otel_llm.shared.memory import HEAP_TRIMMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ def decode(raw: bytes, limits: AttributeLimits, part_bytes: int | None = None) -
     Raises:
         DecodeError: it is no export request, or has more small fields than its size allows.
     """
-    KEEPER.note(len(raw))
+    HEAP_TRIMMER.note_large(len(raw))
     raws: Sequence[bytes] = (raw,)
     if part_bytes is not None:
         refuse_many_parts(raw)  # before any is read alone

@@ -35,7 +35,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
-from otel_llm.shared.reloader import Reloader
+from otel_llm.shared.reloading import Reloader
 from otel_llm.slo.columns import WINDOW_COLUMNS
 
 if TYPE_CHECKING:

@@ -209,7 +209,7 @@ def test_any_document(service: Service) -> None:
 
 
 def test_both_ways_of_reading_agree() -> None:
-    """What comes as columns is what would have come one by one, and is refused where that is."""
+    """Columns hold what one-by-one reading gives, and are refused where that is."""
 
     def summary(read_it: Callable[[bytes], Batch], raw: bytes) -> object:
         try:
@@ -229,7 +229,7 @@ def test_both_ways_of_reading_agree() -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    """A collector as a process, which waits for nobody for long."""
+    """A collector as a process, with short timeouts."""
     folder = tmp_path_factory.mktemp("running")
     (folder / "collector.yaml").write_text(
         "version: 1\n"

@@ -56,7 +56,7 @@ def grpc_worker(limits: Limits | None = None) -> Iterator[GrpcWorker]:
 
 @contextmanager
 def evaluating(worker: GrpcWorker, take: Callable[[bytes], bytes]) -> Iterator[None]:
-    """Take what comes, in a thread of its own, as the evaluator does."""
+    """Take exports in a thread of its own, as the evaluator does."""
     inbox = Inbox()
     inbox.attach(worker)
 

@@ -43,7 +43,7 @@ def test_our_own_listener_is_refused_under_every_name(host: str, listener: str, 
     [
         ("127.0.0.1", "127.0.0.1", 1),
         ("127.0.0.2", "127.0.0.1", 0),
-        ("192.0.2.1", "0.0.0.0", 0),  # TEST-NET-1: nobody's
+        ("192.0.2.1", "0.0.0.0", 0),  # TEST-NET-1: no host's
         ("no-such-host.invalid", "0.0.0.0", 0),
     ],
 )

@@ -76,7 +76,7 @@ def test_exports_bring_a_token(tokens: Tokens) -> None:
 
 
 def test_no_token_no_body(tokens: Tokens) -> None:
-    """Whoever brings no token is refused before its body is waited for, whatever else is wrong with it."""
+    """A request without a token is refused before its body is read, whatever else is wrong with it."""
     with otlp(tokens) as (port, _):
         for headers in ({"Content-Type": "text/plain"}, PROTOBUF | {"Content-Length": "99999999999"}):
             assert ask(port, body=None, headers=headers)[0] == 401

@@ -248,7 +248,7 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_no_token_no_thread(tmp_path: Path) -> None:
-    """Whoever brings no token is refused before its message is waited for."""
+    """A call without a token is refused before its message is read."""
     (tmp_path / "tokens").write_text(f"{SECRET}\n")
     stop = Event()
     limits = Limits(concurrent_exports=1, queued_exports=1)

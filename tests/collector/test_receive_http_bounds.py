@@ -97,7 +97,7 @@ def test_huge_headers_are_answered_where_they_are_read(server: HttpServer) -> No
 def test_what_stands_beside_a_body_has_the_same_limit(server: HttpServer, begins: bytes, goes_on: bytes) -> None:
     with connect(server.port) as connection:
         connection.sendall(head("Content-Type: application/x-protobuf", "Transfer-Encoding: chunked"))
-        with pytest.raises(OSError):  # noqa: PT011 - cut, or nobody reads it any more
+        with pytest.raises(OSError):  # noqa: PT011 - cut, or no longer read
             connection.sendall(begins + goes_on * (2**25 // len(goes_on)))
     assert takes_an_export(server.port)
 
@@ -161,7 +161,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
 
 def is_refused(port: int) -> bool:
-    """Say whether an export is told to come back; one that is not waits its turn, and is left to it."""
+    """Say whether an export is asked to be retried; one that is not waits its turn, and is left to it."""
     with connect(port) as connection:
         connection.settimeout(0.2)
         connection.sendall(head("Content-Type: application/x-protobuf", "Content-Length: 0"))

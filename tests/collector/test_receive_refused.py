@@ -37,7 +37,7 @@ FLOW = ("behind", "streams", "stopping")
 
 
 class Gate:
-    """A flow that does not go on before it is told to."""
+    """A flow that pauses until it is released."""
 
     def __init__(self) -> None:
         self.go_on = Event()

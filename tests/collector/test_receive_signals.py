@@ -1,4 +1,4 @@
-"""What a running collector does when it is told to stop or to read its files anew."""
+"""A running collector's answers to the signals that stop it or reload its files."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def both_lines(running: Collector) -> tuple[str, str]:
 
 
 def unread(running: Collector) -> int:
-    """Return how many bytes it has said that nobody has read."""
+    """Return how many bytes of its output are unread."""
     assert running.process.stdout is not None
     return int.from_bytes(fcntl.ioctl(running.process.stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
 
@@ -142,7 +142,7 @@ def test_the_second_time_it_ends_at_once(tmp_path: Path, second: signal.Signals)
 
 
 def test_stopping_has_a_limit(tmp_path: Path) -> None:
-    """Nobody reads what it says, so it cannot say more: it ends nonetheless, and the journal has everything."""
+    """Its output pipe is full and unread: it ends nonetheless, and the journal has everything."""
     settings = config(tmp_path, "limits: {drain_seconds: 0.5}")
     spans = [
         span for request in range(1, 2001) for span in stream_spans([T0_NS + 1], request=request, end_ns=T0_NS + 2)

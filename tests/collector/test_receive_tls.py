@@ -106,7 +106,7 @@ def test_both_receivers_speak_tls(tmp_path: Path) -> None:
 
 
 def test_the_standard_exporters_deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # requests has these before what the exporter is told
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # requests prefers these to the exporter's own setting
         monkeypatch.delenv(name, raising=False)
     ca = authority()
     with opened(tmp_path) as served:

@@ -76,12 +76,10 @@ def crash_of(random: Random, drawn: Fleet) -> Crash:
 
 @settings(max_examples=examples(40))
 @given(chances())
-@example(Random(6))  # a stream of which records lie on both sides of the resume point
+@example(Random(6))  # a stream with records on both sides of the resume point
 @example(Random(5031))
 @example(Random(5100))  # one whose request span is later than the verdict
-@example(
-    Random(11207677)
-)  # one whose group changes while a window is charged early: it has another slot after the restart
+@example(Random(11207677))  # one whose group changes while a window is charged early: it gets another slot
 def test_a_collector_that_died_goes_on_as_if_it_had_not(
     tmp_path_factory: pytest.TempPathFactory, random: Random
 ) -> None:

@@ -96,7 +96,7 @@ def test_so_many_that_are_over_are_remembered() -> None:
     assert 10 <= len(one.evaluator.registry.tombstones) <= 20
     take(one, 40, commit(request=30))
     assert (one.evaluator.counts["late_or_duplicate_segments"], len(one.evaluator.live)) == (1, 0)
-    take(one, 41, commit(request=1))  # forgotten: nobody can tell it from a new one
+    take(one, 41, commit(request=1))  # forgotten: it looks like a new one
     assert len(one.evaluator.live) == 1
 
 

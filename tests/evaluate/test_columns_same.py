@@ -1,4 +1,4 @@
-"""However a fleet is fed to the evaluator, and whoever looks at its rules: the same rows, windows and decisions.
+"""Rows, windows and decisions do not depend on how a fleet is fed to the evaluator or how its rules are evaluated.
 
 `OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_columns_same.py` tries a hundred times as many fleets.
 """

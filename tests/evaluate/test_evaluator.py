@@ -234,7 +234,7 @@ def test_a_token_in_the_far_future_costs_no_loop_of_years() -> None:
 
 @st.composite
 def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
-    """Requests of several choices of which segment 0, the identity or the end is told late, elsewhere or twice."""
+    """Requests of several choices whose segment 0, identity or end is reported late, elsewhere or twice."""
     deliveries: list[Delivery] = []
     for request in range(1, draw(st.integers(1, 3)) + 1):
         commit = T0_NS + draw(st.integers(0, 3000)) * MS

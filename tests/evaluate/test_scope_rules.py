@@ -335,7 +335,7 @@ def test_rules_that_come_with_a_reload_begin_there() -> None:
 
 
 def told_again(one: Seen, now_ns: int) -> list[Decided]:
-    """Return what whoever follows firings is told of them after a restart."""
+    """Return the firings that a subscriber gets after a restart."""
     again: list[Decision] = []
     fleet = one.fleet
     engine = RuleEngine(fleet.rules, [decision.key for decision in one.decisions], again.append)

@@ -32,9 +32,9 @@ class Collector:
         return self.process.returncode, said
 
     def rest(self) -> str:
-        """Wait for its end; return what it says until then.
+        """Wait for its end; return its output until then.
 
-        Not `communicate`, which misses what came together with a line that was read before.
+        Not `communicate`, which misses output that arrived together with a line read before.
         """
         assert self.process.stdout is not None
         late = threading.Timer(WAIT_S, self.process.kill)

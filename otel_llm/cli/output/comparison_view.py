@@ -53,7 +53,7 @@ class ComparisonOptions:
     _judging: tiers.Judging | None = None
 
     def observing(self, slo: Path | None, class_name: str | None, also: Observe | None) -> Observe | None:
-        """Return an observer of batches of streams for `audit.load`, which calls `also`, too; None if none is needed."""
+        """Return an observer of batches of streams for `audit.load`, which calls `also`, too; None if unneeded."""
         if not self.as_tiers:
             return also
         classes = load_slo(slo)

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_llm.collector.receive.errors import BadRequestError
 from otel_llm.shared.errors import TooLargeError
-from otel_llm.shared.memory import KEEPER
+from otel_llm.shared.memory import HEAP_TRIMMER
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 """No export request begins with these bytes: protobuf has no wire type 7."""
@@ -35,7 +35,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         if member.unconsumed_tail and len(raw) <= most:
             with _large:
                 raw += member.decompress(member.unconsumed_tail, most + 1 - len(raw))
-            KEEPER.note(len(raw))
+            HEAP_TRIMMER.note_large(len(raw))
     except zlib.error as error:
         raise BadRequestError(f"broken gzip: {error}") from error
     if len(raw) > max_bytes:

@@ -19,7 +19,7 @@ class OwnMetric:
     """One metric.
 
     `name`: without `otel_llm_collector_` and `_total`. `unit`: in UCUM. `source`: its key in the collector's counts, 0
-    where the key is absent; with a `label`, the prefix of the keys, each of which ends in a value of the label.
+    where the key is absent. With a `label`, `source` is the prefix of several keys, which end in values of the label.
     """
 
     name: str

@@ -98,9 +98,9 @@ class Prefilter:
         self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
         self._rules, self._terms, self._constants = _tables(rules.stream_rules, found)
         if self.clear and self.count:
-            from otel_llm.core.rule_looks import look  # here, since most commands never look at a stream
+            from otel_llm.core.rule_prefilter import evaluate  # here, since most commands never evaluate a stream
 
-            self._look = look
+            self._look = evaluate
 
     def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> PrefilterResult:
         """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only where `clear`.

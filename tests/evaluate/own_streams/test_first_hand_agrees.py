@@ -1,4 +1,4 @@
-"""Rules decide at first hand what they decide in a collector that is told the same tokens with no lateness.
+"""Rules decide at first hand what they decide in a collector that receives the same tokens with no lateness.
 
 Where each token has the rules evaluated, as each segment has in a collector, all is the same: rules, streams, groups,
 states, outcomes, facts, budgets, flips, the instants of the decisions, and the rows. By definition two things differ,
@@ -47,7 +47,7 @@ Name = tuple[int, int]
 
 @dataclass(frozen=True)
 class Story:
-    """One stream: what it says of itself, and when what comes, in ns since T0."""
+    """One stream: its attributes, and its events' times in ns since T0."""
 
     name: Name
     commit_ns: int
@@ -119,7 +119,7 @@ TERMS = (
 
 
 def stall(random: Random, one: Rule) -> Rule:
-    """Return a rule with a condition of the usual shape: terms that must all hold, of which time opens one at least."""
+    """Return a rule with a condition of the usual shape: terms that must all hold, at least one opened by time."""
     terms = random.sample(TERMS, random.randint(0, 2))
     text = " && ".join([random.choice(TERMS[:7]), *terms])
     return replace(one, when=condition(text, "stream"))
@@ -293,7 +293,7 @@ def play(told: list[Story], fleet: Fleet, look_every_ns: int, *, lags: bool = Fa
     sender = Sender(seen)
 
     def to_tell(at_ns: int) -> list[Story]:
-        """Return the streams of which a segment ends now."""
+        """Return the streams with a segment that ends now."""
         waiting = {name for name in owner.streams if name in sender.waiting}
         if look_every_ns:
             calm = {name for name, one in owner.streams.items() if one.inactive_states is not None}

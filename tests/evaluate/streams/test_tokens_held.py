@@ -1,4 +1,4 @@
-"""The last token times of a stream stand in the table until somebody asks for them: nobody can tell."""
+"""The last token times of a stream wait in the table until they are needed, and no result depends on that."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RESOURCE = Resource({semconv.SERVICE_NAME: "chat", semconv.SERVICE_INSTANCE_ID: 
 
 
 def recorder_silence() -> bytes:
-    """Return what the recorder sends of streams of which nothing comes: empty segments."""
+    """Return the recorder's exports of streams without tokens: empty segments."""
     return _recorded(tokens=0)
 
 

@@ -8,7 +8,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.shared.clock import monotonic_s
-from otel_llm.shared.memory import KEEPER
+from otel_llm.shared.memory import HEAP_TRIMMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class MessageTimeouts:
 
     def _run(self) -> None:
         while not self._stop.wait(_CHECK_S):
-            KEEPER.tend()
+            HEAP_TRIMMER.trim_if_due()
             limit_s = min(CROWDED_S, self._message_s) if self._is_crowded() else self._message_s
             before = monotonic_s() - limit_s
             with self._lock:
