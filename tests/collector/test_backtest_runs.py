@@ -90,7 +90,8 @@ def test_rules_beside_others_decide_what_they_decide_alone(
 
 def test_without_a_note_of_the_stop_time_passes_to_the_last_decision_that_is_known(tmp_path: Path) -> None:
     for seed in range(200):
-        random, drawn = drawn_fleet(seed)
+        random = Random(seed)
+        drawn = drawn_fleet(random)
         live = lived(drawn, random)
         if live and live[-1].now_ns > drawn.deliveries[-1].receipt_ns:
             break
@@ -103,7 +104,8 @@ def test_without_a_note_of_the_stop_time_passes_to_the_last_decision_that_is_kno
 
 
 def test_of_a_part_of_a_journal_the_decisions_of_other_times_are_left_out(tmp_path: Path) -> None:
-    random, drawn = drawn_fleet(11)
+    random = Random(11)
+    drawn = drawn_fleet(random)
     live = lived(drawn, random)
     half = drawn.deliveries[len(drawn.deliveries) // 2].receipt_ns
     early = replace(drawn, deliveries=tuple(one for one in drawn.deliveries if one.receipt_ns <= half))

@@ -16,6 +16,7 @@ from support.vectors import document
 from otel_llm.slo.batch.many_fluid import fluid_tbt_many
 from otel_llm.slo.batch.ragged import LONG
 from otel_llm.slo.batch.recorded import Recorded
+from otel_llm.slo.batch.running_maxima import running_maxima
 from otel_llm.slo.classes import CONTENT, REASONING, TOOL, Objective, SloClass
 from otel_llm.slo.fluid import fluid_search
 from otel_llm.slo.fluid.fluid_rate import DEFAULT_FLUIDITY, DEFAULT_SHARE, fluid_tbt_ns, fluid_token_rate, targets
@@ -113,7 +114,6 @@ def test_gaps_that_leave_64_bits_when_every_token_is_given_one_are_judged_too(le
 @pytest.mark.parametrize("length", [1_000, 30_000])
 def test_few_targets_are_tried_where_the_slow_tokens_come_first(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    running_maxima = fluid_search.running_maxima
 
     def counted(*arguments: Any) -> Any:
         tried.append(arguments)

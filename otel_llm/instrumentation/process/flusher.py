@@ -59,7 +59,7 @@ class Flusher:
         clock_ns: Callable[[], int],
         after: Callable[[], None] | None = None,
         *,
-        start: Callable[[Callable[[], None]], object] = threads.start,
+        start: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._clock_ns = clock_ns
         self._after = after
@@ -163,7 +163,7 @@ class Flusher:
             self._running |= starts
         if starts:
             try:
-                self._start_thread(self._run)
+                (self._start_thread or threads.start)(self._run)
             except BaseException:  # no more threads: the next stream tries again
                 self._started = self._running = False
                 raise
