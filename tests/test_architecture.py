@@ -70,12 +70,10 @@ def test_an_export_takes_the_steps_in_order(tmp_path: Path) -> None:
     try:
         service.prepare()
         service.serve()
-        pipeline = service._pipeline
-        assert pipeline is not None
-        doors = service._doors
-        assert doors is not None
+        pipeline = service.pipeline
+        listeners = service.listeners
         commit, first, last = stream_spans([T0_NS + MS, T0_NS + 2 * MS], end_ns=T0_NS + 9 * MS, segment_tokens=1)
-        with grpc.insecure_channel(str(doors.grpc.address)) as channel:
+        with grpc.insecure_channel(str(listeners.grpc.address)) as channel:
             call = channel.unary_unary(EXPORT)
             watching.set()
             for spans in ((commit, first), (last, request_span())):

@@ -1,10 +1,15 @@
-"""The house is in order: small folders, short modules, no circles, and public names that keep working."""
+"""The house is in order: small folders, short modules, no circles, plain prose, and public names that keep working."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import io
+import re
+import tokenize
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,14 @@ MOST_MODULES = 15
 MOST_LINES = 400
 KEPT = "this name keeps working"
 """In the docstring of a module that only stands for one that moved."""
+
+PRIVATE = re.compile(r"\b(whoever|nobody|of which|what (came|comes)|(is|are) told)\b", re.IGNORECASE)
+"""Phrases that docstrings and comments do not use: they name no subject, or a vague one."""
+NOT_YET_PLAIN = (
+    "actions", "alerts", "audit", "backtest", "bench", "demo", "export", "instrumentation", "readers", "relay", "rules",
+    "scheduling", "slo",
+)  # fmt: skip
+"""Folders of otel_llm whose prose another branch mends; empty it when that is merged."""
 
 
 def name_of(path: Path) -> str:
@@ -95,3 +108,144 @@ def test_an_old_name_gives_what_is_at_the_new_one(name: str) -> None:
     public = {one for one, value in vars(there).items() if getattr(value, "__module__", None) == new and one[0] != "_"}
     assert public
     assert all(getattr(moved, one) is getattr(there, one) for one in public)
+
+
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the blocks of comments of a module, and the strings that are statements, each with its first line."""
+    last = -1
+    block: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if token.start[0] != last + 1 and block:
+                yield last - len(block) + 1, " ".join(block)
+                block = []
+            last = token.start[0]
+            block.append(token.string.lstrip("# "))
+    if block:
+        yield last - len(block) + 1, " ".join(block)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def private_phrases(source: str) -> list[tuple[int, str]]:
+    """Return each private phrase in the prose of a module, also one that a line break divides, with its line."""
+    found = ((line, PRIVATE.search(" ".join(text.split()))) for line, text in prose_of(source))
+    return [(line, match[0]) for line, match in found if match is not None]
+
+
+def test_the_search_for_private_phrases_finds_them() -> None:
+    source = '"""One of\nwhich."""\nx = "whoever"  # Nobody is here\ny = 1\n"""What is told."""\n# what\n# comes\n'
+    assert sorted(private_phrases(source)) == [(1, "of which"), (3, "Nobody"), (5, "is told"), (6, "what comes")]
+
+
+def test_prose_uses_no_private_phrases() -> None:
+    plain = [name for name, path in PATHS.items() if path.relative_to(PACKAGE).parts[0] not in NOT_YET_PLAIN]
+    assert {name: found for name in plain if (found := private_phrases(SOURCES[name]))} == {}
+
+
+# What tests may touch.
+
+TESTS = ROOT / "tests"
+PRIVATE_NAME = re.compile(r"_[a-z]\w*")
+OURS = re.compile(r"otel_llm\.|\w+$")
+"""A name, or a path to one of ours."""
+LIMIT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+PATCHES = {"setattr", "delattr", "getattr", "hasattr", "patch", "object"}
+"""Functions that take the name of an attribute as a string."""
+OWN = {"self", "cls", "super"}
+INTERFACES = {"_exit", "_fields", "_replace", "_asdict"}
+"""Names that are documented: of `os`, and of named tuples."""
+THEIRS = {
+    "tests/export/test_otlp_settings.py": "the standard exporters keep what they were set up with to themselves",
+    "tests/export/test_wire_bytes.py": "a resource of the SDK takes only values that OTLP can carry",
+    "tests/instrumentation/stacks/test_aiohttp_streams.py": "methods of the library that are hooked",
+    "tests/instrumentation/stacks/test_botocore.py": "methods of the library that are hooked",
+    "tests/instrumentation/stacks/test_lm15.py": "methods of the library that are hooked",
+    "tests/instrumentation/test_track_recorded_calls.py": "the HTTP client below the SDK's",
+    "tests/support/instrumentation/stack_litellm.py": "whether a stream of the library is closed",
+}
+"""Tests that touch what is private in a library, under a name that something private of ours has too, and why."""
+
+
+def private_names() -> set[str]:
+    """Return the names with one leading underscore that anything of ours is defined or assigned under."""
+    found: set[str] = set()
+    for node in chain.from_iterable(ast.walk(ast.parse(source)) for source in SOURCES.values()):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return {name for name in found if PRIVATE_NAME.fullmatch(name)} - INTERFACES
+
+
+def strings_of(call: ast.Call) -> list[str]:
+    """Return the names that a call which patches or looks up an attribute takes: of a path into ours the last."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    texts = [one.value for one in call.args[:2] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    names = [text.removeprefix("otel_llm.").rpartition(".")[2] for text in texts if OURS.match(text)]
+    return names if name in PATCHES else []
+
+
+def is_own(node: ast.expr) -> bool:
+    """Tell whether an attribute of this is the test's own: of `self`, `cls` or `super()`."""
+    return getattr(node.func if isinstance(node, ast.Call) else node, "id", None) in OWN
+
+
+def private_uses(source: str, private: set[str]) -> set[str]:
+    """Return the private names of ours that a test reads, imports or patches; its own `self._x` is its own."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and not is_own(node.value):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("otel_llm"):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Call):
+            found |= set(strings_of(node))
+    return found & private
+
+
+def patched_limits(source: str) -> set[str]:
+    """Return the constants and defaults that a test replaces."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in {"__defaults__", "__kwdefaults__"}:
+            found.add(node.attr)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"setattr", "patch", "object"}:
+            found |= {name for name in strings_of(node) if LIMIT.fullmatch(name)}
+    return found
+
+
+def test_the_search_for_what_is_private_finds_it() -> None:
+    private = {"_x", "_y", "_z"}
+    assert private_uses("thing._x = self._y", private) == {"_x"}
+    assert private_uses("from otel_llm.a import _x, y\nfrom b import _z", private) == {"_x"}
+    assert private_uses('monkeypatch.setattr("otel_llm.a._y", 1)\ngetattr(a.b(), "_z")\nprint("_x")', private) == {
+        "_y",
+        "_z",
+    }
+    assert patched_limits('patch.setattr(module, "MOST", 1)\nsay("MOST_OTHERS")\nf.__defaults__ = ()') == {
+        "MOST",
+        "__defaults__",
+    }
+
+
+@pytest.fixture(scope="module")
+def sources_of_tests() -> dict[str, str]:
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("*.py"))}
+
+
+def test_no_test_touches_what_is_private(sources_of_tests: dict[str, str]) -> None:
+    private = private_names()
+    uses = {path: private_uses(source, private) for path, source in sources_of_tests.items()}
+    found = {path: names for path, names in uses.items() if names}
+    assert {path: names for path, names in found.items() if path not in THEIRS} == {}
+    assert THEIRS.keys() - found.keys() == set(), "they touch nothing of the kind any more"
+
+
+def test_no_test_patches_a_limit(sources_of_tests: dict[str, str]) -> None:
+    """A limit is an argument with a default: a test gives another."""
+    found = {path: patched_limits(source) for path, source in sources_of_tests.items()}
+    assert {path: names for path, names in found.items() if names} == {}

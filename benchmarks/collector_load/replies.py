@@ -1,4 +1,4 @@
-"""What the streams of the benchmark do: when each token comes, when the reply ends, whether silence is told.
+"""What the streams of the benchmark do: when each token comes, when the reply ends, whether silence is reported.
 
 A script's times are ns since its commit. Token times fill the flushes of 250 ms, so that a segment has the wanted
 number of tokens at the pace that the protocol prescribes: 64 tokens a flush are 256 tokens/s, 8 are 32 tokens/s.

@@ -1,4 +1,4 @@
-"""A real `otel-llm collect`, seen from outside: its doors, its CPU time, its memory, its metrics."""
+"""A real `otel-llm collect`, seen from outside: its addresses, its CPU time, its memory, its metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES = HERE / "rules.yaml"
 NO_RULES = HERE / "no-rules.yaml"
 DRY_RULE = HERE / "dry.yaml"
 RULE_SETS: dict[str, Path | None] = {"none": NO_RULES, "five": RULES, "shipped": None}
-"""By name: no rule, the five of the benchmark, and those that run where nobody gives any (None)."""
+"""By name: no rule, the five of the benchmark, and the built-in ones (None)."""
 LOG = "collect.log"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _QUIET_SHARE = 0.15
@@ -134,7 +134,7 @@ def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rule
             stderr=subprocess.STDOUT,
         )
     try:
-        collector = Collector(process, *_doors(process, said), folder)
+        collector = Collector(process, *_addresses(process, said), folder)
         yield collector
         if complaints := collector.complaints():
             print(*(f"# collector: {line}" for line in complaints[-20:]), sep="\n", file=sys.stderr)
@@ -147,12 +147,12 @@ def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rule
             process.wait()
 
 
-def _doors(process: subprocess.Popen[bytes], said: Path) -> tuple[str, str, str]:
+def _addresses(process: subprocess.Popen[bytes], said: Path) -> tuple[str, str, str]:
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
         text = said.read_text(encoding="utf-8")
-        if doors := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)\n", text):
-            return doors[1], doors[2], doors[3]
+        if found := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)\n", text):
+            return found[1], found[2], found[3]
         if process.poll() is not None:
             break
         time.sleep(0.05)

@@ -1,1 +1,1 @@
-"""What rules decide is made known, and done, here: alerts and actions."""
+"""Alerts and actions: deliver what rules decide to people, engines and other services."""

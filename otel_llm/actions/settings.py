@@ -1,4 +1,4 @@
-"""What the settings file says of alerts and actions, as those who tell and do read it."""
+"""The settings of alerts and actions, as frozen values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """What `webhook: {to: NAME}` in a rule, or a name in `alerts.receivers`, stands for.
+    """A receiver that a rule's `webhook: {to: NAME}` or a name in `alerts.receivers` stands for.
 
-    `kind`: an action is worth nothing after its `ttl` and is tried once; a notification is tried until it arrives.
+    `kind`: an action expires with its `ttl` and is tried once; a notification is tried until it arrives.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class AlertmanagerSettings:
-    """Alertmanagers, all of which get every alert: they find duplicates among themselves."""
+    """The Alertmanagers; each gets every alert, and they find duplicates among themselves."""
 
     urls: tuple[str, ...]
     """Without `/api/v2/alerts`."""
     resend_s: float = 60.0
-    """How often an alert that fires, or has resolved not long ago, is sent again."""
+    """How often an alert that fires, or has resolved recently, is sent again."""
     resolved_for_s: float = 900.0
-    """How long a resolved alert is sent again: the time that an Alertmanager may be away."""
+    """How long a resolved alert is sent again, and so how long an Alertmanager may be away."""
     timeout_s: float = 10.0
     bearer_file: Path | None = None
     """Its first token goes with every request; read again for each."""
@@ -48,14 +48,14 @@ class AlertmanagerSettings:
 
 @dataclass(frozen=True, slots=True)
 class AlertSettings:
-    """Where alerts go besides an Alertmanager."""
+    """The channels of alerts besides Alertmanagers."""
 
     log: Path | None = None
     """A JSON line for each alert that begins or ends."""
     receivers: tuple[str, ...] = ()
     """Receivers of kind notification."""
     settle_s: float = 5.0
-    """How long nothing must fire for an alert before it has ended: others may begin meanwhile."""
+    """How long an alert must have no member before it ends."""
     otlp: OtlpTarget | None = None
     dead_letter: Path | None = None
     """Notifications that were given up, a JSON line each; None: `dead_letters.jsonl` beside the journal."""
@@ -70,21 +70,21 @@ DOES: Final[dict[EngineKind, frozenset[Verb]]] = {
     "webhook": frozenset(("scale",)),
     "relay": frozenset(("migrate", "preempt", "abort", "drain")),
 }
-"""What each kind of engine can be asked for. Only a relay moves or pauses a running request."""
+"""The verbs of each kind of engine. Only a relay moves or pauses a running request."""
 RELAY_PATH: Final = "/v1/actions"
-"""Where a relay takes actions, on its web port."""
+"""The path of actions on a relay's web port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A group of engines of one kind that can be asked to act."""
+    """A group of engines of one kind that do actions."""
 
     name: str
     kind: EngineKind
     instances: tuple[tuple[str, str], ...] = field(repr=False)
     """Names of instances, as telemetry has them, and the URL of each; `*` stands for those that are not named.
 
-    It is asked there; behind a router, the URL is the one under which the router knows the worker.
+    The URL is the instance's own; behind a router, the one under which the router knows the worker.
     """
     url: str | None = field(default=None, repr=False)
     """The router's own; None for the other kinds."""
@@ -97,13 +97,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
-    """Who does what rules decide."""
+    """The engines that do actions, and the limits for all of them."""
 
     engines: tuple[Engine, ...] = ()
     kill_switch: Path | None = None
-    """While this file exists nothing is done."""
+    """While this file exists no action is done."""
     wedge_timeout_s: float = 10.0
-    """How long an action that was not confirmed keeps others off the same instance."""
+    """How long an unconfirmed action keeps others off the same instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class DecisionSettings:
     """The files of decision records (`--decisions`)."""
 
     file_bytes: int = 64 * 2**20
-    """A file is closed before it would be longer."""
+    """The size at which a file is closed and the next begun."""
     retain_bytes: int | None = None
     """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """The files that a service makes anew: decisions, windows, the log of alerts, dead letters."""
+    """The mode of files that a service creates: decisions, windows, the log of alerts, dead letters."""
 
     mode: int = PRIVATE
-    """The journal stays private, whatever this is."""
+    """The journal stays private, whatever this mode is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,35 +131,35 @@ class MetricsSettings:
     instance_label: bool = False
     """Whether `instance` is a label (a fleet of known size)."""
     models: tuple[str, ...] | None = None
-    """None: whatever comes, up to the metrics' own bound."""
+    """None: any value, up to the metrics' own bound."""
     instances: tuple[str, ...] | None = None
 
 
-class Acting(Protocol):
-    """The settings that alerts and actions need; those of the collector are such."""
+class AlertAndActionSettings(Protocol):
+    """The settings that alerts and actions need; those of the collector and the relay have them."""
 
     @property
     def receivers(self) -> tuple[Receiver, ...]:
-        """Return who can be sent something."""
+        """Return the receivers."""
 
     @property
     def alertmanager(self) -> AlertmanagerSettings | None:
-        """Return the Alertmanagers, None where there is none."""
+        """Return the Alertmanagers' settings, None where there is none."""
 
     @property
     def files(self) -> FileSettings:
-        """Return what new files are like."""
+        """Return the mode of new files."""
 
     @property
     def alerts(self) -> AlertSettings:
-        """Return where else alerts go."""
+        """Return the other channels of alerts."""
 
     @property
     def actions(self) -> ActionSettings:
-        """Return who does what rules decide."""
+        """Return the engines and limits of actions."""
 
 
-def secret_files(settings: Acting) -> list[Path | None]:
+def secret_files(settings: AlertAndActionSettings) -> list[Path | None]:
     """Return the files of secrets that alerts and actions read."""
     alertmanager = settings.alertmanager
     return [

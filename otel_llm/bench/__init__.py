@@ -1,1 +1,1 @@
-"""Load from outside, to come; `paced_server` is in `otel_llm.demo` and keeps its name here."""
+"""Load from outside (not yet here); `paced_server` has moved to `otel_llm.demo` and keeps its name here."""

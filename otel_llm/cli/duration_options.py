@@ -1,4 +1,4 @@
-"""Durations as options of commands, written as in the rule files."""
+"""The type of duration options, written as in rule files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from otel_llm.rules.files.durations import parse_duration_ns
 
 
 class Duration(click.ParamType[int]):
-    """A duration as `500ms`, `10s`, `2m` or a number of seconds; more than zero, and at least `shortest_ns`."""
+    """A duration: `500ms`, `10s`, `2m` or a number of seconds; above zero, and at least `shortest_ns`."""
 
     name = "duration"
 
@@ -16,7 +16,7 @@ class Duration(click.ParamType[int]):
         self._shortest_ns = shortest_ns
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return ns."""
+        """Return the duration in ns."""
         if isinstance(value, int):
             return value
         try:

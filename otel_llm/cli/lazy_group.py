@@ -1,4 +1,4 @@
-"""A group of commands, each loaded when it is asked for, and behind the kernels that its module needs."""
+"""A group of commands whose modules, and the kernels that they need, are loaded when the command runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.shared.memory import keep_one_heap
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ OURS: Final = ("otel_llm",)
 
 
 class Lazy(NamedTuple):
-    """Where a command is, and what it does in a line."""
+    """The location of a command, and its help in a line."""
 
     module: str
     attribute: str
@@ -25,21 +25,21 @@ class Lazy(NamedTuple):
     kernels: bool = False
     """Whether its module imports compiled kernels."""
     one_heap: bool = False
-    """Whether it is to give memory back: that is settled before a library starts threads."""
+    """Whether the process must return memory to the system: malloc is configured before a library starts threads."""
 
 
 class MissingExtraError(click.UsageError):
-    """Say that a command's dependencies are not installed; exit code 2."""
+    """A dependency of a command is not installed; exit code 2."""
 
     def __init__(self, command: str, package: str) -> None:
         super().__init__(f"`otel-llm {command}` needs {package}: pip install 'otel-llm[collector]'")
 
 
 class LazyGroup(click.Group):
-    """Load a command's module only when that command runs: `--help` stays quick, and a missing extra is named.
+    """A group that imports a command's module only to run it: `--help` is fast, and a missing extra is named.
 
     Args:
-        table: the commands by name, in the order of a first visit.
+        table: the commands by name, in the order of the help.
     """
 
     def __init__(self, *arguments: Any, table: Mapping[str, Lazy], **options: Any) -> None:
@@ -51,7 +51,12 @@ class LazyGroup(click.Group):
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; raise MissingExtraError where a dependency of it is not installed."""
+        """Import one command; return None where there is none of this name.
+
+        Raises:
+            MissingExtraError: a dependency of it is not installed.
+            UsageError: `OTEL_LLM_CORE` asks for kernels that cannot be compiled.
+        """
         if cmd_name not in self._table:
             return None
         module, attribute, _, kernels, one_heap = self._table[cmd_name]
@@ -70,21 +75,22 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands without importing any of them."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.words) for name, lazy in self._table.items()])
 
 
 def _compile_kernels() -> None:
-    """Compile the kernels with a line on stderr where they are not kept: to import them would compile them in silence.
+    """Compile the kernels, with a line on stderr, where they are not cached: an import would compile them in silence.
 
-    Raises UsageError where `OTEL_LLM_CORE` cannot be followed.
+    Raises:
+        UsageError: `OTEL_LLM_CORE` asks for kernels that cannot be compiled.
     """
     from otel_llm.core.compiling.mode import ModeError
 
     try:
         from otel_llm.core.compiling.warm import prepare
 
-        prepare(lambda line: say(line, err=True))
+        prepare(lambda line: echo(line, err=True))
     except ModeError as wrong:
         raise click.UsageError(str(wrong)) from wrong

@@ -1,4 +1,4 @@
-"""The command `otel-llm`: a list of its commands, each loaded when it is asked for."""
+"""The command `otel-llm`: the table of its commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from otel_llm.cli.lazy_group import Lazy, LazyGroup
-from otel_llm.cli.output.say import SafeLog
+from otel_llm.cli.output.echo import SafeLog
 from otel_llm.cli.output.standard_output import watched_output
 from otel_llm.shared.printable import printable_lines
 
@@ -23,7 +23,7 @@ COMMANDS: Final = {
     "collect": Lazy(
         "otel_llm.cli.commands.collect_command",
         "collect",
-        "Receive telemetry and follow every stream live.",
+        "Receive telemetry and evaluate every stream live.",
         True,
         True,
     ),
@@ -47,27 +47,27 @@ COMMANDS: Final = {
         "otel_llm.cli.commands.calibrate_command", "calibrate", "Alpha and first-token targets from recordings.", True
     ),
     "doctor": Lazy(
-        "otel_llm.cli.commands.doctor_command", "doctor", "Look for what keeps streams from being recorded."
+        "otel_llm.cli.commands.doctor_command", "doctor", "Find faults that keep streams from being recorded."
     ),
-    "alerts": Lazy("otel_llm.cli.commands.alerts_command", "alerts", "Send again what was given up."),
+    "alerts": Lazy("otel_llm.cli.commands.alerts_command", "alerts", "Resend dead letters."),
     "rules": Lazy("otel_llm.cli.rules_commands.rules_command", "rules", "Check, test, backtest and explain rules."),
 }
 
 
 class WatchedGroup(LazyGroup):
-    """Run a command; where standard output fails, that decides the exit code, of every command alike."""
+    """A group whose commands exit with one code when standard output fails."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run with a standard output that is watched, unless a program calls."""
+        """Run with a watched standard output, unless a program calls."""
         if not options.get("standalone_mode", True):
             return super().main(*arguments, **options)
-        if logging.lastResort is not None:  # what writes to stderr where a program configures no log
+        if logging.lastResort is not None:  # the handler of a process that configures no log
             logging.lastResort.setFormatter(SafeLog())
         with watched_output():
             return super().main(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what is wrong is told in words that do not act on a terminal."""
+        """Run the command; escape error messages for the terminal."""
         try:
             return super().invoke(ctx)
         except click.ClickException as problem:
@@ -78,7 +78,7 @@ class WatchedGroup(LazyGroup):
 @click.group(cls=WatchedGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="otel-llm", prog_name="otel-llm")
 def main() -> None:
-    """Know what the readers of your LLM product feel, live, and do something about it.
+    """Know what the readers of your LLM product feel, live, and act on it.
 
     \b
     Start here:
@@ -87,8 +87,8 @@ def main() -> None:
       otel-llm audit ~/.local/state/otel-llm/journal --html report.html
 
     \b
-    Exit code, of every command: 2 where standard output cannot be written to (a full disk);
-    141, and not a word, where it is a pipe whose reader went away (`| head`).
+    Exit code of every command: 2 if standard output cannot be written (a full disk);
+    141, without a message, if it is a pipe whose reader has closed it (`| head`).
     """
 
 

@@ -1,4 +1,4 @@
-"""Lists and ranges of numbers as options take them."""
+"""The syntax of number options: lists and ranges."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ MOST_POINTS: Final = 1000
 
 
 class NumbersError(ValueError):
-    """Refuse a list of numbers, saying what to write."""
+    """A list of numbers is malformed; the message says what to write."""
 
 
 def numbers(text: str, what: str) -> list[float]:
-    """Return the numbers of `0,2.5,10`, `0..10` (in steps of 1) or `0..10:0.5`; raises NumbersError."""
+    """Return the numbers of `0,2.5,10`, `0..10` (in steps of 1) or `0..10:0.5`, ascending; `what` names the option.
+
+    Raises:
+        NumbersError: `text` is malformed, or a number is negative.
+    """
     advice = "write numbers as 0,2.5,10 or a range as 0..10 or 0..10:0.5"
     found: list[Fraction] = []
     try:

@@ -1,4 +1,4 @@
-"""Options that `otel-llm collect` and `otel-llm relay` have in common, and the files that their settings name."""
+"""The common options of `otel-llm collect` and `otel-llm relay`, and the files that settings name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WRITTEN: Final = frozenset({"log", "dead_letter"})
-"""Of the files that the settings name, those that a service writes."""
+"""Fields of the settings with files that a service writes."""
 
 slo_option: Final = click.option(
     "--slo", "slo_path", type=click.Path(path_type=Path), help="SLO classes. [default: the shipped ones]"
@@ -31,12 +31,12 @@ verdicts_option: Final = click.option(
     type=click.Choice(["bad", "all", "none"]),
     default="bad",
     show_default=True,
-    help="Which requests get a line here; docs/glossary.md explains its words.",
+    help="Which requests get a line here; docs/glossary.md explains the terms.",
 )
 
 
 def named_files(settings: object, *, written: bool) -> Iterator[Path]:
-    """Yield the files that settings name: those that a service writes, or those that it reads."""
+    """Yield the files that settings name: the ones that a service writes, or the ones that it reads."""
     if isinstance(settings, tuple):
         for one in settings:
             yield from named_files(one, written=written)

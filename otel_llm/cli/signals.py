@@ -1,4 +1,4 @@
-"""What a running service is told by signals."""
+"""Signals of a service: reload, stop, end at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 if TYPE_CHECKING:
     from types import FrameType
 
-LOOK_EVERY_S: Final = 0.5
-"""How long a signal may go unseen."""
+POLL_S: Final = 0.5
+"""The longest delay of a signal that another thread has received."""
 
 
 class StoppedEarly(BaseException):
-    """Say that the service is to stop while it starts."""
+    """A signal asks the service to stop while it starts."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -26,35 +26,35 @@ class StoppedEarly(BaseException):
 
 
 class Signals:
-    """What the process is told from outside, one after the other, for the main thread.
+    """The queue of signals, for the main thread.
 
-    SIGHUP: reload, SIGTERM and SIGINT: stop; the second of these ends the process at once. Until `started`, the first
-    raises StoppedEarly wherever the main thread is: a start may take minutes, or wait for a file.
+    SIGHUP reloads; SIGTERM and SIGINT stop, and the second of these ends the process at once. Before `started`, the
+    first raises StoppedEarly wherever the main thread is: a start may take minutes, or wait for a file.
     """
 
     def __init__(self) -> None:
         self._starting = True
-        self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._stopping = False
-        for told in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-            signal.signal(told, self._take)
+        for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._take)
 
     def started(self) -> None:
-        """Take note that the start is over: from now on whoever asks `next` is told."""
+        """Note the end of the start: from now on `next` returns all signals."""
         self._starting = False
 
     def next(self) -> int:
         """Return the next signal, waiting for it."""
         while True:
-            # A signal that another thread takes, or that comes just before the wait, does not end the wait.
+            # A signal does not end the wait if another thread receives it, or if it arrives just before the wait.
             with suppress(queue.Empty):
-                return self._told.get(timeout=LOOK_EVERY_S)
+                return self._pending.get(timeout=POLL_S)
 
     def exit_after(self, seconds: float) -> None:
-        """End the process if it still runs then: also one whose output nobody reads."""
-        last = threading.Timer(seconds, exit_now, (1, f"otel-llm: not stopped after {seconds:g} s: ended\n"))
-        last.daemon = True
-        last.start()
+        """End the process after `seconds`, even if it is blocked by an unread output."""
+        timer = threading.Timer(seconds, exit_now, (1, f"otel-llm: not stopped after {seconds:g} s: ended\n"))
+        timer.daemon = True
+        timer.start()
 
     def _take(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if signum != signal.SIGHUP:
@@ -63,17 +63,17 @@ class Signals:
             self._stopping = True
             if self._starting:
                 raise StoppedEarly(signum)
-        self._told.put(signum)
+        self._pending.put(signum)
 
 
 def end_early(stopped: StoppedEarly) -> NoReturn:
-    """End the process that was told to stop while it started."""
+    """End a process whose start a signal has interrupted."""
     exit_now(128 + stopped.signum, "otel-llm: stopped while it started\n")
 
 
-def exit_now(status: int, words: str = "") -> NoReturn:
-    """End the process without waiting for anything, not even for somebody to read the words."""
+def exit_now(status: int, message: str = "") -> NoReturn:
+    """End the process at once; write the message to standard error unless that would block."""
     with suppress(OSError):
         if select.select([], [2], [], 0)[1]:
-            os.write(2, words.encode())
+            os.write(2, message.encode())
     os._exit(status)

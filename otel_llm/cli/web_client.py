@@ -1,10 +1,13 @@
-"""Ask a collector's web port, as it wants to be asked: over TLS, with a token.
+"""A client of a collector's web port, with TLS and a token.
 
-AskError                 nothing can be shown; what it says is for people
-|- UnreachableError      nobody answers
-|- UntrustedError        somebody answers whose certificate is not to be trusted
-|- UnauthenticatedError  a token is asked for, or another one than we have
-`- UnexpectedError       something else than a collector answers, or one that says no
+WebClientError           no snapshot; the message is for people
+|- UnreachableError      no server answers
+|- UntrustedError        the certificate is not trusted
+|- UnauthenticatedError  the token is missing or wrong
+`- UnexpectedError       the server is not a collector, or refuses the request
+
+By `urllib`, unlike all else that is sent here: `requests` trusts its own list of authorities, not this machine's, and
+hides the reason of OpenSSL, from which the advice follows.
 """
 
 from __future__ import annotations
@@ -28,32 +31,32 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 3.0
 MOST_ANSWER_BYTES: Final = 64 * 2**20
-"""A snapshot holds a few hundred streams: what goes on beyond this is none."""
+"""A snapshot holds a few hundred streams: a longer answer is not one."""
 _WRONG_NAME: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
-_WEB_DOOR: Final = "ask its --web address (port 9464 by default)"
-_MOST_WORDS: Final = 200
-"""Of what says no, so many characters are repeated."""
+_WEB_ADVICE: Final = "use its --web address (port 9464 by default)"
+_MOST_CHARS: Final = 200
+"""The most characters of an error answer that are repeated."""
 
 
-class AskError(Exception):
-    """Say why nothing can be shown; see the module for the tree."""
+class WebClientError(Exception):
+    """There is no snapshot; the module's docstring has the tree."""
 
 
-class UnreachableError(AskError):
-    """Say that nobody answers."""
+class UnreachableError(WebClientError):
+    """No server answers."""
 
 
-class UntrustedError(AskError):
-    """Say that a certificate is not to be trusted."""
+class UntrustedError(WebClientError):
+    """The certificate is not trusted."""
 
 
-class UnauthenticatedError(AskError):
-    """Say that a token is missing, or wrong."""
+class UnauthenticatedError(WebClientError):
+    """The token is missing or wrong."""
 
 
-class UnexpectedError(AskError):
-    """Say that the answer is none of a collector's, or no."""
+class UnexpectedError(WebClientError):
+    """The server is not a collector, or refuses the request."""
 
 
 class Source:
@@ -61,32 +64,45 @@ class Source:
 
     Args:
         url: its address, `http://` or `https://`.
-        token_file: holds the bearer token that it asks for, as its own tokens file does; of several the first is sent.
-        ca: the authorities (PEM) that may have signed its certificate; None: those that this machine trusts.
+        token_file: a tokens file; its first token is sent.
+        ca: the authorities (PEM) of its certificate; None: those that this machine trusts.
+        most_bytes: of an answer.
 
     Raises:
         ConfigError: a file cannot be used.
-        ValueError: `url` is no such address, or has no certificate that `ca` could be for.
+        ValueError: `url` is no such address, or `ca` is given for an `http://` address.
     """
 
-    def __init__(self, url: str, *, token_file: Path | None = None, ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token_file: Path | None = None,
+        ca: Path | None = None,
+        most_bytes: int = MOST_ANSWER_BYTES,
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no http:// or https:// address")
         if ca is not None and not url.startswith("https://"):
             raise ValueError(f"{url} has no certificate: --ca goes with an https:// address")
         self.url = url.rstrip("/")
+        self._most_bytes = most_bytes
         self._headers = {}
         if token_file is not None:
             self._headers["Authorization"] = f"Bearer {read_tokens(token_file)[0].decode('ascii')}"
         context = urllib.request.HTTPSHandler(context=_trusting(ca))
-        self._opener = urllib.request.build_opener(_Stay, context)
+        self._opener = urllib.request.build_opener(_NoRedirects, context)
 
     def streams(self) -> dict[str, Any]:
-        """Return the snapshot of `/v1/streams`; raises AskError."""
+        """Return the snapshot of `/v1/streams`.
+
+        Raises:
+            WebClientError: there is none.
+        """
         request = urllib.request.Request(f"{self.url}/v1/streams", headers=self._headers)  # noqa: S310  http only
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                snapshot = _read(answer)
+                snapshot = _read(answer, self._most_bytes)
         except urllib.error.HTTPError as no:
             with no:
                 self._refused(no)
@@ -95,57 +111,61 @@ class Source:
                 raise UntrustedError(self._distrust(error.reason)) from None
             if getattr(error.reason, "reason", None) == "WRONG_VERSION_NUMBER":
                 plain = self.url.replace("https", "http", 1)
-                raise UnexpectedError(f"no TLS is spoken at {self.url}: ask {plain}") from None
+                raise UnexpectedError(f"{self.url} has no TLS: use {plain}") from None
             raise UnreachableError(f"no collector answers at {self.url} ({error.reason})") from error
         except OSError as error:
             raise UnreachableError(f"no collector answers at {self.url} ({error})") from error
         except http.client.BadStatusLine as error:
-            words = f"no HTTP/1.1, as at a gRPC door: {_WEB_DOOR}"
-            raise UnexpectedError(f"what answers at {self.url} is no collector's web door ({words})") from error
+            words = f"no HTTP/1.1, as at a gRPC port: {_WEB_ADVICE}"
+            raise UnexpectedError(f"the server at {self.url} is not a collector's web port ({words})") from error
         except (ValueError, http.client.HTTPException) as error:
             raise UnexpectedError(
-                f"what answers at {self.url} is no collector ({printable(str(error), _MOST_WORDS)})"
+                f"the server at {self.url} is not a collector ({printable(str(error), _MOST_CHARS)})"
             ) from error
         if not isinstance(snapshot, dict) or "streams" not in snapshot:
-            raise UnexpectedError(f"what answers at {self.url} is no collector (no streams in its answer)")
+            raise UnexpectedError(f"the server at {self.url} is not a collector (no streams in its answer)")
         return snapshot
 
     def _refused(self, no: urllib.error.HTTPError) -> NoReturn:
         if no.code == HTTPStatus.UNAUTHORIZED:
-            says = "does not know this token" if self._headers else "asks for a token: --token-file FILE"
-            raise UnauthenticatedError(f"the collector at {self.url} {says}")
+            problem = "does not know this token" if self._headers else "asks for a token: --token-file FILE"
+            raise UnauthenticatedError(f"the collector at {self.url} {problem}")
         try:
-            words = no.read(_MOST_WORDS).decode("utf-8", "replace").partition("\n")[0].strip()
+            words = no.read(_MOST_CHARS).decode("utf-8", "replace").partition("\n")[0].strip()
         except (OSError, http.client.HTTPException):
             words = ""
-        words = printable(words or str(no.reason), _MOST_WORDS)
+        words = printable(words or str(no.reason), _MOST_CHARS)
         if no.code == HTTPStatus.NOT_FOUND and "/v1/traces" in words:
-            words = f"that is its OTLP door: {_WEB_DOOR}"
+            words = f"that is its OTLP port: {_WEB_ADVICE}"
         raise UnexpectedError(f"{self.url} answers {no.code}: {words}")
 
     def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
         if error.verify_code in _WRONG_NAME:
-            advice = "ask under a name that is in it"
+            advice = "use a name that is in it"
         else:
             advice = "--ca FILE names the authority that signed it"
         return f"the certificate at {self.url} cannot be trusted ({error.verify_message}): {advice}"
 
 
-def _read(answer: IO[bytes]) -> Any:
-    """Return the JSON of an answer; raises ValueError where it is none, or longer than MOST_ANSWER_BYTES."""
-    text = answer.read(MOST_ANSWER_BYTES + 1)
-    if len(text) > MOST_ANSWER_BYTES:
-        raise ValueError(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
+def _read(answer: IO[bytes], most_bytes: int) -> Any:
+    """Return the JSON of an answer.
+
+    Raises:
+        ValueError: it is not JSON, or longer than `most_bytes`.
+    """
+    text = answer.read(most_bytes + 1)
+    if len(text) > most_bytes:
+        raise ValueError(f"an answer of more than {most_bytes} bytes")
     return json.loads(text)
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follow nobody elsewhere: urllib would take the token along."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow no redirect: urllib would send the token to the new address."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> None:
-        """Make the redirection an answer like any other."""
+        """Return None: the redirect is an error answer."""
 
 
 def _trusting(ca: Path | None) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""Write checkpoints beside the journal: from where a restart has to read, and up to when time had passed."""
+"""Checkpoints beside the journal: the record from which a restart reads, and the time of the last stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.journal.checkpoint import read_resume, write_resume
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.shared.memory import KEEPER
+from otel_llm.shared.memory import HEAP_TRIMMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 FROM_NS: Final = "replay_from_unix_nano"
 WINDOWS_NS: Final = "windows_closed_until_unix_nano"
 STOPPED_NS: Final = "stopped_unix_nano"
-"""Up to when time had passed for a run that was stopped; not there while one runs, nor after one that died."""
+"""The time (unix ns) up to which a stopped run has evaluated; absent while a run continues, and after a crash."""
 CHECKPOINT_S: Final = 1.0
-"""How often the checkpoint moves."""
+"""The interval of checkpoints."""
 BACK_NS: Final = 180 * 1_000_000_000
-"""How far before that, only to know which streams were there: a sender repeats an export for two minutes."""
+"""A restart reads this far before the checkpoint to learn which streams have ended: senders retry for two minutes."""
 log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """Write down every second from where a restart has to read, in a thread of its own: the disk may be slow.
+    """Writes a checkpoint every second, in a thread of its own, as the disk may be slow.
 
-    `resume_point` returns the receipt time (unix ns) of the first record that is still needed and the end (unix ns) of
+    `resume_point` returns the receipt time (unix ns) of the first record that a restart needs and the end (unix ns) of
     the last closed window; it may raise TimeoutError.
     """
 
@@ -45,19 +45,19 @@ class Checkpoint:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; the last checkpoint stands."""
+        """Stop; keep the last checkpoint."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_S):
-            KEEPER.tend()
+            HEAP_TRIMMER.trim_if_due()
             try:
                 needed_ns, closed_until_ns = self._resume_point()
                 write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})
             except TimeoutError:
-                continue  # an older checkpoint only means that more is read
+                continue  # with an older checkpoint a restart reads more
             except JournalError as error:
                 if not self._failed:
                     log.warning("otel-llm: no checkpoint can be written (%s): a restart will read more", error.reason)
@@ -68,8 +68,8 @@ class Checkpoint:
 
 
 def note_stop(journal: Journal, stopped_ns: int) -> None:
-    """Write beside the last checkpoint up to when (unix ns) time has passed, once nothing is evaluated any more."""
+    """Add the time of the stop (unix ns) to the last checkpoint; call it when the evaluation has ended."""
     try:
         write_resume(journal.folder, {**read_resume(journal.folder), STOPPED_NS: stopped_ns})
     except JournalError as error:
-        log.warning("otel-llm: it cannot be noted when this run was stopped (%s)", error.reason)
+        log.warning("otel-llm: the time of the stop cannot be written (%s)", error.reason)

@@ -1,6 +1,6 @@
-"""What waits for the evaluator's thread, and the export requests among it, with the answer on their way back.
+"""The inbox of the evaluator's thread: exports, scheduled fairly by sender, and functions to run in that thread.
 
-Exports are given out by sender (`senders.FairQueue`): those of one sender in order, whichever listener they came by.
+Exports of one sender leave in order, whichever listener received them (`senders.FairQueue`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 from collections import Counter, deque
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,6 +15,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from otel_llm.collector.receive.senders import UNKNOWN, FairQueue
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -25,25 +25,24 @@ if TYPE_CHECKING:
     from otel_llm.readers.batch import Batch
 
     Item: TypeAlias = "Export | Callable[[], None] | None"
-    """Something to do; None: stop."""
+    """An export, a function to run, or None: stop."""
 
 QUEUED_BYTES: Final = 256 * 2**20
-"""Export requests accepted and not yet evaluated, in bytes, at each door; beyond them senders are told to come back."""
+"""The room of each process for export requests that wait; beyond it senders are asked to retry."""
 HEAVY_WAIT_NS: Final = 20_000_000
-"""Exports of senders that used much hold time back for no longer than this: the streams of others are judged on time.
-One that waits longer counts as received so long before its turn."""
-_LOOK_S: Final = 1.0
-"""How often a receiver looks whether anybody is still there to take its export."""
+"""Exports of a sender that has used much delay the timers of other senders' streams by at most this. An export that waits
+longer gets a receipt time that much before its turn."""
+_CHECK_S: Final = 1.0
+"""How often a receiver's thread checks that the evaluator's thread is alive."""
 
 
 T = TypeVar("T")
 
 
 class Export:
-    """Hold a request's bytes, and what becomes of them.
+    """An export request on its way through the flow; `receipt_ns` is in unix ns.
 
-    `parts`: what is decoded of them and not yet in the journal, each a message with its records; None until they are
-    decoded. A large request comes in several, between which others have their turn.
+    `parts`: its decoded parts that are not in the journal yet, each a message with its records; None before decoding.
     """
 
     __slots__ = ("parts", "raw", "receipt_ns", "refused", "sender", "written")
@@ -54,47 +53,54 @@ class Export:
         self.receipt_ns = 0
         self.parts: deque[tuple[bytes, Batch]] | None = None
         self.refused: Counter[str] = Counter()
-        """Spans of it that are not taken, by reason."""
+        """Its refused spans, by reason."""
         self.written: list[Position] = []
-        """Where it is in the journal."""
+        """The positions of its parts in the journal."""
 
     @property
     def whole(self) -> bool:
-        """Tell whether all of it is in the journal."""
+        """Return whether all parts are in the journal."""
         return bool(self.written) and not self.parts
 
-    def accept(self) -> None:
-        """Note that all of it is in the journal."""
+    def journaled(self) -> None:
+        """Note that all parts are in the journal."""
 
     def refuse(self, error: Exception) -> None:
-        """Tell whoever sent it why it is not taken."""
+        """Answer the sender with an error."""
         raise NotImplementedError
 
 
-class HeldExport(Export):
-    """An export with which a thread of this process waits."""
+class LocalExport(Export):
+    """An export that a thread of this process has received; the thread waits for the answer."""
 
-    __slots__ = ("_error", "_taken")
+    __slots__ = ("_error", "_settled")
 
     def __init__(self, raw: bytes, sender: int = UNKNOWN) -> None:
         super().__init__(raw, sender)
         self._error: Exception | None = None
-        self._taken = threading.Lock()  # released once: cheaper than a Future, of which thousands are made
-        self._taken.acquire()
+        self._settled = threading.Lock()  # released once: cheaper than a Future
+        self._settled.acquire()
 
-    def accept(self) -> None:
-        """Tell the receiver that it is in the journal."""
-        self._taken.release()
+    def journaled(self) -> None:
+        """Wake the receiver's thread."""
+        self._settled.release()
 
     def refuse(self, error: Exception) -> None:
-        """Tell the receiver why it is not."""
+        """Wake the receiver's thread with an error."""
         self._error = error
-        self._taken.release()
+        self._settled.release()
 
-    def taken(self, alive: Callable[[], bool]) -> None:
-        """Wait until it is in the journal; raise what it was refused with, or UnavailableError if nobody is `alive`."""
-        while not self._taken.acquire(timeout=_LOOK_S):
-            if not alive():
+    def wait(self, is_alive: Callable[[], bool]) -> None:
+        """Wait until the export is in the journal.
+
+        `is_alive`: whether the evaluator's thread runs.
+
+        Raises:
+            UnavailableError: the evaluator's thread has ended.
+            Exception: the error that the export was refused with.
+        """
+        while not self._settled.acquire(timeout=_CHECK_S):
+            if not is_alive():
                 raise UnavailableError("the evaluator has stopped")
         error, self._error = self._error, None
         try:
@@ -104,33 +110,34 @@ class HeldExport(Export):
             del error  # its traceback holds this frame
 
 
-class Door(Protocol):
-    """A door in another process."""
+class ExportSource(Protocol):
+    """A receiver in another process."""
 
     gone: bool
 
     def fileno(self) -> int:
-        """Return what can be waited for until there is something to `read`."""
+        """Return the descriptor that is readable when there is something to `read`."""
 
     def read(self) -> Sequence[Export]:
-        """Return the exports that have come, without waiting."""
+        """Return the exports received since the last call, without waiting."""
 
 
 class Inbox:
-    """What other threads put in, and what comes from doors in other processes; taken out by one thread."""
+    """Collects items from many threads and from receivers in other processes, for one consumer thread."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
-        self._told: deque[Callable[[], None] | None] = deque()
-        """What is no export, in order."""
-        self._told_last = False
-        self._exports: FairQueue[Export] = FairQueue(time.monotonic)
-        self._back: deque[tuple[int, Export | None]] = deque()
-        """What was under way elsewhere and comes again, by sender; None: it does not."""
-        self._put = 0
-        """How many exports wait that were put in here."""
-        self._doors: dict[int, Door] = {}
-        """By what they can be waited for with."""
+        """Items in order of arrival, not yet sorted into the queues below."""
+        self._functions: deque[Callable[[], None] | None] = deque()
+        self._function_last = False
+        """Whether the last item that left was a function: exports and functions alternate."""
+        self._exports: FairQueue[Export] = FairQueue(monotonic_s)
+        self._returned: deque[tuple[int, Export | None]] = deque()
+        """Calls of `put_back`, not yet sorted."""
+        self._local_exports = 0
+        """How many exports of this process wait."""
+        self._sources: dict[int, ExportSource] = {}
+        """By descriptor."""
         self._poll = select.poll()
         self._wake, self._waker = os.pipe()
         for end in (self._wake, self._waker):
@@ -140,43 +147,52 @@ class Inbox:
         self._sorting = threading.Lock()
         self._closed = False
 
-    def attach(self, door: Door) -> None:
-        """Take from this door too; before anybody waits here."""
-        self._doors[door.fileno()] = door
-        self._poll.register(door.fileno(), select.POLLIN)
+    def attach(self, source: ExportSource) -> None:
+        """Read exports from a source too; call it before the consumer runs."""
+        self._sources[source.fileno()] = source
+        self._poll.register(source.fileno(), select.POLLIN)
 
     def put(self, item: Item) -> None:
-        """Put something in, from any thread."""
+        """Add an item; safe from any thread."""
         with self._putting:
-            self._put += isinstance(item, HeldExport)
+            self._local_exports += isinstance(item, LocalExport)
             self._items.append(item)
             self._wake_up()
 
-    def ask(self, question: Callable[[], T], timeout_s: float) -> T:
-        """Have the thread that takes run `question`; return what it returns, raise its error or TimeoutError."""
-        answer: Future[T] = Future()
+    def call(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Run a function in the consumer's thread, and return its result.
+
+        Raises:
+            TimeoutError: it did not run in time.
+            Exception: what the function raises.
+        """
+        result: Future[T] = Future()
 
         def run() -> None:
             try:
-                answer.set_result(question())
-            except BaseException as error:  # noqa: BLE001  handed to the asker
-                answer.set_exception(error)
+                result.set_result(function())
+            except BaseException as error:  # noqa: BLE001  handed to the caller
+                result.set_exception(error)
 
         self.put(run)
-        return answer.result(timeout=timeout_s)
+        return result.result(timeout=timeout_s)
 
     def put_back(self, sender: int, export: Export | None) -> None:
-        """Put in what was taken and is to be taken again, before all else of its sender; None: it is done with.
+        """End the hold of a sender; an export that is given leaves again before all others of that sender.
 
-        The sender was held; from any thread.
+        Safe from any thread.
         """
         with self._putting:
-            self._put += isinstance(export, HeldExport)
-            self._back.append((sender, export))
+            self._local_exports += isinstance(export, LocalExport)
+            self._returned.append((sender, export))
             self._wake_up()
 
     def get(self, timeout_s: float) -> Item:
-        """Return the next, waiting for it; raises `queue.Empty` if nothing comes in time."""
+        """Return the next item, waiting for one.
+
+        Raises:
+            queue.Empty: none arrived in time.
+        """
         self._sort()
         with suppress(Empty):
             return self.get_nowait()
@@ -187,30 +203,34 @@ class Inbox:
         return self.get_nowait()
 
     def get_nowait(self) -> Item:
-        """Return the next; raises `queue.Empty` where there is none. Exports and all else take turns."""
+        """Return the next item; exports and functions alternate.
+
+        Raises:
+            queue.Empty: there is none.
+        """
         if not self._exports:
             self._sort()
         with self._sorting:
-            told = self._told and (self._told[0] is not None or not self._exports)
-            if told and not (self._told_last and self._exports):
-                self._told_last = True
-                return self._told.popleft()
-            self._told_last = False
+            has_function = self._functions and (self._functions[0] is not None or not self._exports)
+            if has_function and not (self._function_last and self._exports):
+                self._function_last = True
+                return self._functions.popleft()
+            self._function_last = False
             try:
                 export = self._exports.take()
             except Empty:
-                if told:
-                    return self._told.popleft()
+                if has_function:
+                    return self._functions.popleft()
                 raise
-        if isinstance(export, HeldExport):
+        if isinstance(export, LocalExport):
             with self._putting:
-                self._put -= 1
+                self._local_exports -= 1
         return export
 
-    # For the thread that takes.
+    # For the consumer's thread.
 
     def hold(self, sender: int) -> None:
-        """Give out no export of a sender until `put_back`: the one that was taken is under way elsewhere."""
+        """Keep back the exports of a sender until `put_back`: one of them is not finished."""
         with self._sorting:
             self._exports.hold(sender)
 
@@ -220,12 +240,12 @@ class Inbox:
             self._exports.charge(sender, cost_s)
 
     def is_heavy(self, sender: int) -> bool:
-        """Tell whether a sender has used much, and there are others."""
+        """Return whether a sender has used much CPU time while there are others."""
         with self._sorting:
             return self._exports.is_heavy(sender)
 
-    def passed_ns(self, now_ns: int) -> int:
-        """Return up to when time may pass: the earliest receipt of what waits, or now where nothing does."""
+    def complete_ns(self, now_ns: int) -> int:
+        """Return up to which instant (unix ns) timers may run: the oldest receipt time that waits, or `now_ns`."""
         self._sort()
         with self._sorting:
             return min(
@@ -237,22 +257,22 @@ class Inbox:
             )
 
     def empty(self) -> bool:
-        """Tell whether nothing waits."""
+        """Return whether no item waits."""
         self._sort()
-        return not self._told and not self._exports
+        return not self._functions and not self._exports
 
     def qsize(self) -> int:
-        """Return how many exports wait that were put in; those from doors the doors count, until they are answered."""
-        return self._put
+        """Return how many exports of this process wait; a source counts its own."""
+        return self._local_exports
 
     def oldest_ns(self) -> int | None:
-        """Return when the first export of those was received."""
+        """Return the receipt time (unix ns) of the oldest export of this process; None where none waits."""
         with self._sorting:
             waiting = [*(export for _, export in self._exports.first()), *tuple(self._items)]
-        return min((item.receipt_ns for item in waiting if isinstance(item, HeldExport)), default=None)
+        return min((item.receipt_ns for item in waiting if isinstance(item, LocalExport)), default=None)
 
     def close(self) -> None:
-        """Give back what was taken from the system: nobody takes anything out any more."""
+        """Close the descriptors; call it when the consumer has ended."""
         with self._putting:
             if not self._closed:
                 self._closed = True
@@ -261,35 +281,35 @@ class Inbox:
 
     def _wake_up(self) -> None:
         if not self._closed:
-            with suppress(BlockingIOError):  # it is awake
+            with suppress(BlockingIOError):  # the pipe is full: a wake-up is under way
                 os.write(self._waker, b"\0")
 
     def _sort(self) -> None:
-        """Take what has come to where it waits; what came by two ways in turns."""
+        """Sort new items into the queues; exports of this process and of sources alternate."""
         with self._sorting:
-            while self._back:
-                sender, export = self._back.popleft()
+            while self._returned:
+                sender, export = self._returned.popleft()
                 if export is None:
                     self._exports.release(sender)
                 else:
                     self._exports.put_back(sender, export)
-            sent = self._read()
-            while self._items or sent:
+            remote = self._read()
+            while self._items or remote:
                 if self._items:
                     item = self._items.popleft()
                     if isinstance(item, Export):
                         self._exports.put(item.sender, item)
                     else:
-                        self._told.append(item)
-                if sent:
-                    export = sent.popleft()
+                        self._functions.append(item)
+                if remote:
+                    export = remote.popleft()
                     self._exports.put(export.sender, export)
 
     def _read(self) -> deque[Export]:
         found: deque[Export] = deque()
-        for fd, door in list(self._doors.items()):
-            found.extend(door.read())
-            if door.gone:
-                del self._doors[fd]
+        for fd, source in list(self._sources.items()):
+            found.extend(source.read())
+            if source.gone:
+                del self._sources[fd]
                 self._poll.unregister(fd)
         return found

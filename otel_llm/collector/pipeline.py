@@ -1,9 +1,18 @@
-"""The service's flow, written once and in order: decode, journal, evaluate, windows, rules, record.
+"""The flow of the service, from top to bottom: receive, decode, journal, acknowledge, evaluate.
 
-Exports come from a door in another process, or from threads of this one, which `accept` has wait; either way they are
-answered when they are in the journal. All work is done in one thread, which owns all state; others ask it through
-`ask`. What waits meanwhile is taken in together: a second thread that computes would only fight with the first for the
-interpreter, at twice the cost of both. The CPU time of an export is charged to its sender, which decides whose is next.
+| stage | function | what it does |
+|---|---|---|
+| receive | `accept`, `attach` | queue an export in the inbox: from this process, from the gRPC worker |
+| schedule | `_next` | return the next item, fairly by sender; while there is none, run timers |
+| decode | `_collect` | coalesce the exports that wait into a batch, and decode them |
+| stamp | `_stamp` | give each its receipt time, monotonic |
+| journal | `_write` | bound an export and append it to the journal |
+| acknowledge | `_acknowledge` | answer the sender, once the record is written (`fsync: always`: synced) |
+| evaluate | `_apply` | update streams, windows and rules; decisions and verdicts go to the sinks |
+
+One thread, the evaluator's, runs the stages and is the single writer of all state; other threads run functions in it by
+`call`. It coalesces exports, since a second computing thread would compete with it for the interpreter, at twice the
+CPU time. The CPU time of an export is charged to its sender; that decides whose export is next.
 """
 
 from __future__ import annotations
@@ -16,26 +25,26 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from otel_llm.collector import plain_mode
 from otel_llm.collector.checkpoints import note_stop
-from otel_llm.collector.decoding import PART_BYTES, READ_APART_BYTES, SMALL_PART_BYTES, decode
-from otel_llm.collector.inbox import QUEUED_BYTES, Export, HeldExport, Inbox
+from otel_llm.collector.decoding import Decoder, PartSizes
+from otel_llm.collector.inbox import QUEUED_BYTES, Export, Inbox, LocalExport
+from otel_llm.collector.plain_mode import LagWarning
 from otel_llm.collector.receive.errors import BusyError, acknowledgement
-from otel_llm.collector.receive.grpc_worker.parent import SentExport
+from otel_llm.collector.receive.grpc_worker.parent import WorkerExport
 from otel_llm.collector.receive.senders import UNKNOWN, Room, charged_s
 from otel_llm.evaluate.intake import take_in
-from otel_llm.shared.errors import UnavailableError
+from otel_llm.shared.errors import RefusalError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.actions.sinks.sinks import Sinks
     from otel_llm.collector.config.settings import Limits
-    from otel_llm.collector.export.egress import Outgoing
+    from otel_llm.collector.export.egress import Egress
     from otel_llm.collector.inbox import Item
-    from otel_llm.collector.receive.grpc_worker.parent import GrpcFront
+    from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker
     from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.journal.journal import Journal
     from otel_llm.readers.batch import Batch
@@ -47,338 +56,332 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-LONGEST_WAIT_S = 0.5
-REST_S = 0.005
-"""Timers closer together than this are looked at together: at their own instants, only later."""
-MOST_TOGETHER = 64
-TOGETHER_BYTES = 2**22
-TOGETHER_S = 0.005
-"""So many requests that wait are written to the journal together, up to so many bytes, and as many as are decoded in so
-much CPU time: one that is dear does not keep those before it waiting."""
+MAX_WAIT_S = 0.5
+TIMER_SLACK_S = 0.005
+"""Timers closer together than this run in one pass, each for its own instant."""
+BATCH_EXPORTS = 64
+BATCH_BYTES = 2**22
+BATCH_CPU_S = 0.005
+"""Limits of a batch: its exports, their bytes, the CPU time to decode them. The last keeps one costly export from
+delaying the answers to those before it."""
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """Run the flow; see the module."""
+    """The flow of exports; the stages stand in the module's docstring."""
 
     clock: Clock
     journal: Journal
     evaluator: Evaluator
     sinks: Sinks
     limits: Limits
-    outgoing: Outgoing
+    egress: Egress
     more_counts: Callable[[], Mapping[str, int]] = dict
-    """Counts of the parts around the flow."""
+    """Returns the counts of the parts around the flow."""
+    sizes: PartSizes = field(default_factory=PartSizes)
+    lag_warning: LagWarning = field(default_factory=LagWarning)
     replayed: int = 0
     intake: IntakeLimits = field(init=False)
-    _received: Counter[str] = field(default_factory=Counter)
-    _inbox: Inbox = field(default_factory=Inbox)
-    _front: GrpcFront | None = None
-    _following: tuple[Callable[[], None] | None] | None = None
-    """What was found behind exports that are evaluated together, if that is no export: it is next."""
-    _room: Room = field(init=False)
-    """What this process's own receiver has waiting."""
-    _order: threading.Lock = field(default_factory=threading.Lock)
+    inbox: Inbox = field(default_factory=Inbox)
+    room: Room = field(init=False)
+    """Counts the exports of this process that wait."""
+    _counts: Counter[str] = field(default_factory=Counter)
+    _grpc: GrpcWorker | None = None
+    _lookahead: tuple[Callable[[], None] | None] | None = None
+    """The item that ended the last batch, where it was no export: it runs next."""
+    _accepting: threading.Lock = field(default_factory=threading.Lock)
+    """Receipt times ascend in the order of the inbox; every accepted export happens-before the stop."""
     _thread: threading.Thread | None = None
-    _aside: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-exports"))
-    """Who waits for the disk for doors in other processes."""
-    _decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-decode"))
-    """Who decodes what is large."""
+    _acknowledger: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-exports"))
+    """Waits for the disk before it acknowledges exports of the gRPC worker (`fsync: always`)."""
+    _decoder: Decoder = field(init=False)
     _last_ns: int = 0
-    """The latest instant up to which something was taken or time passed: receipts do not go back behind it."""
+    """The time of the evaluator: no receipt time may be before it."""
     _stopping: bool = False
-    _too_slow: str | None = field(default_factory=plain_mode.too_slow)
-    """What is said once, where this is plain mode, when exports wait too long."""
     stopped_ns: int | None = None
-    """Up to when time has passed, once everything that was accepted is evaluated."""
+    """The time up to which everything was evaluated; None until the evaluator's thread has finished."""
 
     def __post_init__(self) -> None:
         self.intake = self.limits.intake
-        self._room = Room(self.limits.queued_exports, QUEUED_BYTES)
+        self.room = Room(self.limits.queued_exports, QUEUED_BYTES)
+        self._decoder = Decoder(self.inbox, self.intake.attributes, on_refused=self._release, sizes=self.sizes)
+
+    # Receive.
 
     def start(self) -> None:
         """Start the evaluator's thread."""
         self._thread = threading.Thread(target=self._run, name="otel-llm-evaluator", daemon=True)
         self._thread.start()
 
-    def accept(self, raw: bytes, sender: int = UNKNOWN) -> bytes:
-        """Hand over; when it is decoded and written to the journal, return the OTLP answer.
+    def attach(self, worker: GrpcWorker) -> None:
+        """Receive the exports of the gRPC worker too; call it before `start`."""
+        self._grpc = worker
+        self.inbox.attach(worker)
 
-        Raises DecodeError for bytes that are no export request, JournalError when it cannot be written,
-        UnavailableError when stopping, BusyError when the evaluator is behind or follows as many streams as it may:
-        nothing is kept then, the sender is told.
+    def accept(self, raw: bytes, sender: int = UNKNOWN) -> bytes:
+        """Take an export of this process through the flow, and return the OTLP answer once it is in the journal.
+
+        Nothing of a refused export is kept.
+
+        Raises:
+            DecodeError: the bytes are no export request.
+            JournalError: it cannot be written.
+            UnavailableError: the service is stopping.
+            BusyError: too many exports wait, or as many streams are in flight as may be.
         """
-        export = HeldExport(raw, sender)
-        with self._order:
-            self._refuse_if_busy(export)
+        export = LocalExport(raw, sender)
+        with self._accepting:
+            if self._stopping:
+                self._refuse("stopping", UnavailableError("the collector is stopping"))
+            if not self.room.take(sender, len(raw)):
+                self._refuse("behind", BusyError("the evaluator is behind"))
             export.receipt_ns = self.clock.now_ns()
-            self._inbox.put(export)
-        export.taken(lambda: self.unwell() is None)
+            self.inbox.put(export)
+        export.wait(lambda: self.why_unhealthy() is None)
         return self._answer(export)
 
-    def attach(self, front: GrpcFront) -> None:
-        """Take in what comes through this door too; before `start`."""
-        self._front = front
-        self._inbox.attach(front)
+    def _refuse(self, reason: str, refusal: RefusalError) -> NoReturn:
+        self._counts[f"refused_export.{reason}"] += 1
+        raise refusal
 
-    def _answer(self, export: Export) -> bytes:
-        """Return the OTLP answer to an export once it lasts; raises JournalError."""
-        for position in export.written:
-            self.journal.wait_durable(position)
-        with self._order:
-            self._received["exports"] += 1
-        if self.outgoing.forward is not None:
-            self.outgoing.forward.offer(export.raw)
-        return acknowledgement(export.refused)
-
-    def _refuse_if_busy(self, export: HeldExport) -> None:
-        if self._stopping:
-            self._received["refused_export.stopping"] += 1
-            raise UnavailableError("the collector is stopping")
-        if not self._room.take(export.sender, len(export.raw)):
-            self._received["refused_export.behind"] += 1
-            raise BusyError("the evaluator is behind")
-
-    def _refuse_if_full(self, batch: Batch) -> None:
-        if batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:  # what goes on may go on
-            self._received["refused_export.streams"] += 1
-            raise BusyError("too many streams in flight")
-
-    def ask(self, question: Callable[[], T], timeout_s: float = 5.0) -> T:
-        """Run `question` in the evaluator's thread and return what it returns.
-
-        Raises TimeoutError, at once where the thread is not started, or the question's error.
-        """
-        if self._thread is None:
-            raise TimeoutError("the evaluator has not started")
-        return self._inbox.ask(question, timeout_s)
-
-    def later(self, step: Callable[[], None]) -> None:
-        """Run `step` in the evaluator's thread, behind what waits there; safe from any thread, which does not wait."""
-        self._inbox.put(lambda: self._guard(step))
-
-    def reload(self, classes: SloClasses, rules: RuleSet) -> None:
-        """Judge by these classes and decide by these rules from now on; safe from any thread.
-
-        Rules that mean the same keep their state; a firing of one that is gone or changed ends.
-        """
-        self.ask(lambda: self.evaluator.reload(classes, rules, self.evaluator.now_ns))
-
-    def replay(self, batch: Batch, receipt_ns: int) -> None:
-        """Evaluate a record of the journal again, before `start`."""
-        take_in(batch, receipt_ns, self.intake)
-        self.replayed += 1
-        self._guard(lambda: self.evaluator.apply(batch, receipt_ns))
-
-    def unwell(self) -> str | None:
-        """Return why the service should be restarted, None when it should not."""
-        return None if self._thread is not None and self._thread.is_alive() else "the evaluator has stopped"
-
-    def unready(self) -> str | None:
-        """Return why nothing should be sent here now, None when it can be."""
-        return "stopping" if self._stopping else self.unwell() or self.journal.failing
-
-    def stop(self) -> None:
-        """Refuse what comes, evaluate what was accepted, judge what ended, close the journal."""
-        with self._order:  # what is acknowledged is evaluated
-            self._stopping = True
-            self._inbox.put(None)
-        if self._thread is not None:
-            self._thread.join()
-        if self.stopped_ns is not None:
-            note_stop(self.journal, self.stopped_ns)
-        self._decoder.shutdown()
-        self._aside.shutdown()
-        self._inbox.close()
-        self.journal.close()
+    # The evaluator's thread.
 
     def _run(self) -> None:
         try:
-            self._work()
+            self._loop()
         finally:
-            if self._front is not None:
-                self._front.leave()
+            if self._grpc is not None:
+                self._grpc.disconnect()
 
-    def _work(self) -> None:
+    def _loop(self) -> None:
+        """Handle items up to the stop, then finish the evaluation."""
         while True:
             item = self._next()
-            if item is None and not self._read_apart():
-                self._inbox.put(None)
-                continue
-            if item is None:
-                self.stopped_ns = now_ns = self.clock.now_ns()
-                self._guard(partial(self.evaluator.finish, now_ns))
-                return
             if isinstance(item, Export):
                 self._evaluate(item)
-            else:
+            elif item is not None:
                 item()
+            else:
+                self._decoder.wait()
+                if self.inbox.empty():
+                    break
+                self.inbox.put(None)
+        self.stopped_ns = now_ns = self.clock.now_ns()
+        self._guard(partial(self.evaluator.finish, now_ns))
+
+    def _next(self) -> Item:
+        """Return the next item; while there is none, run timers."""
+        if self._lookahead is not None:
+            (item,), self._lookahead = self._lookahead, None
+            return item
+        while True:
+            due_ns = self.evaluator.next_timer()
+            wait_s = MAX_WAIT_S if due_ns is None else min(MAX_WAIT_S, (due_ns - self.clock.now_ns()) / 1e9)
+            if wait_s <= -TIMER_SLACK_S:
+                self._run_timers()
+            try:
+                return self.inbox.get(max(TIMER_SLACK_S, wait_s))
+            except queue.Empty:
+                self._run_timers()
+
+    def _run_timers(self) -> None:
+        """Advance journal and evaluator to now, but not beyond the receipt time of an export that waits."""
+        self._last_ns = now_ns = max(self._last_ns, self.inbox.complete_ns(self.clock.now_ns()))
+        self._guard(lambda: self.journal.tick(now_ns))
+        self._guard(lambda: self.evaluator.advance(now_ns))
 
     def _evaluate(self, first: Export) -> None:
-        """Take in an export and those that wait behind it, then evaluate one after another."""
-        if self._too_slow is not None and self.clock.now_ns() - first.receipt_ns > plain_mode.BEHIND_NS:
-            log.warning("otel-llm: %s", self._too_slow)
-            self._too_slow = None
-        exports, size, end_s = [], 0, time.thread_time() + TOGETHER_S
+        """Take a batch through the stages: `first`, and the exports that wait behind it."""
+        self.lag_warning.check(self.clock.now_ns() - first.receipt_ns)
+        exports = self._collect(first)
+        self._stamp(exports)
+        in_parts = [export for export in exports if export.parts is not None and len(export.parts) > 1]
+        written = [(export, batch) for export in exports if (batch := self._write(export)) is not None]
+        for export in exports:
+            if not export.parts:
+                self._release(export)
+        self._acknowledge([export for export in exports if isinstance(export, WorkerExport) and export.whole])
+        for export, batch in written:
+            self._apply(export, batch)
+        for export in in_parts:  # the next part waits for its sender's turn
+            self.inbox.put_back(export.sender, export if export.parts else None)
+
+    # Decode.
+
+    def _collect(self, first: Export) -> list[Export]:
+        """Return a batch of decoded exports: `first`, and those that wait, up to the limits of a batch.
+
+        A large export is decoded in the background and joins a later batch. An item that is no export ends the batch.
+        """
+        exports: list[Export] = []
+        size, end_s = 0, time.thread_time() + BATCH_CPU_S
         item: Item = first
-        while True:
-            if not isinstance(item, Export):
-                self._following = (item,)
-                break
+        while isinstance(item, Export):
             size += len(item.raw)
-            if not self._is_apart(item):
-                small = len(item.raw) > SMALL_PART_BYTES and self._inbox.is_heavy(item.sender)
-                self._read(item, SMALL_PART_BYTES if small else None)
+            if self._decoder.decode(item):
                 exports.append(item)
-                if item.parts is not None and len(item.parts) > 1:
-                    self._inbox.hold(item.sender)
-            if len(exports) >= MOST_TOGETHER or size >= TOGETHER_BYTES or time.thread_time() >= end_s:
-                break
+            if len(exports) >= BATCH_EXPORTS or size >= BATCH_BYTES or time.thread_time() >= end_s:
+                return exports
             try:
-                item = self._inbox.get_nowait()
+                item = self.inbox.get_nowait()
             except queue.Empty:
-                break
+                return exports
+        self._lookahead = (item,)
+        return exports
+
+    # Journal.
+
+    def _stamp(self, exports: Sequence[Export]) -> None:
+        """Make receipt times (unix ns) monotonic in the order of evaluation."""
         for export in exports:
             export.receipt_ns = self._last_ns = max(self._last_ns, export.receipt_ns)
-        held = [export for export in exports if export.parts is not None and len(export.parts) > 1]
-        received = [(export, batch) for export in exports if (batch := self._take_in(export)) is not None]
-        self._let_go([export for export in exports if not export.parts])
-        sent = [export for export in exports if isinstance(export, SentExport) and export.whole]
-        if sent and self.journal.fsync == "always":
-            self._aside.submit(self._answer_all, sent)
-        else:
-            self._answer_all(sent)
-        for export, batch in received:
-            self._apply(export, batch)
-        for export in held:  # the rest at its sender's next turn
-            self._inbox.put_back(export.sender, export if export.parts else None)
 
-    def _apply(self, export: Export, batch: Batch) -> None:
-        """Evaluate what was taken in, and charge its sender."""
-        began_s = time.thread_time()
-        self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
-        self._inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
-
-    def _is_apart(self, export: Export) -> bool:
-        """Have an export decoded aside, if it is large; it comes again then, before all else of its sender."""
-        if export.parts is not None or len(export.raw) <= READ_APART_BYTES:
-            return False
-
-        def read() -> None:
-            self._read(export, PART_BYTES)
-            if export.parts is None:
-                self._let_go([export])
-                self._inbox.put_back(export.sender, None)
-            else:
-                self._inbox.put_back(export.sender, export)
-
-        self._inbox.hold(export.sender)
-        self._decoder.submit(read)
-        return True
-
-    def _read_apart(self) -> bool:
-        """Wait for what is being decoded aside; return whether nothing has come again, or waits otherwise."""
-        self._decoder.submit(bool).result()
-        return self._inbox.empty()
-
-    def _let_go(self, exports: Sequence[Export]) -> None:
-        """Count exports of this process as waiting no longer."""
-        for export in exports:
-            if isinstance(export, HeldExport):
-                self._room.leave(export.sender, len(export.raw))
-
-    def _answer_all(self, exports: Sequence[SentExport]) -> None:
-        for export in exports:
-            try:
-                answer = self._answer(export)
-            except Exception as error:  # noqa: BLE001  the sender is told
-                export.refuse(error)
-            else:
-                export.answered(answer)
-
-    def _read(self, export: Export, part_bytes: int | None = None) -> None:
-        """Decode an export if it is not decoded yet, and charge its sender, who is told what is wrong with it.
-
-        `part_bytes`: it is to be taken in as messages of about so many.
-        """
-        if export.parts is not None:
-            return
-        began_s = time.thread_time()
-        try:
-            export.parts = decode(export.raw, self.intake.attributes, part_bytes)
-        except Exception as error:  # noqa: BLE001  the sender is told
-            export.refuse(error)
-        self._inbox.charge(export.sender, time.thread_time() - began_s)
-
-    def _take_in(self, export: Export) -> Batch | None:
-        """Write an export to the journal, the order of which is that of evaluation; return what is to be evaluated.
-
-        Of a large one it is a part.
-        """
+    def _write(self, export: Export) -> Batch | None:
+        """Append an export, or its next part, to the journal; return its records, None where it is refused."""
         if export.parts is None:
             return None
         raw, batch = export.parts.popleft()
         try:
             take_in(batch, export.receipt_ns, self.intake)
-            self._received["received_exports"] += not export.written
-            self._received["received_spans"] += batch.spans
-            self._received["received_tokens"] += batch.tokens
-            self._refuse_if_full(batch)
+            self._counts["received_exports"] += not export.written
+            self._counts["received_spans"] += batch.spans
+            self._counts["received_tokens"] += batch.tokens
+            if batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:
+                self._refuse("streams", BusyError("too many streams in flight"))  # those in flight may continue
             export.written.append(self.journal.append(raw, export.receipt_ns))
             export.refused.update(batch.refused)
             if not export.parts:
-                export.accept()
-        except Exception as error:  # noqa: BLE001  the sender is told
+                export.journaled()
+        except Exception as error:  # noqa: BLE001  it is the answer to the sender
             export.parts = None
             export.written.clear()
             export.refuse(error)
             return None
         return batch
 
-    def _next(self) -> Item:
-        """Return the next thing to do; while there is none, let time pass."""
-        if self._following is not None:
-            (item,), self._following = self._following, None
-            return item
-        while True:
-            due_ns = self.evaluator.next_timer()
-            wait_s = LONGEST_WAIT_S if due_ns is None else min(LONGEST_WAIT_S, (due_ns - self.clock.now_ns()) / 1e9)
-            if wait_s <= -REST_S:
-                self._let_time_pass()
-            try:
-                return self._inbox.get(max(REST_S, wait_s))
-            except queue.Empty:
-                self._let_time_pass()
+    def _release(self, export: Export) -> None:
+        """Give back the room of an export of this process; the gRPC worker counts its own."""
+        if isinstance(export, LocalExport):
+            self.room.leave(export.sender, len(export.raw))
 
-    def _let_time_pass(self) -> None:
-        """Advance to now, but not past the receipt of what waits."""
-        self._last_ns = now_ns = max(self._last_ns, self._inbox.passed_ns(self.clock.now_ns()))
-        self._guard(lambda: self.journal.tick(now_ns))
-        self._guard(lambda: self.evaluator.advance(now_ns))
+    # Acknowledge.
+
+    def _acknowledge(self, exports: Sequence[WorkerExport]) -> None:
+        """Answer exports of the gRPC worker; those of this process are answered in the threads that wait in `accept`.
+
+        The write of a record happens-before its acknowledgement; under `fsync: always`, the sync does too.
+        """
+        if exports and self.journal.fsync == "always":
+            self._acknowledger.submit(self._acknowledge_durable, exports)
+        else:
+            self._acknowledge_durable(exports)
+
+    def _acknowledge_durable(self, exports: Sequence[WorkerExport]) -> None:
+        for export in exports:
+            try:
+                answer = self._answer(export)
+            except Exception as error:  # noqa: BLE001  it is the answer to the sender
+                export.refuse(error)
+            else:
+                export.acknowledge(answer)
+
+    def _answer(self, export: Export) -> bytes:
+        """Wait until an export is as durable as `fsync` demands, forward it, and return the OTLP answer.
+
+        Raises:
+            JournalError: it could not be synced.
+        """
+        for position in export.written:
+            self.journal.wait_durable(position)
+        with self._accepting:
+            self._counts["exports"] += 1
+        if self.egress.forward is not None:
+            self.egress.forward.offer(export.raw)
+        return acknowledgement(export.refused)
+
+    # Evaluate.
+
+    def _apply(self, export: Export, batch: Batch) -> None:
+        """Evaluate the records of an export, and charge its sender."""
+        began_s = time.thread_time()
+        self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
+        self.inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
+
+    def replay(self, batch: Batch, receipt_ns: int) -> None:
+        """Evaluate a record of the journal again (`restart.py`); call it before `start`."""
+        take_in(batch, receipt_ns, self.intake)
+        self.replayed += 1
+        self._guard(lambda: self.evaluator.apply(batch, receipt_ns))
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Keep the service up when one batch hits a bug of ours: said once with its traceback, counted always."""
+        """Run a step; count its error and log the first: a bug in one batch must not end the service."""
         try:
             step()
-        except Exception:  # a bug of ours must not stop the following of all other streams
+        except Exception:
             if not self.evaluator.counts["internal_errors"]:
                 log.exception("otel-llm: a batch could not be evaluated; the journal has it")
             self.evaluator.counts["internal_errors"] += 1
 
+    # For other threads.
+
+    def call(self, function: Callable[[], T], timeout_s: float = 5.0) -> T:
+        """Run a function in the evaluator's thread, and return its result.
+
+        Raises:
+            TimeoutError: it did not run in time; at once where the thread is not started.
+            Exception: what the function raises.
+        """
+        if self._thread is None:
+            raise TimeoutError("the evaluator has not started")
+        return self.inbox.call(function, timeout_s)
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Queue a function for the evaluator's thread and return at once; safe from any thread."""
+        self.inbox.put(lambda: self._guard(function))
+
+    def reload(self, classes: SloClasses, rules: RuleSet) -> None:
+        """Judge by these classes and decide by these rules from now on; safe from any thread.
+
+        Rules that mean the same keep their state; a firing of a rule that is gone or changed ends.
+        """
+        self.call(lambda: self.evaluator.reload(classes, rules, self.evaluator.now_ns))
+
+    def why_unhealthy(self) -> str | None:
+        """Return why the service should be restarted; None where it should not."""
+        return None if self._thread is not None and self._thread.is_alive() else "the evaluator has stopped"
+
+    def why_not_ready(self) -> str | None:
+        """Return why senders should go elsewhere now; None where they need not."""
+        return "stopping" if self._stopping else self.why_unhealthy() or self.journal.failing
+
+    def stop(self) -> None:
+        """Refuse new exports, evaluate the accepted ones, judge streams that ended, close the journal."""
+        with self._accepting:  # an accepted export is before the stop in the inbox
+            self._stopping = True
+            self.inbox.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        if self.stopped_ns is not None:
+            note_stop(self.journal, self.stopped_ns)
+        self._decoder.close()
+        self._acknowledger.shutdown()
+        self.inbox.close()
+        self.journal.close()
+
     def counts(self) -> dict[str, int | float]:
-        """Return the collector's own counters (ask in the evaluator's thread)."""
-        instants, waiting = [self._inbox.oldest_ns()], self._inbox.qsize()
-        if self._front is not None:
-            instants.append(self._front.oldest_ns)
-            waiting += self._front.waiting
+        """Return the collector's own counters; call it in the evaluator's thread (`call`)."""
+        instants, waiting = [self.inbox.oldest_ns()], self.inbox.qsize()
+        if self._grpc is not None:
+            instants.append(self._grpc.oldest_ns)
+            waiting += self._grpc.waiting
         oldest_ns = min((instant for instant in instants if instant is not None), default=None)
         lag_s = 0.0 if oldest_ns is None else max(0, self.clock.now_ns() - oldest_ns) / 1e9
-        counts = Counter(self._received)
-        counts.update(self.more_counts())  # both count what is refused
+        counts = Counter(self._counts)
+        counts.update(self.more_counts())  # added, not replaced: both count refused exports
         return {
             **self.evaluator.counts,
             **self.journal.counts(),
-            **self.outgoing.counts(),
+            **self.egress.counts(),
             **counts,
             "decisions": self.sinks.decided_count,
             "unwritten": self.sinks.unwritten,

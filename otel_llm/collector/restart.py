@@ -1,16 +1,14 @@
-"""Go on where the run before stopped: read its journal again, without saying or counting anything twice.
+"""Restart: replay the journal of the last run, without reporting or counting anything twice.
 
-What a restart needs is written beside the journal as the service runs: the receipt time of the earliest record that
-belongs to a stream in flight or to a window that is open. From there on the journal is evaluated again, on the receipt
-times that stand in it, so that streams, windows and rules are where they were. What the run before had written stands
-in its files: decisions and windows that are there are not written again.
+The checkpoint beside the journal holds the receipt time of the earliest record of a stream in flight or an open window.
+From there the journal is evaluated again, with its receipt times: streams, windows and rules regain their state.
+Decisions and windows that are in the files of the last run are not written again.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -21,6 +19,7 @@ from otel_llm.journal.checkpoint import read_resume
 from otel_llm.journal.reader import last_receipt_ns, read_since
 from otel_llm.readers.otlp import export_request
 from otel_llm.readers.records import DecodeError
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
     from otel_llm.journal.journal import Journal
 
 NO_CHECKPOINT_NS: Final = 3600 * 1_000_000_000
-"""How far back a restart reads where there is no checkpoint."""
-SAID_EVERY_S: Final = 5.0
-"""How often a restart says how far it is."""
+"""How far back a restart reads without a checkpoint."""
+LOG_EVERY_S: Final = 5.0
+"""The interval of progress lines in the log."""
 MOST_NOTES: Final = 20
-"""Records that are named as left out; all are counted."""
+"""The most skipped records that are named; all are counted."""
 log = logging.getLogger(__name__)
 
 Window = tuple[object, ...]
@@ -44,10 +43,10 @@ Window = tuple[object, ...]
 
 @dataclass(slots=True)
 class Windows:
-    """Hand on each window that the run before has not written.
+    """Passes on each window that the last run has not written.
 
-    Those that closed before the last checkpoint were; of the others `written` has those that are in its file. Where
-    windows leave without a file, those of the last second before a crash may leave twice.
+    It has written those that closed before the checkpoint, and of the later ones those in its file (`written`). Without
+    a file, windows of the last second before a crash may be sent twice.
     """
 
     write: Callable[[dict[str, object]], None]
@@ -55,7 +54,7 @@ class Windows:
     closed_until_ns: int = 0
 
     def take(self, row: dict[str, object]) -> None:
-        """Write a window unless it was."""
+        """Write a window unless the last run has."""
         start_ns = row["window_start_unix_nano"]
         assert isinstance(start_ns, int)  # noqa: S101
         if start_ns >= self.closed_until_ns and _window(row) not in self.written:
@@ -64,41 +63,42 @@ class Windows:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a restart is; said in the log now and then."""
+    """The progress of a restart, logged at an interval."""
 
-    now_s: Callable[[], float] = time.monotonic
+    now_s: Callable[[], float] = monotonic_s
     line: str | None = None
-    """What there is to say while it reads; None before and behind."""
-    _said_s: float | None = None
+    """The progress in words; None when the restart does not read."""
+    _logged_s: float | None = None
     _notes: int = 0
 
     def at(self, read_bytes: int, all_bytes: int) -> None:
-        """Note that so many bytes of the journal's files are read."""
+        """Note how many of the journal's bytes are read."""
         share = 100 * read_bytes // max(1, all_bytes)
         self.line = f"restarting: {read_bytes / 1e6:.0f} of {all_bytes / 1e6:.0f} MB of the journal read ({share} %)"
         now_s = self.now_s()
-        if self._said_s is None:
-            self._said_s = now_s
-        elif now_s - self._said_s >= SAID_EVERY_S:
-            self._said_s = now_s
+        if self._logged_s is None:
+            self._logged_s = now_s
+        elif now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
             log.warning("otel-llm: %s", self.line)
 
-    def left_out(self, path: Path, reason: str, offset: int) -> None:
-        """Name a record that is left out: it stays on disk."""
+    def skipped_record(self, path: Path, reason: str, offset: int) -> None:
+        """Log a skipped record; it stays on disk."""
         self._notes += 1
         if self._notes <= MOST_NOTES:
             log.warning("%s: record at byte %d: %s; it is left out of the replay", path, offset, reason)
 
     def done(self) -> None:
-        """Note that all is read."""
+        """Note the end."""
         self.line = None
 
 
 def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, progress: Progress | None = None) -> int:
-    """Evaluate again what the journal holds since the checkpoint, before the pipeline is started; return the records.
+    """Replay the records since the checkpoint, before the pipeline starts; return how many were evaluated.
 
-    Streams that were there before are over: what is repeated of them starts nothing. A record that cannot be read, or
-    has more small parts than its size allows, is skipped, counted, named by file and offset, and stays on disk.
+    Streams of records before the checkpoint have ended: a repeated segment of theirs starts no new stream. A record
+    that cannot be read, or has more small fields than its size allows, is skipped, counted, named by file and offset,
+    and stays on disk.
     """
     progress = progress or Progress()
     last_ns = last_receipt_ns(journal.folder)
@@ -115,7 +115,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
     evaluator.pause_group_rules()
     try:
         for path, record, read_bytes, all_bytes in read_since(
-            journal.folder, max(0, from_ns - BACK_NS), skipped, progress.left_out
+            journal.folder, max(0, from_ns - BACK_NS), skipped, progress.skipped_record
         ):
             progress.at(read_bytes, all_bytes)
             if record.receipt_ns is None:
@@ -124,14 +124,14 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
                 batch = export_request.read(record.raw, limits=pipeline.intake.attributes)
             except DecodeError as error:
                 skipped["undecodable"] += 1
-                progress.left_out(path, str(error), record.offset)
+                progress.skipped_record(path, str(error), record.offset)
                 continue
             if record.receipt_ns < from_ns:
                 evaluator.mark_closed(batch)
             else:
                 pipeline.replay(batch, record.receipt_ns)
         for _ in evaluator.meter.charge_in_flight():
-            pass  # the run before has counted it
+            pass  # the last run has counted it
         evaluator.resume_group_rules(last_ns)
     finally:
         sinks.replaying = False
@@ -144,13 +144,17 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
 
 
 def written_windows(path: Path) -> set[Window]:
-    """Return the windows that stand in a file of them; raises OSError where it cannot be read."""
+    """Return the windows in a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     found: set[Window] = set()
     for line in whole_lines(path):
         try:
             found.add(_window(json.loads(line)))
         except (ValueError, KeyError, TypeError):
-            continue  # not ours: left alone
+            continue  # not a line of ours
     return found
 
 

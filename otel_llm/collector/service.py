@@ -1,4 +1,4 @@
-"""The service put together: doors and flow, started in an order in which nothing is lost, stopped in the other."""
+"""The service: listeners and flow, started and stopped in an order in which no accepted export is lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.checkpoints import Checkpoint
-from otel_llm.collector.export.egress import Outgoing, refuse_own_doors
+from otel_llm.collector.decoding import PartSizes
+from otel_llm.collector.export.egress import Egress, refuse_own_listeners
 from otel_llm.collector.pipeline import Pipeline
-from otel_llm.collector.receive.listeners import Addresses, Doors
+from otel_llm.collector.receive.listeners import Addresses, Listeners
 from otel_llm.collector.restart import Progress, Windows, replay, written_windows
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency
 from otel_llm.collector.web.views import Web, families
@@ -28,13 +29,13 @@ from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.decisions.decision_records import FIRST_KEY, read_decided
 from otel_llm.rules.decisions.files import READ_BACK_BYTES, DecisionFiles, read_back
-from otel_llm.rules.decisions.line_files import hold, refuse_other_lines
+from otel_llm.rules.decisions.line_files import lock_file, refuse_other_lines
 from otel_llm.rules.decisions.output_file import open_output
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import user_agent
-from otel_llm.shared.reloading import Reloading
+from otel_llm.shared.reloading import Reloader
 from otel_llm.slo.columns import WINDOW_COLUMNS
 
 if TYPE_CHECKING:
@@ -52,17 +53,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How the service came to its end."""
+    """The end of the service."""
 
     line: str
     """For people."""
     clean: bool
-    """Whether everything accepted was evaluated; what was not is in the journal."""
+    """Whether every accepted export was evaluated; the others are in the journal."""
 
 
 @dataclass(slots=True)
 class Service:
-    """One collector; `prepare`, `serve`, then `stop`, each once."""
+    """One collector; call `prepare`, `serve` and `stop` once each, in this order."""
 
     classes: SloClasses
     rules: RuleSet
@@ -75,29 +76,47 @@ class Service:
     timeouts: Timeouts
     console: Console
     load: Callable[[], tuple[SloClasses, RuleSet]]
-    """Reads the class and rule files anew; raises ConfigError."""
+    """Reads the class and rule files again; raises ConfigError."""
     clock: Clock = field(default_factory=MonotonicClock)
     warnings: list[str] = field(default_factory=list)
+    drained: bool = False
+    """Whether `stop` has evaluated everything that was accepted, and closed all."""
     _pipeline: Pipeline | None = None
-    _doors: Doors | None = None
-    _reloading: Reloading | None = None
+    _listeners: Listeners | None = None
+    _reloader: Reloader | None = None
     resumed: str | None = None
-    """One line on what was read again, if anything was."""
+    """One line on what the restart has read from the journal; None where it has read nothing."""
     _checkpoint: Checkpoint | None = None
-    _seen_windows: Windows | None = None
+    _new_windows: Windows | None = None
     _alerts: Alerts | None = None
-    _doing: ActionDispatcher | None = None
+    _dispatcher: ActionDispatcher | None = None
     _windows: TextIO | None = None
     _decisions: DecisionFiles | None = None
-    _restart: Progress = field(default_factory=Progress)
-    _serving: bool = False
+    _progress: Progress = field(default_factory=Progress)
+    _started: bool = False
+    _ready: bool = False
     _stopping: bool = False
-    _drained: bool = False
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Return the flow of exports, which `prepare` makes."""
+        assert self._pipeline is not None  # noqa: S101
+        return self._pipeline
+
+    @property
+    def listeners(self) -> Listeners:
+        """Return the listeners, which `prepare` makes."""
+        assert self._listeners is not None  # noqa: S101
+        return self._listeners
 
     def prepare(self) -> None:
-        """Take the journal and the ports, go on where the run before stopped; nobody is let in yet.
+        """Open the journal, resume the state of the last run from it, and bind the ports.
 
-        Raises StartError or ConfigError, and then nothing is left running.
+        The web port serves from here on; the receivers do not yet.
+
+        Raises:
+            StartError: the service cannot start; nothing is left running.
+            ConfigError: a file of the settings cannot be used; the same.
         """
         settings = self.settings.journal
         journal = Journal(
@@ -111,81 +130,84 @@ class Service:
             retain_s=settings.retain_s,
         ).open()
         try:
-            pipeline = self._pipeline = self._flow(journal)
-            doors = self._doors = Doors(
+            pipeline = self._pipeline = self._build_flow(journal)
+            listeners = self._listeners = Listeners(
                 self.at,
                 self.settings,
                 accept=pipeline.accept,
                 attach=pipeline.attach,
                 clock=self.clock,
                 web=Web(pipeline),
-                healthy=lambda: pipeline.unwell() if self._serving else None,
-                ready=self._unready,
+                healthy=lambda: pipeline.why_unhealthy() if self._started else None,
+                ready=self._why_not_ready,
             )
-            reloading = self._reloading = Reloading(self._kinds(pipeline, doors))
+            reloader = self._reloader = Reloader(self._reloadables(pipeline, listeners))
             pipeline.more_counts = lambda: {
-                "reloads": reloading.reloads,
-                "reload_errors": reloading.errors,
-                **doors.refusals(),
-                **({} if self._doing is None else self._doing.counts()),
+                "reloads": reloader.reloads,
+                "reload_errors": reloader.errors,
+                **listeners.refusals(),
+                **({} if self._dispatcher is None else self._dispatcher.counts()),
                 **({} if self._alerts is None else self._alerts.counts()),
             }
-            doors.open_web()
-            self._bring_back(pipeline, journal)
-            doors.bind()
-            refuse_own_doors(self.settings, [doors.grpc.address, doors.http.address])
-            self.warnings += doors.warnings()
+            listeners.open_web()
+            self._resume(pipeline, journal)
+            listeners.bind()
+            refuse_own_listeners(self.settings, [listeners.grpc.address, listeners.http.address])
+            self.warnings += listeners.warnings()
         except BaseException:
             self._close()
             journal.close()
             raise
 
     def serve(self) -> None:
-        """Evaluate, and open the doors; what is found is said from here on."""
-        pipeline, doors = self._pipeline, self._doors
+        """Start to evaluate, then serve on all ports; return when `/readyz` answers 200."""
+        pipeline, listeners = self._pipeline, self._listeners
         assert pipeline is not None  # noqa: S101
-        assert doors is not None  # noqa: S101
+        assert listeners is not None  # noqa: S101
         try:
             pipeline.sinks.live_since_ns = self.clock.now_ns()
             pipeline.start()
-            self._serving = True
+            self._started = True
             if self._alerts is not None:
                 self._alerts.start()
-            if self._doing is not None:
-                self._doing.start()
-            self._checkpoint = Checkpoint(pipeline.journal, lambda: pipeline.ask(pipeline.evaluator.resume_point))
+            if self._dispatcher is not None:
+                self._dispatcher.start()
+            self._checkpoint = Checkpoint(pipeline.journal, lambda: pipeline.call(pipeline.evaluator.resume_point))
             self._checkpoint.start()
-            _rest_the_cyclic_collector()
-            doors.open()
-            pipeline.outgoing.start(lambda: families(pipeline))
+            _tune_garbage_collector()
+            listeners.open()
+            pipeline.egress.start(lambda: families(pipeline))
+            self._ready = True
         except BaseException:
             self._close()
             raise
 
-    def _bring_back(self, pipeline: Pipeline, journal: Journal) -> None:
-        """Go on where the run before stopped."""
-        _rest_the_cyclic_collector()
-        records = replay(pipeline, journal, windows=self._seen_windows, progress=self._restart)
+    def _resume(self, pipeline: Pipeline, journal: Journal) -> None:
+        """Resume the state of the last run from the journal."""
+        _tune_garbage_collector()
+        records = replay(pipeline, journal, windows=self._new_windows, progress=self._progress)
         if records:
             flying = len(pipeline.evaluator.live)
             self.resumed = f"resumed from the journal: {records} exports read again, {flying} streams in flight"
 
-    def _flow(self, journal: Journal) -> Pipeline:
+    def _build_flow(self, journal: Journal) -> Pipeline:
         try:
-            path, kept = self.decisions_path, self.settings.decisions
+            path, retention = self.decisions_path, self.settings.decisions
             self._windows = _append_to(self.windows_path, self.settings.files.mode)
             if path is not None:
                 refuse_other_lines(path, FIRST_KEY, "decisions")
             decided, _ = read_decided([] if path is None else read_back(path, READ_BACK_BYTES))
             written = set() if self.windows_path is None else written_windows(self.windows_path)
-            self._seen_windows = Windows(self._write_window, written)
+            self._new_windows = Windows(self._write_window, written)
             if path is not None:
-                self._decisions = DecisionFiles(path, kept.file_bytes, kept.retain_bytes, self.settings.files.mode)
+                self._decisions = DecisionFiles(
+                    path, retention.file_bytes, retention.retain_bytes, self.settings.files.mode
+                )
         except OSError as problem:
             raise StartError(f"{problem.filename}: {problem.strerror}: choose another file") from problem
         metrics = self.settings.metrics
-        outgoing = Outgoing(self.settings, self.clock)
-        source = f"/otel-llm/collector/{outgoing.instance_id}"
+        egress = Egress(self.settings, self.clock)
+        source = f"/otel-llm/collector/{egress.instance_id}"
         alerts = self._alerts = Alerts(self.settings, self.journal_folder, self.clock, source)
         sinks = Sinks(
             clock=self.clock,
@@ -209,30 +231,30 @@ class Service:
             limits=self.settings.limits,
             window_ns=self.window_ns,
             timeouts=self.timeouts,
-            on_window=self._seen_windows.take,
-            outgoing=outgoing,
+            on_window=self._new_windows.take,
+            egress=egress,
         )
-        sinks.context, sinks.later = ActionContext.of_evaluator(pipeline.evaluator), pipeline.later
+        sinks.context, sinks.later = ActionContext.of_evaluator(pipeline.evaluator), pipeline.call_soon
         if executors(self.settings):
             actions = self.settings.actions
             found = Executors(self.settings, source, user_agent(), alerts.notify)
-            sinks.dispatcher = self._doing = ActionDispatcher(
+            sinks.dispatcher = self._dispatcher = ActionDispatcher(
                 self.clock.now_ns, found.find, actions.kill_switch, actions.wedge_timeout_s
             )
         return pipeline
 
-    def _unready(self) -> str | None:
+    def _why_not_ready(self) -> str | None:
         assert self._pipeline is not None  # noqa: S101
         if self._stopping:
             return "stopping"
-        if not self._serving:
-            return self._restart.line or "starting"
-        return self._pipeline.unready()
+        if not self._ready:
+            return self._progress.line or "starting"
+        return self._pipeline.why_not_ready()
 
     def _write_window(self, row: dict[str, object]) -> None:
         assert self._pipeline is not None  # noqa: S101
-        if self._pipeline.outgoing.windows is not None:
-            self._pipeline.outgoing.windows.offer(row)
+        if self._pipeline.egress.windows is not None:
+            self._pipeline.egress.windows.offer(row)
         if self._windows is None:
             return
         try:
@@ -241,7 +263,7 @@ class Service:
         except OSError as problem:
             self._pipeline.sinks.not_written("windows", problem)
 
-    def _kinds(self, pipeline: Pipeline, doors: Doors) -> list[tuple[str, Callable[[], str]]]:
+    def _reloadables(self, pipeline: Pipeline, listeners: Listeners) -> list[tuple[str, Callable[[], str]]]:
         def classes_and_rules() -> str:
             classes, rules = self.load()
             pipeline.reload(classes, rules)
@@ -249,33 +271,37 @@ class Service:
             return self.judging()
 
         kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", classes_and_rules)]
-        if doors.tokens is not None:
-            kinds.append(("tokens", lambda: str(doors.reload_tokens())))
-        if doors.certificates is not None:
-            kinds.append(("certificates", lambda: "changed" if doors.reload_certificates() else "unchanged"))
+        if listeners.tokens is not None:
+            kinds.append(("tokens", lambda: str(listeners.reload_tokens())))
+        if listeners.certificates is not None:
+            kinds.append(("certificates", lambda: "changed" if listeners.reload_certificates() else "unchanged"))
         return kinds
 
     def reload(self) -> tuple[str | None, list[str]]:
-        """Reload classes, rules, tokens and certificates; return a line on what was, and one on each that was not."""
-        assert self._reloading is not None  # noqa: S101
-        return self._reloading.run()
+        """Reload classes, rules, tokens and certificates.
+
+        Returns:
+            A line on what was reloaded, None where nothing was; and a line on each failure.
+        """
+        assert self._reloader is not None  # noqa: S101
+        return self._reloader.run()
 
     def listening(self) -> str:
-        """Return one line on what is listening where."""
-        assert self._doors is not None  # noqa: S101
-        return self._doors.listening()
+        """Return the line of addresses for the operator."""
+        assert self._listeners is not None  # noqa: S101
+        return self._listeners.listening()
 
     def judging(self) -> str:
-        """Return words on what streams are judged by."""
+        """Return the classes and the number of rules, as words."""
         shadow = " (in shadow)" if self.rules.shadow else ""
         return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.rules)}{shadow}"
 
-    def following(self) -> str:
-        """Return one line on what is judged by what and written where."""
+    def summary(self) -> str:
+        """Return one line on classes, rules and the journal."""
         return f"{self.judging()}; journal: {self.journal_folder}"
 
     def stop(self) -> Stopped:
-        """Close the doors, evaluate what was accepted, close the files: at most `drain_s` seconds from now."""
+        """Close the receivers, evaluate the accepted exports, close the files; within `drain_s` seconds."""
         assert self._pipeline is not None  # noqa: S101
         drain_s = self.settings.limits.drain_s
         draining = threading.Thread(target=self._drain, name="otel-llm-drain", daemon=True)
@@ -283,7 +309,7 @@ class Service:
         draining.join(drain_s)
         counts = self._pipeline.counts()
         done = f"{counts.get('exports', 0)} exports, {counts.get('judged', 0)} streams judged"
-        if not self._drained:
+        if not self.drained:
             left = f"{counts['queue']} exports were not evaluated (they are in the journal)"
             return Stopped(f"stopped after {drain_s:g} s: {done}; {left}", clean=False)
         rest = f"{counts['in_flight']} still in flight (in the journal), {counts['decisions']} decisions"
@@ -291,29 +317,29 @@ class Service:
 
     def _drain(self) -> None:
         assert self._pipeline is not None  # noqa: S101
-        assert self._doors is not None  # noqa: S101
-        self._stopping = True  # whoever balances load looks elsewhere from now on
-        self._doors.close_to_exports(self.settings.limits.drain_s / 2)
+        assert self._listeners is not None  # noqa: S101
+        self._stopping = True  # `/readyz` says so: load balancers choose another collector
+        self._listeners.close_to_exports(self.settings.limits.drain_s / 2)
         if self._checkpoint is not None:
             self._checkpoint.stop()
-        self._pipeline.outgoing.stop_metrics(self.settings.limits.drain_s / 4)
-        if self._doing is not None:  # what was begun is settled while there is still somebody who records it
-            self._doing.stop(self.settings.limits.drain_s / 4)
+        self._pipeline.egress.stop_metrics(self.settings.limits.drain_s / 4)
+        if self._dispatcher is not None:  # before the pipeline, which records the outcome of actions in progress
+            self._dispatcher.stop(self.settings.limits.drain_s / 4)
         self._pipeline.stop()
-        self._pipeline.outgoing.stop(self.settings.limits.drain_s / 8)
+        self._pipeline.egress.stop(self.settings.limits.drain_s / 8)
         if self._alerts is not None:
             self._alerts.stop(self.settings.limits.drain_s / 8)
         self._close_files()
-        self._doors.close()
-        self._drained = True
+        self._listeners.close()
+        self.drained = True
 
     def _close(self) -> None:
-        if self._doors is not None:
-            self._doors.close()
+        if self._listeners is not None:
+            self._listeners.close()
         if self._checkpoint is not None:
             self._checkpoint.stop()
-        if self._doing is not None:
-            self._doing.stop(0.0)
+        if self._dispatcher is not None:
+            self._dispatcher.stop(0.0)
         if self._pipeline is not None:
             self._pipeline.stop()
         self._close_files()
@@ -324,11 +350,11 @@ class Service:
                 file.close()
 
 
-def _rest_the_cyclic_collector() -> None:
-    """Look for cycles of garbage among few objects at a time, and rarely among all.
+def _tune_garbage_collector() -> None:
+    """Make full collections of cyclic garbage rare.
 
-    The streams in flight are many objects, none of them in a cycle. By default all are looked at again and again, a
-    fifth of the time here, and a look at a hundred thousand takes as long as a reader may wait.
+    The streams in flight are many objects, none of them in a cycle. With the defaults, traversing them takes a fifth of
+    the CPU time, and one traversal of a hundred thousand takes longer than a reader should wait.
     """
     gc.collect()
     gc.freeze()
@@ -343,7 +369,7 @@ def _append_to(path: Path | None, mode: int) -> TextIO | None:
     opened = open_output(path, append=True, mode=mode)
     try:
         if opened.regular:
-            hold(opened.file.fileno(), path)
+            lock_file(opened.file.fileno(), path)
     except OSError:
         opened.file.close()
         raise
@@ -360,10 +386,11 @@ def build_pipeline(
     limits: Limits,
     window_ns: int,
     timeouts: Timeouts,
-    outgoing: Outgoing,
+    egress: Egress,
     on_window: Callable[[dict[str, object]], None] | None = None,
+    sizes: PartSizes | None = None,
 ) -> Pipeline:
-    """Put the flow together; lengths of time in ns."""
+    """Return the flow of its parts; `window_ns` in ns."""
     windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
     evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=sinks, timeouts=timeouts)
-    return Pipeline(clock, journal, evaluator, sinks, limits, outgoing)
+    return Pipeline(clock, journal, evaluator, sinks, limits, egress, sizes=PartSizes() if sizes is None else sizes)

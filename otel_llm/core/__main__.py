@@ -1,4 +1,4 @@
-"""`python -m otel_llm.core`: compile the kernels ahead of need, in the set-up of a machine or of an image."""
+"""`python -m otel_llm.core`: compiles the kernels in advance, in the set-up of a machine or an image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from otel_llm.core.compiling.mode import ModeError
 
 
 def main() -> int:
-    """Return 0 where the next process finds them, or runs without; 1 where they cannot be kept; 2 for a wrong mode."""
+    """Return 0 if later processes find the kernels or need none, 1 if they cannot be cached, 2 for a wrong mode."""
     try:
         from otel_llm.core import kernel
         from otel_llm.core.compiling import warm
@@ -21,10 +21,10 @@ def main() -> int:
         return 0
     from otel_llm.core.compiling.jit import kernel_cache
 
-    kept = kernel_cache()
-    if kept.path is None:
+    cache = kernel_cache()
+    if cache.path is None:
         return 1
-    print(f"the kernels are in {kept.path}")
+    print(f"the kernels are in {cache.path}")
     return 0
 
 

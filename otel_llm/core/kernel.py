@@ -1,6 +1,6 @@
-"""Compile a function of this package with numba, or leave it as it is.
+"""The decorator of kernels, which compiles a function with numba or leaves it as it is.
 
-`compiling.mode` says which, `compiling.kernel_cache` where the machine code is kept.
+`compiling.mode` decides which; `compiling.kernel_cache` stores the machine code.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ COMPILED: Final = PLAIN is None
 
 
 def kernel(signature: str | None = None, *, inline: bool = False) -> Callable[[Function], Function]:
-    """Return a decorator that compiles a function: now where a signature is given, else with what calls it.
+    """Return a decorator that compiles a function: now where a signature is given, else with its callers.
 
-    What has a signature is kept on disk, with all that it calls, and read from there by the next process. `inline`:
-    into what calls it, always. A call with two arrays costs more than a small function does.
+    A function with a signature is cached on disk, with all that it calls. `inline`: always into its callers, since a
+    call with two arrays costs more than a small function.
     """
 
     def compiled(function: Function) -> Function:

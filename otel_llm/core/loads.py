@@ -1,7 +1,7 @@
-"""Loads of single bytes and of eight at once from an array of bytes, as signed 64-bit integers.
+"""Loads of one or eight bytes from an array of bytes, as signed 64-bit integers.
 
-Compiled, a load is one instruction at an address, without a bounds check of its own: who calls has compared the place
-with the end of the message. As plain Python a place outside of the array is an IndexError.
+Compiled, a load is one instruction without a bounds check: the caller has compared the index with the end of the
+message. In plain Python an index outside of the array is an IndexError.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or not COMPILED:
 
     def byte(data: Bytes, at: int) -> int:
-        """Return the byte at a place."""
+        """Return the byte at an index."""
         if at < 0:
             raise IndexError(at)
         return int(data[at])
 
     def word(data: Bytes, at: int) -> int:
-        """Return the eight bytes from a place on as a little-endian signed integer."""
+        """Return the eight bytes from an index on, as a little-endian signed integer."""
         if at < 0 or at + 8 > len(data):
             raise IndexError(at)
         return int.from_bytes(data[at : at + 8].tobytes(), "little", signed=True)
@@ -44,14 +44,14 @@ else:
 
     @intrinsic
     def byte(_typing: Any, data: Any, at: Any) -> Any:  # noqa: ARG001  numba reads the names
-        """Return the byte at a place."""
+        """Return the byte at an index."""
         return types.int64(data, types.int64), lambda context, builder, signature, arguments: _load(
             context, builder, signature.args[0], arguments, 8
         )
 
     @intrinsic
     def word(_typing: Any, data: Any, at: Any) -> Any:  # noqa: ARG001
-        """Return the eight bytes from a place on as a little-endian signed integer."""
+        """Return the eight bytes from an index on, as a little-endian signed integer."""
         return types.int64(data, types.int64), lambda context, builder, signature, arguments: _load(
             context, builder, signature.args[0], arguments, 64
         )

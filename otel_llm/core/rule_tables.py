@@ -1,7 +1,7 @@
-"""Tables that say what a look at stream rules compares: a row a rule, and a row a term of its condition.
+"""The tables of stream rules for the prefilter: a row for each rule, and a row for each term of its condition.
 
-A condition is a conjunction of parts. Most parts are one comparison of one fact with a constant. A part with `||`, `!`
-or a nested `&&` is several rows in postfix order: comparisons, and what joins the truths of those before.
+A condition is a conjunction of parts. Most parts are one comparison of a fact with a constant. A part with `||`, `!` or
+a nested `&&` is several rows in postfix order: comparisons, and operators on the results before them.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import Final
 ALWAYS: Final = -(2**63)
 """Before every instant."""
 LOOK_EVERY_NS: Final = 100_000_000
-"""How often what moves but not linearly is looked at, counted from the stream's commit."""
+"""The step of evaluations of facts that do not change linearly, counted from the stream's commit."""
 
 # Columns of a rule.
 TERMS: Final = 0
-"""Where its terms begin."""
+"""The index of its first term."""
 STEPS: Final = 1
-"""Where those begin that compare facts of deadlines; they stand last, and none is part of a longer part."""
+"""The index of its first term on deadlines; these are last, and each is a part of its own."""
 TERMS_END: Final = 2
 MAX_AGE_NS: Final = 3
-"""How old its facts may be; NEVER: they do not age."""
+"""The maximal age of its facts; NEVER: they do not age."""
 NEEDS: Final = 4
-"""Facts that it uses, of those that may be missing: a bit a fact, as `1 << FACT`."""
+"""The facts that it uses and that may be missing: a bit for each, `1 << FACT`."""
 RULE_COLUMNS: Final = 5
 
-# Columns of a term. The constant of a comparison with a double stands in an array of its own.
+# Columns of a term. Constants of comparisons with doubles are in a separate array.
 FACT: Final = 0
-"""What is compared, or a joint."""
+"""The compared fact, or an operator."""
 ORDER: Final = 1
-"""In which order fact and constant must be: a union of LESS, EQUAL and GREATER."""
+"""The required order of fact and constant: a union of LESS, EQUAL and GREATER."""
 EDGE: Final = 2
-"""An integer that it is compared with; of a length of time, ns that it first reaches or exceeds; of identity, a bit."""
+"""The integer to compare with; for a duration, the ns that it first reaches or exceeds; for identity, a bit."""
 SECOND_EDGE: Final = 3
-"""Of a length of time and `==` or `!=`: ns that it first exceeds."""
+"""For a duration with `==` or `!=`: the ns that it first exceeds."""
 SIZE: Final = 4
-"""Rows of the part that begins here."""
+"""The number of rows of the part that begins here."""
 TERM_COLUMNS: Final = 5
 
 LESS: Final = 1
@@ -45,7 +45,7 @@ GREATER: Final = 4
 # Facts. IDENTITY is not 0 where the term's bit is set.
 IDENTITY: Final = 0
 AGE: Final = 1
-"""Lengths of time, linear between tokens: 1 to 6. All rise but the runway."""
+"""Durations, linear between tokens: 1 to 6. All rise except the runway."""
 GAP: Final = 2
 FACT_AGE: Final = 3
 IDLE: Final = 4
@@ -55,24 +55,24 @@ TOKENS: Final = 7
 """Integers: 7 to 10."""
 TOKENS_READ: Final = 8
 DEADLINES: Final = 9
-"""Facts of deadlines, which move by steps: 9 to 11."""
+"""Facts of deadlines, which change in steps: 9 to 11."""
 DEADLINE_MISSES: Final = 10
 FLUIDITY: Final = 11
 """Doubles: 11 to 13."""
 TTFT: Final = 12
 RATE: Final = 13
 
-# Joints of a part of several terms.
+# Operators of a part of several terms.
 AND: Final = 14
 OR: Final = 15
 NOT: Final = 16
 
-# What a look has to know of a rule's state on a stream.
+# The states of a rule on a stream, for the prefilter.
 INACTIVE: Final = 0
 """The rule is inactive on the stream."""
 FIRING_FINAL: Final = 1
-"""It fires, and no token that is still under way can refute that."""
+"""It fires, and no token that may still arrive can refute that."""
 FIRING_REFUTABLE: Final = 2
-"""It fires, and a token that is still under way may refute that: nothing is to be done before one comes."""
+"""It fires, and a token that may still arrive can refute that: it needs evaluation only at the next token."""
 BY_ENGINE: Final = 3
-"""Anything else: the engine looks at it."""
+"""Any other state: the engine evaluates it."""

@@ -1,7 +1,7 @@
-"""Find the slot of a stream by its key: a hash table with open addressing and linear probing.
+"""The index of slots by key: a hash table with open addressing and linear probing.
 
-`index` is (C, 4) int64, C a power of two: the three words of a key, and its slot plus one; 0 where a place is free. Who
-owns it keeps half of the places free.
+`index`: (C, 4) int64, C a power of two: the three words of a key, and its slot plus one, 0 where a place is free. The
+owner keeps half of the places free.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ else:
 
     @kernel()
     def _wrapped(value: int) -> int:
-        return value  # it is as it should be: 64 bits, the others are lost
+        return value  # machine arithmetic wraps at 64 bits
 
 
 @kernel()
 def _home(first: int, second: int, third: int, seed: int, mask: int) -> int:
-    """Return the place where a key is looked for first."""
+    """Return the first place of a key's probe sequence."""
     found = _wrapped((int(first) ^ seed) * _ODD + int(second))
     found = _wrapped((found ^ (found >> 32)) * _ODD + int(third))
     found = _wrapped((found ^ (found >> 32)) * _ODD)
@@ -43,7 +43,7 @@ def _home(first: int, second: int, third: int, seed: int, mask: int) -> int:
 
 @kernel()
 def _place(index: Ints, first: int, second: int, third: int, seed: int) -> int:
-    """Return the place where a key stands, or the free one where it would."""
+    """Return the place of a key, or the free place for it."""
     mask = len(index) - 1
     place = _home(first, second, third, seed, mask)
     while index[place, _SLOT] != 0 and (
@@ -62,14 +62,14 @@ def find(index: Ints, seed: int, keys: Ints, found: Ints) -> None:
 
 @kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
 def put(index: Ints, seed: int, key: Ints, slot: int) -> None:
-    """Note the slot of a key (3,), whether it had one or not."""
+    """Set the slot of a key, (3,)."""
     place = _place(index, key[0], key[1], key[2], seed)
     index[place, 0], index[place, 1], index[place, 2], index[place, _SLOT] = key[0], key[1], key[2], slot + 1
 
 
 @kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
 def drop(index: Ints, seed: int, key: Ints, slot: int) -> None:
-    """Forget a key (3,) if its slot is this one."""
+    """Remove a key, (3,), if its slot is `slot`."""
     mask = len(index) - 1
     free = _place(index, key[0], key[1], key[2], seed)
     if index[free, _SLOT] != slot + 1:
@@ -77,7 +77,7 @@ def drop(index: Ints, seed: int, key: Ints, slot: int) -> None:
     place = (free + 1) & mask
     while index[place, _SLOT] != 0:
         home = _home(index[place, 0], index[place, 1], index[place, 2], seed, mask)
-        if (place - home) & mask >= (place - free) & mask:  # else it would stand before where it is looked for
+        if (place - home) & mask >= (place - free) & mask:  # else it would be before the start of its probe sequence
             for word in range(INDEX_WIDTH):
                 index[free, word] = index[place, word]
             free = place
@@ -87,7 +87,7 @@ def drop(index: Ints, seed: int, key: Ints, slot: int) -> None:
 
 @kernel("void(int64[:, ::1], int64, int64[:, ::1])")
 def move(index: Ints, seed: int, larger: Ints) -> None:
-    """Put all keys into another index, which is empty."""
+    """Copy all keys to `larger`, an empty index."""
     for at in range(len(index)):
         if index[at, _SLOT] != 0:
             place = _place(larger, index[at, 0], index[at, 1], index[at, 2], seed)

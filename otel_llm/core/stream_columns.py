@@ -1,6 +1,6 @@
-"""Columns of the streams in flight: `rows` is (S, WIDTH) int64, C-contiguous, a row a stream, one slot each.
+"""The columns of streams in flight: `rows` is (S, WIDTH) int64, C-contiguous, with one row, its slot, for each stream.
 
-Instants are in ns on the stream's own axis unless said otherwise, counts since the stream began; a truth is 0 or 1.
+Instants are unix ns of the stream's own clock unless stated otherwise; counts are since its beginning; flags: 0 or 1.
 """
 
 from __future__ import annotations
@@ -8,51 +8,51 @@ from __future__ import annotations
 from typing import Final
 
 NEVER: Final = 2**63 - 1
-"""An instant or a length of time that is not reached."""
+"""An instant or a duration that is never reached."""
 UNKNOWN: Final = -1
-"""In DUE_NS: the first token's deadline is not known, since the length of the prompt is not."""
+"""In DUE_NS: the first token's deadline is unknown, since the length of the prompt is."""
 
-# What is received of the stream, and what others have seen of it.
+# The received part of the stream, and its state elsewhere.
 OFFSET_NS: Final = 0
-"""The stream's clock less the collector's, at least."""
+"""A lower bound of the stream's clock minus the collector's."""
 WATERMARK_NS: Final = 1
-"""End of the last segment applied."""
+"""The end of the last applied segment."""
 RECEIPT_NS: Final = 2
-"""When the last segment was received, on the collector's axis."""
+"""The receipt time of the last segment, on the collector's clock."""
 SEGMENTS: Final = 3
-"""How many were applied from number 0 on without a gap."""
+"""The number of applied segments, from number 0 on without a gap."""
 TOKENS: Final = 4
-"""Of any kind, applied."""
+"""Applied tokens of any kind."""
 FIRST_NS: Final = 5
 """The first token of any kind; the commit while there is none."""
 LAST_NS: Final = 6
 """The last token of any kind; the commit while there is none."""
 METERED_TOKENS: Final = 7
-"""Tokens that the counters have of it."""
+"""Tokens charged to the counters."""
 METERED_IDLE_NS: Final = 8
-"""Idle time that the counters have of it."""
+"""Idle time charged to the counters."""
 GROUP: Final = 9
-"""Place in the table's `groups`."""
+"""Its index in the table's `groups`."""
 SLO_INDEX: Final = 10
-"""Place in the table's `classes`."""
+"""Its index in the table's `classes`."""
 IDENTITY: Final = 11
-"""What its rules' terms on identity come to."""
+"""The results of its rules' terms on identity, as bits."""
 READY: Final = 12
-"""Whether nothing of it waits, so that the next segment can be applied here."""
+"""Whether no segment of it waits, so that the next can be applied here."""
 AHEAD: Final = 13
-"""Whether this row knows more than the stream's own Stream."""
+"""Whether this row is newer than the stream's Stream."""
 PREFILTERED: Final = 14
 """Whether its rules are evaluated by columns."""
 KNOWN_TOKENS: Final = 15
-"""TOKENS when the rule engine last looked at them."""
+"""TOKENS at the last evaluation by the rule engine."""
 PLAIN: Final = 16
-"""Whether all its tokens are content and read, so that their times alone are kept."""
+"""Whether all its tokens are content and read, so that only their times are stored."""
 FRESH: Final = 17
-"""How many of its last times stand in the table's `fresh_ns`; its own array does not have them yet."""
+"""The number of its last times in the table's `fresh_ns`, which are not in its own array yet."""
 
-# The running judgement of its tokens that are read: see `otel_llm.slo.live.running`, which specifies it.
+# The running judgement of its tokens that are read; `otel_llm.slo.live.running` specifies it.
 RUNNING: Final = 18
-"""Where these columns begin."""
+"""The first of these columns."""
 DUE_NS: Final = 18
 """Etalon's deadline of the next token, or UNKNOWN."""
 COUNT: Final = 19
@@ -64,10 +64,10 @@ READ_LAST_NS: Final = 21
 ALLOWANCE_NS: Final = 22
 """The reading line's deadline of the next token."""
 DRY_NS: Final = 23
-"""When a reader who began with the first token runs out of text; before it, earlier than any token."""
+"""When a reader who began with the first token runs out of text; before the first token, earlier than any."""
 STALLS: Final = 24
 STALLED: Final = 25
-"""Whether the last token ended a stall, which then goes on with the next."""
+"""Whether the last token was stalled: a stalled next token continues the same stall."""
 LATE: Final = 26
 """Tokens after Etalon's deadline."""
 MISSED: Final = 27
@@ -82,11 +82,11 @@ TBT_NS: Final = 31
 DROPS: Final = 32
 """Whether fluidity drops the first token's credit."""
 ONE_A_TOKEN: Final = 33
-"""Whether fluidity counts a miss a late token."""
+"""Whether fluidity counts one miss for each late token."""
 FOLLOWING_NS: Final = 34
-"""Its deadline's step where each token is compared with one as it comes, else NEVER."""
+"""The step of its deadlines where each token is compared with one on arrival, else NEVER."""
 BY_GAP: Final = 35
-"""Whether that step is from the token before, not from the first deadline."""
+"""Whether that step counts from the token before, not from the first deadline."""
 JUDGED_NS: Final = 36
 """Its first deadline."""
 READS: Final = 37
@@ -94,12 +94,12 @@ READS: Final = 37
 RUNNING_END: Final = 38
 
 MOVED_AT: Final = 38
-"""Where it stands among those moved last together; means nothing unless it stands there."""
+"""Its index in the `moved` of the last batch; valid only if its slot is there."""
 WINDOWED_TOKENS: Final = 39
-"""Tokens that the windows of its instance and class have of it."""
+"""Tokens charged to the windows of its instance and class."""
 WINDOWED_IDLE_NS: Final = 40
-"""Idle time that they have of it."""
+"""Idle time charged to them."""
 WIDTH: Final = 41
 
 INDEX_WIDTH: Final = 4
-"""Columns of the index of streams by their keys: see `otel_llm.core.slot_index`."""
+"""Columns of the index of streams by key (`otel_llm.core.slot_index`)."""

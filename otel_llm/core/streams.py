@@ -1,7 +1,7 @@
-"""Apply plain segments to the streams in flight: one loop over the segments, within it one over a segment's tokens.
+"""The kernel that applies plain segments to streams in flight: a loop over segments, and over the tokens of each.
 
-A row moves as `otel_llm.slo.live.running.Running` specifies, in the same integers. A segment is applied whole or not at
-all.
+`otel_llm.slo.live.running.Running` specifies the update of a row, in the same integers. A segment is applied as a whole
+or not at all.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
     Bools = npt.NDArray[np.bool_]
 
-# Counts that are moved on, in `counted`.
+# Indexes of `counted`.
 MOVED: Final = 0
-"""Streams that were moved."""
+"""Updated streams."""
 FULL: Final = 1
-"""Streams whose tokens are to be handed over."""
+"""Streams whose buffered token times must be flushed."""
 APPENDED: Final = 2
-"""Segments whose tokens are to be appended."""
+"""Segments whose token times must be appended."""
 APPLIED: Final = 3
 """Segments applied."""
 APPLIED_TOKENS: Final = 4
@@ -70,9 +70,9 @@ _CONTENT: Final = 0
 
 @kernel()
 def _read_on(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> None:
-    """Move the reading line over tokens; count the stalls that end."""
+    """Advance the reading line over tokens, and count stalls."""
     pace_ns, dry_ns, allowance_ns = rows[slot, PACE_NS], rows[slot, DRY_NS], rows[slot, ALLOWANCE_NS]
-    if times_ns[stop - 1] <= dry_ns:  # the reader waits for none of them
+    if times_ns[stop - 1] <= dry_ns:  # the reader waits for no token
         rows[slot, DRY_NS] = dry_ns + (stop - begin) * pace_ns
         rows[slot, STALLED] = 0
         return
@@ -92,7 +92,7 @@ def _read_on(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> No
 
 @kernel()
 def _count_misses(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> None:
-    """Move Etalon's deadline over tokens; count those that are late, and the deadlines missed."""
+    """Advance Etalon's deadline over tokens; count late tokens and missed deadlines."""
     due_ns, tbt_ns = rows[slot, DUE_NS], rows[slot, TBT_NS]
     if due_ns == UNKNOWN:
         return
@@ -108,14 +108,14 @@ def _count_misses(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) 
             missed += 1 + (time_ns - due_ns) // tbt_ns
             due_ns = time_ns
         elif drops and place == begin:
-            due_ns = time_ns  # the deadlines start from the first token, as they do from one that is late
+            due_ns = time_ns  # deadlines restart at the first token, as at a late one
         due_ns += tbt_ns
     rows[slot, DUE_NS], rows[slot, LATE], rows[slot, MISSED] = due_ns, late, missed
 
 
 @kernel()
 def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> bool:
-    """Tell whether a token comes after the deadline that follows from the token before, or from the first deadline."""
+    """Return whether a token is after its deadline, which follows from the token before or from the first deadline."""
     following_ns, due_ns, count = rows[slot, FOLLOWING_NS], rows[slot, JUDGED_NS], rows[slot, COUNT]
     if rows[slot, BY_GAP] == 0:
         due_ns += count * following_ns
@@ -140,7 +140,7 @@ def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: in
 
 @kernel()
 def _judge(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> None:
-    """Move the running judgement over tokens that are read, at least one, sorted, none before the last applied."""
+    """Advance the running judgement over read tokens: at least one, sorted, none before the last applied one."""
     _read_on(rows, slot, times_ns, begin, stop)
     _count_misses(rows, slot, times_ns, begin, stop)
     if rows[slot, FOLLOWING_NS] != NEVER and rows[slot, PASSED] == 0:
@@ -189,17 +189,27 @@ def apply(
 ) -> bool:
     """Apply the segments at `places` that are the next of their streams without a gap, in this order.
 
-    `rows` (S, WIDTH), `fresh_ns` (S, F): the streams. (N,) columns of the segments: `slots`, -1 for none; `seq`,
-    `first_token`, `end_ns`, `kind` of all its tokens; `times_ns[offsets[i]:offsets[i + 1]]` are those of segment i.
-    They were received at `receipt_ns`; one that comes more than `lateness_ns` after its end is late.
+    Args:
+        rows: (R, WIDTH), the streams.
+        fresh_ns: (R, F), their buffers of token times.
+        places: indexes of the segments to apply.
+        slots: (N,), of the segments' streams, -1 for none.
+        seq, first_token, end_ns, kind: (N,), of the segments; `kind` of all tokens of a segment.
+        offsets, times_ns: `times_ns[offsets[i]:offsets[i + 1]]` are the token times of segment i.
+        receipt_ns: when all were received.
+        lateness_ns: a segment is late if it is received later than this after its end.
+        in_order: whether `places` are in order of number.
+        done: (N,), written: whether a segment was applied.
+        moved: (N,), written: the slots of updated streams, unique.
+        heard: (N,), written: whether a segment of that stream was in time.
+        full: (N,), written: slots whose buffer was too small, unique. The caller must append the buffered times to the
+            streams' arrays, and set FRESH, which is ~n until then, to 0.
+        appended: (N,), written: segments whose times are not buffered. The caller must append them after that.
+        counted: (COUNTS,), the lengths of the written arrays, and counts; continued from their values.
 
-    Filled as far as `counted` (COUNTS,) says, from where it says before: `moved` (N,) slots, each once, and `heard`:
-    whether a segment of it was in time; `full` (N,): slots, each once, that have no room in `fresh_ns` for all that
-    came; `appended` (N,): places of segments whose times are therefore not there. The times in `fresh_ns` are to be
-    handed over first, then FRESH, ~n until then, set to 0, then these appended. `done` (N,): which were applied.
-
-    Return False where the number of a segment is too high and `in_order` is not set: one before it may stand behind it.
-    Nothing was done of what is not `done`: call again with the rest in order of number.
+    Returns:
+        False if a segment's number is too high while `in_order` is not set: an earlier one may be later in `places`.
+        Segments that are not `done` are unchanged: call again with these in order of number.
     """
     for at in range(len(places)):
         one = places[at]
@@ -236,7 +246,7 @@ def apply(
                 rows[slot, FRESH] = fresh + number
             else:
                 if fresh >= 0:
-                    rows[slot, FRESH] = ~fresh  # what comes behind it is appended behind it
+                    rows[slot, FRESH] = ~fresh  # later times of this batch are appended, too
                     full[counted[FULL]] = slot
                     counted[FULL] += 1
                 appended[counted[APPENDED]] = one
@@ -249,7 +259,7 @@ def apply(
         counted[APPLIED_TOKENS] += number
         counted[APPLIED_LATE] += late
         where = rows[slot, MOVED_AT]
-        if where >= counted[MOVED] or moved[where] != slot:  # what stands there may be of another message
+        if where >= counted[MOVED] or moved[where] != slot:  # the index may be of an earlier batch
             where = counted[MOVED]
             rows[slot, MOVED_AT] = where
             moved[where] = slot

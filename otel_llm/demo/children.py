@@ -9,12 +9,13 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from collections import deque
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Self
 
 import click
+
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,10 +68,10 @@ class Child:
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
         """Return the first output that matches; raise a usage-style error with the child's last words otherwise."""
-        limit = time.monotonic() + timeout_s
+        limit = monotonic_s() + timeout_s
         while True:
             try:
-                line = self._lines.get(timeout=max(0.01, limit - time.monotonic()))
+                line = self._lines.get(timeout=max(0.01, limit - monotonic_s()))
             except queue.Empty:
                 raise self.failure(f"said nothing like {pattern!r} within {timeout_s:.0f} s") from None
             if line is None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import requests
+
 import otel_llm.audit
 from otel_llm.demo import demo_children, demo_readers
 from otel_llm.demo.children import Child
 from otel_llm.demo.demo_relay_figures import Figures, lines, read_records
 from otel_llm.demo.stopped_group import stopped_group
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -201,7 +202,7 @@ class _Demo:
             *("--readers", str(count), *self._load.options),
         ]
         env = demo_children.quiet_environment() | telemetry
-        began = time.monotonic()
+        began = monotonic_s()
         with ExitStack() as stack:
             client = stack.enter_context(Child("readers", command, env, self._folder / f"readers-{name}.log"))
             progress = stack.enter_context(self._progress(name))
@@ -217,7 +218,7 @@ class _Demo:
                     stack.enter_context(stopped_group(self._servers[1].process.pid, stop_s))
             if client.process.wait(REPLIES_S) != 0:
                 raise client.failure("failed")
-        self._console.print(f"{name:<13}{count} replies in {time.monotonic() - began:.0f} s")
+        self._console.print(f"{name:<13}{count} replies in {monotonic_s() - began:.0f} s")
         return demo_readers.read(path)
 
     @contextmanager
@@ -232,9 +233,10 @@ class _Demo:
 
 def _wait_until_ready(relay: Child, web: str) -> None:
     """Wait until the relay knows its backends' models. Raises ClickException with the relay's words."""
-    limit = time.monotonic() + READY_S
-    while time.monotonic() < limit:
-        with suppress(urllib.error.URLError, TimeoutError), urllib.request.urlopen(f"{web}/readyz", timeout=1):  # noqa: S310  our own address
-            return
+    limit = monotonic_s() + READY_S
+    while monotonic_s() < limit:
+        with suppress(requests.RequestException):
+            if requests.get(f"{web}/readyz", timeout=1).ok:
+                return
         time.sleep(0.05)
     raise relay.failure("found no healthy backend")

@@ -1,1 +1,1 @@
-"""Follow streams in flight and decide by rules, without I/O and without a clock: the collector and the relay use it."""
+"""The evaluation of streams in flight, and of rules on them, without I/O and without a clock."""

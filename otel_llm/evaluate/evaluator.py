@@ -1,10 +1,10 @@
 """The streaming evaluator: batches and instants in, verdicts, window charges and rule decisions out.
 
-A function of (batches with receipt times, instants) on one virtual clock: it reads no clock and does no I/O, so a
-journal that is replayed gives what the live run gave. Single writer: one thread owns it.
+It is a function of batches with receipt times, and instants, on one virtual clock. It reads no clock and does no I/O: a
+replayed journal gives the results of the live run. Single writer: one thread owns it.
 
 A segment is received (`registry`), applied (`streams`), evaluated by rules (`rule_scheduler`) and, when its stream has
-ended, judged (`verdicts`); what waits for an instant stands in `timers`.
+ended, judged (`verdicts`); `timers` holds events of later instants.
 """
 
 from __future__ import annotations
@@ -46,15 +46,22 @@ if TYPE_CHECKING:
 __all__ = ["Evaluator", "RegistryLimits", "Timeouts"]
 
 MOST_DELAY_NS: Final = 5_000_000
-"""The longest that a due evaluation is put off while exports are received."""
+"""The longest that a due evaluation is delayed while exports are received."""
 
 
 class Evaluator:
-    """Follow every stream from its first segment to its verdict.
+    """The evaluator of every stream from its first segment to its verdict.
 
-    `classes` judge, `rules` decide, `windowing` adds up, and `sink` is given all that is found. `by_columns`: whether
-    rules are evaluated by columns where that is certain to find the same; else one by one. `groups` evaluates the rules
-    of scopes instance and class, None where there are none. `counts`: what was received, refused, late and judged.
+    Args:
+        classes: the SLO classes that judge streams.
+        rules: the engine of rules.
+        windowing: the event-time windows.
+        sink: gets charges, verdicts and decisions.
+        timeouts: how long to wait for missing segments and silent streams.
+        limits: of the registry.
+        by_columns: whether rules are evaluated by columns where the result is certainly equal; else one by one.
+
+    `counts`: events received, refused, late and judged.
     """
 
     def __init__(
@@ -74,13 +81,14 @@ class Evaluator:
         self.timeouts = Timeouts() if timeouts is None else timeouts
         self.by_columns = by_columns
         self.counts: Counter[str] = Counter()
-        self.table = StreamTable()
+        limits = RegistryLimits() if limits is None else limits
+        self.table = StreamTable(most_groups=limits.groups)
         self.meter = Meter(self.table)
         self.scheduler = RuleScheduler(self.table, rules, by_columns=by_columns)
         self.timers = Timers()
-        limits = RegistryLimits() if limits is None else limits
+        self._most_subjects = limits.subjects
         self.registry = Registry(classes, self.table, self.timers, self.timeouts, self.counts, limits)
-        groups = groups_for(self.table, rules, classes, self.counts)
+        groups = groups_for(self.table, rules, classes, self.counts, limits.subjects)
         self._verdicts = Verdicts(
             self.registry, self.table, self.meter, windowing, sink, self.timers, self.counts, groups
         )
@@ -92,26 +100,26 @@ class Evaluator:
 
     @property
     def classes(self) -> SloClasses:
-        """Return the classes that streams are judged by."""
+        """Return the SLO classes that judge streams."""
         return self.registry.classes
 
     @property
     def groups(self) -> Groups | None:
-        """Return what evaluates the rules of scopes instance and class; None where there are none."""
+        """Return the evaluator of rules of scopes instance and class; None where there are no such rules."""
         return self._verdicts.groups
 
     @property
     def now_ns(self) -> int:
-        """Return the present instant of the virtual clock."""
+        """Return the present instant of the virtual clock (unix ns)."""
         return self.timers.now_ns
 
     # Input.
 
     def apply(self, batch: Batch, now_ns: int) -> None:
-        """Apply what one export request held, received at `now_ns`; then evaluate the rules of what it touched."""
+        """Apply an export request received at `now_ns` (unix ns), then evaluate the rules of its streams."""
         segments = batch.plain
         slots = None if segments is None else self.table.find(segments.ids)
-        self._arrive(batch, slots, now_ns)
+        self._advance_to_receipt(batch, slots, now_ns)
         begun: Touched = {}
         touched: Touched = {}
         opened: list[LiveStream] = []
@@ -119,14 +127,14 @@ class Evaluator:
         for segment in batch.segments:
             if segment.seq:
                 later.append(segment)
-            # A commit first: what follows of the stream in this batch can then be applied with all others.
+            # Commits first: later segments of their streams in this batch can then be applied by columns.
             elif self.by_columns and (stream := self.registry.open(segment, now_ns)) is not None:
                 self.windowing.started(stream)
                 opened.append(stream)
             else:
                 self._ingest_segment(segment, now_ns, begun)
         self.counts["segments"] += len(opened)
-        self.scheduler.begin_all(opened)  # not before: perhaps another choice of the request came, too
+        self.scheduler.begin_all(opened)  # now that all choices of the requests in the batch are known
         for key in begun:
             if self._settle(self.live[key], now_ns)[1]:
                 self._verdicts.judge(self.live[key])
@@ -146,7 +154,7 @@ class Evaluator:
             self._ingest_request(span, now_ns, touched)
         self._count(batch)
         self._settle_all(touched, now_ns)
-        for key, acts in touched.items():  # each stream once, whatever of it came
+        for key, acts in touched.items():  # each stream once
             begun[key] = begun.get(key) if acts is None else acts or bool(begun.get(key))
         self._evaluate(moved, begun, now_ns)
         self._decide_due(now_ns)
@@ -157,24 +165,24 @@ class Evaluator:
         self.scheduler.reclaim(now_ns, self.live)
 
     def advance(self, now_ns: int) -> None:
-        """Let time pass up to `now_ns`: everything that falls due happens at its own instant, in order."""
+        """Advance the clock to `now_ns`: every timer runs at its own instant, in order."""
         self.scheduler.evaluate_due(now_ns)
         self._pass_time(now_ns)
         self.scheduler.reclaim(now_ns, self.live)
 
     def next_timer(self) -> int | None:
-        """Return the next instant at which something happens without any input, None if nothing will."""
+        """Return the instant of the next timer; None where there is none."""
         tick_ns = None if self.groups is None else self.groups.next_tick_ns
         rules_ns = (self.scheduler.next_due(), self.scheduler.engine.next_timer())
         return earliest(*rules_ns, self.windowing.next_close(), self.timers.next_due(), tick_ns)
 
     def finish(self, now_ns: int) -> None:
-        """Judge every stream whose end was received, waiting for nothing more; those in flight stay so."""
+        """Judge every stream whose end was received, without further waiting; streams in flight stay."""
         self.advance(now_ns)
         self._verdicts.judge_ended()
 
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
-        """Judge by these classes and decide by these rules from an instant on, streams in flight too."""
+        """Use these classes and rules from an instant on, also for streams in flight."""
         self.advance(now_ns)
         self.registry.use(classes)
         engine = RuleEngine(rules)
@@ -183,7 +191,7 @@ class Evaluator:
         if self.groups is not None:
             self._decide(self.groups.use(engine, classes, now_ns))
         if self.groups is None or not rules.group_rules:
-            self._verdicts.groups = groups_for(self.table, engine, classes, self.counts)
+            self._verdicts.groups = groups_for(self.table, engine, classes, self.counts, self._most_subjects)
         if self.groups is not None:
             self.groups.wake(now_ns)
         self.scheduler.use(engine, self.live.values(), now_ns)
@@ -192,38 +200,38 @@ class Evaluator:
     # Restart.
 
     def resume_point(self) -> tuple[int, int]:
-        """Return since which receipt time records are needed to come to this state again, and the oldest open window.
+        """Return the receipt time from which a restart needs records, and the start of the oldest open window.
 
-        Needed are those of every stream in flight, and of every one that ended since the oldest open window began.
+        It needs the records of streams in flight, and of streams that ended since that window began. Both in unix ns.
         """
         margin_ns = self.windowing.window_ns + 2 * self.timeouts.lateness_ns
         return self.registry.oldest_receipt_ns(self.now_ns - margin_ns), self.windowing.closed_until_ns or 0
 
     def mark_closed(self, batch: Batch) -> None:
-        """Mark the streams and requests of a batch as closed: a run before has seen their end."""
+        """Mark the streams and requests of a batch as closed: an earlier run has seen their end."""
         self.registry.mark_closed(batch)
 
     def pause_group_rules(self) -> None:
-        """Evaluate no rule of an instance or class until `resume_group_rules`.
+        """Suspend the rules of instances and classes until `resume_group_rules`.
 
-        From a journal that is read from its middle on they would see too little.
+        A journal that is read from its middle would show them too little.
         """
         if self.groups is not None:
             self.groups.paused = True
 
     def resume_group_rules(self, now_ns: int) -> None:
-        """Evaluate all rules again: the journal has been read up to now."""
+        """Resume the rules of instances and classes: the journal is read."""
         if self.groups is not None:
             self.groups.resume(now_ns)
 
     # A batch's parts.
 
-    def _arrive(self, batch: Batch, slots: Ints | None, now_ns: int) -> None:
-        """Let time pass until an export request is received; `slots`: of its plain segments, -1 for none."""
+    def _advance_to_receipt(self, batch: Batch, slots: Ints | None, now_ns: int) -> None:
+        """Advance the clock to the receipt of a batch; `slots`: (S,) int64, of its plain segments, -1 for none."""
         self.windowing.begin(now_ns)
         if self.scheduler.is_due(now_ns - 1):
             self.scheduler.evaluate_due_of(self.registry.slots_of(batch, slots), now_ns - 1)
-        self._pass_time(now_ns - 1)  # what falls due at this very instant is decided with what has just come
+        self._pass_time(now_ns - 1)  # timers of this very instant run after the batch
         if self.groups is not None:
             self.groups.wake(now_ns)
         self.timers.move_to(now_ns)
@@ -244,11 +252,11 @@ class Evaluator:
     def _ingest_request(self, span: RequestSpan, now_ns: int, touched: Touched) -> None:
         for key in self.registry.receive_request(span, now_ns):
             touched.setdefault(key, None)
-        while self.registry.too_many_times():
+        while self.registry.has_excess_times():
             self._verdicts.judge_orphan(next(iter(self.registry.orphans)))
 
     def _count(self, batch: Batch) -> None:
-        """Count what the reader made no record of."""
+        """Count spans that gave no record."""
         if batch.ignored:
             self.counts["ignored_spans"] += batch.ignored
         for reason, number in batch.refused.items():
@@ -257,8 +265,8 @@ class Evaluator:
             self.counts[f"anomaly.{name}"] += number
 
     def _settle_all(self, touched: Touched, now_ns: int) -> None:
-        """Settle every stream that a batch touched, then judge those that are complete."""
-        over: list[LiveStream] = []
+        """Settle every stream of a batch, then judge the complete ones."""
+        done: list[LiveStream] = []
         for key in touched:
             stream = self.live.get(key)
             if stream is None:
@@ -267,16 +275,17 @@ class Evaluator:
             if fresh and touched[key] is None:
                 touched[key] = True
             if complete:
-                over.append(stream)
-        if len(over) > 1:
-            sort_gaps([stream.tokens_so_far for stream in over if stream.begun])
-        for stream in over:
+                done.append(stream)
+        if len(done) > 1:
+            sort_gaps([stream.tokens_so_far for stream in done if stream.begun])
+        for stream in done:
             self._verdicts.judge(stream)
 
     def _settle(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:
-        """Apply what can be applied, and find out whether the stream has ended.
+        """Apply the segments that can be applied, and determine whether the stream has ended.
 
-        Return whether it has just begun, and whether it is to be judged: nothing that could still come would change it.
+        Returns:
+            Whether it has just begun, and whether it is complete: no later segment could change its row.
         """
         fresh = not stream.begun
         if fresh and self.registry.commit(stream):
@@ -301,9 +310,9 @@ class Evaluator:
             self._decide_after(self.scheduler.ended(stream, stream.ended_ns, now_ns), now_ns - 1)
 
     def _evaluate(self, moved: Applied | None, touched: Touched, now_ns: int) -> None:
-        """Have the rules evaluated of everything that the batch moved, each stream once.
+        """Evaluate the rules of all streams that a batch changed, each stream once.
 
-        `touched`: whether one of its segments was in time; None where only its request span came, which moves no fact.
+        `touched`: whether a segment of the stream was in time; None for a request span alone, which changes no fact.
         """
         others: dict[int, bool] = {}
         for key, acts in touched.items():
@@ -322,14 +331,14 @@ class Evaluator:
     # Time.
 
     def _pass_time(self, now_ns: int) -> None:
-        """Let everything happen that falls due, but for evaluations by columns that nothing depends on."""
+        """Run all timers up to an instant, except evaluations by columns on which no decision depends."""
         while True:
             due_ns = self.timers.next_due()
             if not self.live and not self.registry.orphans:
                 self.windowing.skip_to(now_ns if due_ns is None else min(now_ns, due_ns))
             tick_ns = None if self.groups is None else self.groups.next_tick_ns
             event_ns = earliest(due_ns, self.windowing.next_close(), tick_ns)
-            self._decide_due(now_ns if event_ns is None else min(now_ns, event_ns))  # at one instant rules go first
+            self._decide_due(now_ns if event_ns is None else min(now_ns, event_ns))  # rules first at one instant
             if event_ns is None or event_ns > now_ns:
                 break
             self.timers.move_to(event_ns)
@@ -348,11 +357,11 @@ class Evaluator:
         elif what == "settle":
             if stream is not None and stream.state is StreamState.SETTLING:
                 self._verdicts.judge(stream)
-        elif stream is not None and stream.state in OPEN:  # else it is not silent, but over: "settle" judges it
+        elif stream is not None and stream.state in OPEN:  # else it has ended, and "settle" judges it
             self._on_silence(stream, now_ns)
 
     def _on_silence(self, stream: LiveStream, now_ns: int) -> None:
-        """Judge a stream as lost, or wait for as long again after what was received of it since."""
+        """Judge a stream as lost, or schedule the timer again if a segment was received since."""
         lost_ns = stream.last_receipt_ns + self.timeouts.lost_after_ns
         if lost_ns > now_ns:
             self.timers.schedule(lost_ns, "lost", stream.key)
@@ -366,13 +375,13 @@ class Evaluator:
     # Decisions.
 
     def _decide_due(self, now_ns: int) -> None:
-        """Hand on what streams decide up to an instant."""
+        """Pass on the decisions of stream rules up to an instant."""
         self._decide(self.scheduler.advance(now_ns, self.live))
 
     def _decide_after(self, decisions: list[Decision], before_ns: int) -> None:
-        """Hand on decisions, after what streams decide up to `before_ns`, evaluated now if they were not yet.
+        """Pass on decisions, after those of stream rules up to `before_ns`, which are evaluated now if they were not.
 
-        So the order of decisions does not depend on when `advance` is called.
+        The order of decisions thus does not depend on the instants of `advance`.
         """
         if decisions:
             self.scheduler.evaluate_due(before_ns)

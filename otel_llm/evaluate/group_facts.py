@@ -1,8 +1,8 @@
-"""Rules of scopes instance and class: their facts are kept up while streams run, and evaluated each second.
+"""Rules of scopes instance and class: their facts are updated while streams run, and evaluated every second.
 
 A segment costs nothing here. A request that ends is added to its group's totals of the second. On each whole second of
-the virtual clock these are added to the windows of its labels, streams in flight are counted by columns, and the rules
-are evaluated. A second in which nothing can have changed is skipped.
+the virtual clock the totals are added to the windows of their labels, streams in flight are counted by columns, and the
+rules are evaluated. A second without a possible change is skipped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.evaluate.subjects import Subjects
+from otel_llm.evaluate.subjects import MAX_SUBJECTS, Subjects
 from otel_llm.evaluate.usage import Charged
 from otel_llm.rules.engine.scope_engine import ScopeEngine
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
@@ -37,35 +37,46 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Keep the facts of instances and classes, and have their rules evaluated.
+    """The facts of instances and classes, and the evaluation of their rules.
 
-    `paused`: facts are kept and no rule is evaluated, while a journal is read that does not reach back far enough.
+    `paused`: facts are updated without evaluating rules, while a restart reads a journal from its middle.
     """
 
-    def __init__(self, table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        table: StreamTable,
+        engine: RuleEngine,
+        classes: SloClasses,
+        counts: Counter[str],
+        most_subjects: int = MAX_SUBJECTS,
+    ) -> None:
         self._table = table
         self.paused = False
         self.next_tick_ns: int | None = None
         self._last_tick_ns = 0
-        self._subjects = Subjects(counts)
+        self._subjects = Subjects(counts, most_subjects)
         self._pending: dict[Group, Totals] = {}
-        """Totals since the last tick, by group: added to the windows of both scopes at the next."""
+        """Totals since the last tick, by group; the next tick adds them to the windows of both scopes."""
         self._heard_ns: dict[Group, int] = {}
-        """When anything was last received of streams that ended since."""
+        """The last receipt time of streams that have ended since the last tick."""
         self._charged = Charged(table, "windowed")
-        """What the windows have of each stream in flight."""
+        """The charges of each stream in flight to the windows."""
         self._set(engine, classes)
 
+    def subjects(self) -> list[Subject]:
+        """Return the instances and classes that are followed, in one order."""
+        return self._subjects.all()
+
     def use(self, engine: RuleEngine, classes: SloClasses, now_ns: int) -> list[Decision]:
-        """Decide by this engine's rules from now on; return how firings of rules that are gone end."""
+        """Use the rules of another engine; return the decisions that end firings of removed rules."""
         former, charged = self.engine, self._benefit
-        # The facts that went with those firings are those that were kept for them.
+        # Facts for these decisions, before those that only removed rules need are dropped.
         self._count_in_flight(now_ns)
         subjects = [self._facts(one, now_ns) for one in self._subjects.all()]
         self._set(engine, classes, charged=charged)
         decisions = self.engine.succeed(former, subjects)
         for subject in self._subjects.all():
-            subject.keep(self._needs[subject.scope], now_ns)
+            subject.use(self._needs[subject.scope], now_ns)
         self.wake(now_ns)
         return decisions
 
@@ -75,16 +86,16 @@ class Groups:
         self._needs = {scope: needs(self.engine.of(scope)) for scope in GROUP_SCOPES}
         self._benefit = any(found.benefit for found in self._needs.values())
         if self._benefit and not charged:
-            self._charged.begin_anew()
+            self._charged.reset()
 
     def wake(self, now_ns: int) -> None:
-        """Note that something happened: rules are evaluated at the next whole second."""
+        """Schedule a tick at the next whole second."""
         tick_ns = max(_second(now_ns), self._last_tick_ns + SECOND_NS)
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
     def ended(self, stream: StreamInFlight, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
-        """Count a request that ended, and the rest of its benefit."""
+        """Count a request that has ended, and the rest of its benefit."""
         group = stream.group
         self._of(group).count(outcome, verdict, stream.slo.objective.fluidity_index)
         self._heard_ns[group] = max(self._heard_ns.get(group, 0), stream.last_receipt_ns)
@@ -92,7 +103,7 @@ class Groups:
         self.wake(now_ns)
 
     def close(self, stream: StreamInFlight, verdict: Verdict | None) -> None:
-        """Charge what was not charged yet of the verdict's benefit; without one, all that was charged goes back."""
+        """Charge the rest of the verdict's benefit; without a verdict, refund all charges."""
         if not self._benefit:
             return
         tokens, before_ns, idle_ns, abort = self._charged.close(stream, verdict)
@@ -101,15 +112,15 @@ class Groups:
             total.add(term)
 
     def charge(self, slots: Ints) -> None:
-        """Charge what readers of some streams got and waited so far, before one of them gets another group."""
+        """Charge tokens and idle time of some streams so far, before the group of one changes; `slots`: (S,) int64."""
         if self._benefit:
             for group, tokens, _, costs in self._charged.charge(slots):
                 total = self._of(group).benefit
                 total.add(int(tokens.sum()))
-                total.add(-math.fsum(costs.tolist()))  # one number whatever the order of slots
+                total.add(-math.fsum(costs.tolist()))  # exact, so independent of the order of slots
 
     def tick(self, now_ns: int) -> list[Decision]:
-        """Evaluate all rules at a whole second; return what was decided."""
+        """Evaluate all rules at a whole second, and return the decisions."""
         self._last_tick_ns = now_ns
         self.charge(self._table.slots_in_flight())
         changed = bool(self._pending)
@@ -127,12 +138,12 @@ class Groups:
         return decisions
 
     def resume(self, now_ns: int) -> None:
-        """Begin to decide, once the journal is read: windows begin empty, and what fired before fires."""
+        """Begin to evaluate rules after a restart: windows are empty, and earlier firings continue."""
         self.paused = False
         self._last_tick_ns = max(self._last_tick_ns, now_ns - now_ns % SECOND_NS)
         self._forget_pending()
         if self._benefit:
-            self._charged.begin_anew()
+            self._charged.reset()
         for scope, labels in self.engine.left_firing:
             self._subjects.add(scope, labels, self._needs[scope], now_ns)
         for subject in self._subjects.all():
@@ -148,13 +159,13 @@ class Groups:
     def _evaluate(self, subject: Subject, now_ns: int) -> list[Decision]:
         facts = self._facts(subject, now_ns)
         decisions = self.engine.look(facts)
-        if now_ns >= subject.over_ns:
-            decisions += self.engine.over(facts)
+        if now_ns >= subject.expires_ns:
+            decisions += self.engine.end_firings(facts)
             self._subjects.drop(subject)
         return decisions
 
     def _count_in_flight(self, now_ns: int) -> int:
-        """Count the streams in flight of every subject, and those whose reader waits; return how many there are."""
+        """Count the streams in flight, and the starving ones, of every subject; return the number in flight."""
         for subject in self._subjects.all():
             subject.reset_streams()
         table = self._table
@@ -179,7 +190,10 @@ class Groups:
     def _starving(
         self, slots: Ints, groups: Ints, ages: set[int], length: int, now_ns: int
     ) -> dict[int, tuple[Ints, Ints]]:
-        """Count by group, for each age up to which telemetry counts, the streams that are known, and those starving."""
+        """Count by group the streams with facts younger than each age, and the starving ones among them.
+
+        `slots`, `groups`: (S,) int64. `length`: the number of groups. Returns by age two counts, (length,) int64.
+        """
         table = self._table
         x_ns = table.now_ns(slots, now_ns)
         age_ns = x_ns - table.watermark_ns[slots]
@@ -198,12 +212,12 @@ class Groups:
         return found
 
     def _next_tick_ns(self, now_ns: int) -> int | None:
-        """Return the next second at which something can change though nothing is in flight; None if there is none."""
+        """Return the next second at which facts can change while no stream is in flight; None where there is none."""
         instants = []
         for subject in self._subjects.all():
             facts = self._facts(subject, now_ns)
             due_ns = self.engine.next_due_ns(subject.scope, subject.labels, now_ns)
-            instants += [subject.over_ns, facts.next_change_ns(rates=subject.needs.rates), due_ns]
+            instants += [subject.expires_ns, facts.next_change_ns(rates=subject.needs.rates), due_ns]
         earliest = min((instant for instant in instants if instant is not None), default=None)
         return None if earliest is None else max(_second(earliest), now_ns + SECOND_NS)
 
@@ -226,11 +240,11 @@ class Groups:
             return None
 
     def _of_group(self, group: Group, now_ns: int, heard_ns: int) -> list[Subject]:
-        """Return the subjects that a group with a stream counts for, in the scopes that have a rule."""
+        """Return the subjects of a group with a stream, in the scopes that have a rule."""
         found = []
-        for scope, asked in self._needs.items():
+        for scope, needed in self._needs.items():
             if self.engine.of(scope):
-                subject = self._subjects.of(scope, group, asked, now_ns)
+                subject = self._subjects.of(scope, group, needed, now_ns)
                 subject.busy_ns, subject.heard_ns = now_ns, max(subject.heard_ns, heard_ns)
                 found.append(subject)
         return found
@@ -248,8 +262,14 @@ def _second(instant_ns: int) -> int:
     return -(-instant_ns // SECOND_NS) * SECOND_NS
 
 
-def groups_for(table: StreamTable, engine: RuleEngine, classes: SloClasses, counts: Counter[str]) -> Groups | None:
-    """Return who keeps the facts that rules of scopes instance and class ask for; None where there is no such rule."""
+def groups_for(
+    table: StreamTable,
+    engine: RuleEngine,
+    classes: SloClasses,
+    counts: Counter[str],
+    most_subjects: int = MAX_SUBJECTS,
+) -> Groups | None:
+    """Return the facts for rules of scopes instance and class; None where there is no such rule."""
     if not engine.rules.group_rules:
         return None
-    return Groups(table, engine, classes, counts)
+    return Groups(table, engine, classes, counts, most_subjects)

@@ -1,4 +1,4 @@
-"""Cache what a commit says of its stream, by its attributes: most commits have the attributes of earlier ones."""
+"""A cache of stream identities by the attributes of commits: most commits have the attributes of earlier ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
 
-_REMEMBERED: Final = 1024
+_CACHED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class CommitIdentity:
-    """What is known of a stream by the attributes of its commit alone; `unknown`: they name a class that is not."""
+    """The identity of a stream by the attributes of its commit alone; `unknown`: they name an unknown class."""
 
     slo: SloClass
     unknown: bool
@@ -28,20 +28,23 @@ class CommitIdentity:
 
 
 class IdentityCache:
-    """Resolve commits to classes and groups; `classes`: those that streams are judged by."""
+    """A cache of the identities of commits; `classes`: the SLO classes that judge streams."""
 
     def __init__(self, classes: SloClasses) -> None:
         self._classes = classes
         self._known: dict[int, tuple[Attributes, CommitIdentity]] = {}
 
     def of(self, parts: ReceivedRequest) -> CommitIdentity:
-        """Return what the commit of choice 0 says of a request, where nothing else of it was received."""
+        """Return the identity of a request from its commit of choice 0; nothing else of it may have been received."""
         attributes = parts.streams[0].prefix.attributes
-        known = self._known.get(id(attributes))  # the reader gives those that are written alike as one object
+        known = self._known.get(id(attributes))  # the reader gives equal attributes as one object
         if known is None:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _CACHED:
                 self._known.clear()
-            known = self._known[id(attributes)] = attributes, self._read(parts)  # kept, so that no other gets its id
+            known = self._known[id(attributes)] = (
+                attributes,
+                self._read(parts),
+            )  # a reference, so that the id stays unique
         return known[1]
 
     def _read(self, parts: ReceivedRequest) -> CommitIdentity:

@@ -1,6 +1,6 @@
-"""Make a batch ready for evaluation: bound what it may hold, and stamp it with the time of receipt.
+"""The intake of batches: limits, and the receipt time.
 
-The service, a restart, backtests and tests of rules take export requests in by these functions.
+The service, restarts, backtests and unit tests of rules use these functions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from otel_llm.readers.spans.attributes import IntakeLimits
 
 MAX_CHOICES: Final = 128
-"""Streams of one request, numbered from 0; those of later choices are refused."""
+"""Streams of one request, numbered from 0; later choices are refused."""
 
 
 def read_export(raw: bytes, receipt_ns: int, limits: IntakeLimits) -> Batch:
-    """Decode an export request and take it in.
+    """Decode an export request, and take it in.
 
-    `receipt_ns`: the time of receipt, unix ns.
+    `receipt_ns`: the receipt time, unix ns.
 
     Raises:
         DecodeError: it is no export request.
@@ -31,6 +31,6 @@ def read_export(raw: bytes, receipt_ns: int, limits: IntakeLimits) -> Batch:
 
 
 def take_in(batch: Batch, receipt_ns: int, limits: IntakeLimits) -> None:
-    """Refuse what is beyond the limits, counted in `batch.refused`, and stamp the rest with the time of receipt."""
+    """Refuse parts beyond the limits, counted in `batch.refused`; stamp the others with the receipt time (unix ns)."""
     batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
     batch.received(receipt_ns)

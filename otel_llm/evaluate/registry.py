@@ -1,4 +1,4 @@
-"""Which requests and streams there are: in flight, waiting for their segments, and over."""
+"""The registry of requests and streams: in flight, waiting for segments, ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from otel_llm.evaluate.identity_cache import IdentityCache
 from otel_llm.evaluate.streams.lifecycle import StreamEvent, StreamState
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_in_flight import group_of
+from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
+from otel_llm.evaluate.subjects import MAX_SUBJECTS
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.readers.assemble.received_request import ReceivedRequest
 from otel_llm.readers.assemble.received_stream import ReceivedStream
@@ -36,19 +38,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RegistryLimits:
-    """How much is kept of requests that are over, and of those without segments."""
+    """The limits on judged requests, and on requests without segments, in memory."""
 
     tombstones: int = 100_000
-    """Judged requests that are still known, at least: what comes late for them is counted and starts nothing."""
+    """Judged requests that are remembered, at least: a late segment of one is counted and starts no stream."""
     waiting_times: int = 10_000_000
-    """Token times on request spans without segments, all together; beyond it the oldest spans are judged at once."""
+    """The total of token times on request spans without segments; beyond it the oldest spans are judged at once."""
+    groups: int = MOST_GROUPS
+    """Groups that are remembered beside those of streams in flight."""
+    subjects: int = MAX_SUBJECTS
+    """Instances, and classes, with labels of their own in rules; the rest count as `other`."""
 
 
 class Registry:
-    """Hold requests and streams from their first span or segment until they are judged.
+    """Requests and streams, from their first span or segment to their verdict.
 
-    `classes`: those that streams are judged by. Counted in `counts`: segments, tokens, request_spans, what is late or
-    a duplicate, shifted_streams, unknown_slo_class.
+    `classes`: the SLO classes that judge streams. `counts` gets segments, tokens, request_spans, late and duplicate
+    ones, shifted_streams, unknown_slo_class.
     """
 
     def __init__(
@@ -63,12 +69,12 @@ class Registry:
         self.live: dict[StreamKey, LiveStream] = {}
         """Streams without a verdict."""
         self.ended: dict[StreamKey, LiveStream] = {}
-        """Of them, those whose end was received."""
+        """Those whose end was received."""
         self.parts: dict[RequestKey, ReceivedRequest] = {}
         self.orphans: dict[RequestKey, int] = {}
-        """Request spans without a stream, the oldest first, and when each ends in the collector's time."""
+        """Request spans without a stream, oldest first, with the end of each in the collector's time."""
         self.waiting_times = 0
-        """Token times on those spans."""
+        """The number of token times on those spans."""
         self.tombstones = Tombstones(limits.tombstones)
         self._limits = limits
         self._table = table
@@ -77,20 +83,20 @@ class Registry:
         self._counts = counts
         self._streams_of: Counter[RequestKey] = Counter()
         self._judged: deque[tuple[int, int]] = deque()
-        """Of streams judged lately: when, and when the first of each was received."""
+        """For recently judged streams: the time of the verdict, and of the first receipt."""
         self.use(classes)
 
     def use(self, classes: SloClasses) -> None:
-        """Judge by these classes from now on."""
+        """Use these SLO classes from now on."""
         self.classes = classes
         self._identities = IdentityCache(classes)
 
     # What is received.
 
     def open(self, segment: Segment, now_ns: int) -> LiveStream | None:
-        """Follow the stream of a commit before which nothing of its request was received; None for any other segment.
+        """Create the stream of a plain commit that is the first of its request; return None for any other segment.
 
-        Nearly every stream begins so. What `receive` and `LiveStream.apply` find out step by step is known here.
+        This is the fast path of nearly every stream; it gives the result of `receive` and `LiveStream.apply`.
         """
         key = (segment.trace_id, segment.span_id)
         plain = not (segment.choice or segment.first_token or segment.times_ns or semconv.OUTCOME in segment.attributes)
@@ -106,14 +112,18 @@ class Registry:
         stream.identify(known.slo, known.group, exact_resume=known.exact_resume)
         if known.unknown:
             self._counts["unknown_slo_class"] += 1
-        self._follow(stream, now_ns)
+        self._track(stream, now_ns)
         stream.commit(segment.start_ns, known.input_tokens)
         stream.move(StreamEvent.COMMIT)
-        stream.begun_at(segment.end_ns)
+        stream.mark_begun(segment.end_ns)
         return stream
 
     def receive(self, segment: Segment, now_ns: int) -> tuple[LiveStream, bool] | None:
-        """Keep a segment until it is applied; return its stream, and whether it is new. None: late, or a duplicate."""
+        """Store a segment until it is applied.
+
+        Returns:
+            Its stream, and whether that is new; None for a late or duplicate segment.
+        """
         key = (segment.trace_id, segment.span_id)
         stream = self.live.get((*key, segment.choice))
         if stream is not None:
@@ -131,15 +141,15 @@ class Registry:
         self._counts["tokens"] += len(segment.times_ns)
         found = stream is None
         if stream is None:
-            stream = self._found(parts, segment, now_ns)
-            self.take_orphan(key)
+            stream = self._create(parts, segment, now_ns)
+            self.pop_orphan(key)
         else:
             stream.note_receipt(segment.end_ns, now_ns)
         stream.waiting.append(segment.seq)
         return stream, found
 
     def receive_request(self, span: RequestSpan, now_ns: int) -> list[StreamKey]:
-        """Keep a request span; return the streams to which it may say something new."""
+        """Store a request span; return the keys of the streams that it may change."""
         key = span.key
         if key not in self.parts and key in self.tombstones:
             self._counts["late_request_spans"] += 1
@@ -149,8 +159,8 @@ class Registry:
             self._counts["duplicate_request_spans"] += 1
             return []
         self._counts["request_spans"] += 1
-        if not parts.streams:  # its segments may be on the way; others' spans wait the same time
-            # One with token times is judged before the first window closes that they are in.
+        if not parts.streams:  # its segments may arrive; spans of other instrumentations wait as long
+            # A span with token times is judged before the first window of these closes.
             at_ns = span.start_ns if span.events_ns else span.end_ns
             self.orphans[key] = at_ns - parts.resolve(0).shift_ns(self._timeouts.lateness_ns)
             self._timers.schedule(now_ns + self._timeouts.lateness_ns, "orphan", (*key, 0))
@@ -158,7 +168,7 @@ class Registry:
         return [stream.key for stream in self._streams(parts)]
 
     def mark_closed(self, batch: Batch) -> None:
-        """Mark the streams and requests of a batch as closed: a run before has seen their end."""
+        """Mark the streams and requests of a batch as closed: an earlier run has seen their end."""
         for segment in batch.segments:
             self.tombstones.add((segment.trace_id, segment.span_id), segment.choice)
         for key in [] if batch.plain is None else batch.plain.keys:
@@ -167,7 +177,7 @@ class Registry:
             self.tombstones.add(span.key, 0)
 
     def commit(self, stream: LiveStream) -> bool:
-        """Note a stream's commit, where segment 0 or the request span says it; return whether one does."""
+        """Note a stream's commit if segment 0 or the request span is there; return whether one is."""
         if not stream.received.has(0) and stream.parts.request is None:
             return False
         resolved, stream.known = stream.known, None
@@ -184,20 +194,20 @@ class Registry:
     # What is known.
 
     def choose(self, resolved: Resolved, *, count: bool = False) -> SloClass:
-        """Return the class that judges a stream; `count`: count one that it names and that there is not."""
+        """Return the class that judges a stream; `count`: count an unknown class that it names."""
         slo, unknown = self.classes.choose(resolved.declared_class, resolved.attributes)
         if count:
             self._counts["unknown_slo_class"] += unknown
         return slo
 
     def siblings(self, stream: LiveStream) -> list[LiveStream]:
-        """Return the other streams of a stream's request that have no verdict."""
+        """Return the other streams of the request that have no verdict."""
         return [one for one in self._streams(stream.parts) if one is not stream]
 
     def slots_of(self, batch: Batch, slots: Ints | None) -> Ints:
-        """Return the slots of the streams of requests that a batch is about.
+        """Return the slots of all streams of the requests in a batch, (N,) int64.
 
-        `slots`: of its plain segments, -1 for none: those begin a stream, and perhaps beside others of their request.
+        `slots`: (S,) int64, of its plain segments, -1 for a new stream, whose request may have other streams.
         """
         requests = {(one.trace_id, one.span_id) for one in batch.segments}
         requests.update(span.key for span in batch.requests)
@@ -207,12 +217,12 @@ class Registry:
         others = np.array([stream.slot for parts in known for stream in self._streams(parts)], dtype=np.int64)
         return others if slots is None else np.concatenate((slots[slots >= 0], others))
 
-    def too_many_times(self) -> bool:
-        """Tell whether so many token times wait that the oldest orphan is to be judged now."""
+    def has_excess_times(self) -> bool:
+        """Return whether the oldest orphan must be judged now, because too many token times wait."""
         return self.waiting_times > self._limits.waiting_times
 
     def oldest_receipt_ns(self, since_ns: int) -> int:
-        """Return when the first was received of any stream that is in flight, or was judged since an instant."""
+        """Return the earliest receipt time of streams that are in flight, or were judged since an instant (unix ns)."""
         while self._judged and self._judged[0][0] < since_ns:
             self._judged.popleft()
         found = [since_ns, *(found_ns for _, found_ns in self._judged)]
@@ -220,10 +230,10 @@ class Registry:
             found.append(int(self._table.found_ns.min()))
         return min(found)
 
-    # What is over.
+    # Ended requests and streams.
 
-    def take_orphan(self, key: RequestKey) -> ReceivedRequest | None:
-        """Wait no longer for segments of a request span; return its request, None if it did not wait."""
+    def pop_orphan(self, key: RequestKey) -> ReceivedRequest | None:
+        """Remove a request span that waits for segments, and return its request; None if it did not wait."""
         if self.orphans.pop(key, None) is None:
             return None
         parts = self.parts[key]
@@ -231,7 +241,7 @@ class Registry:
         return parts
 
     def stream_of_span(self, parts: ReceivedRequest, resolved: Resolved, slo: SloClass) -> LiveStream:
-        """Return a stream made of a request span alone; it has ended."""
+        """Create the ended stream of a request span without segments."""
         stream = LiveStream(self._table, parts, 0, slo, resolved.shift_ns(self._timeouts.lateness_ns))
         stream.take_slot(offset_ns=0, watermark_ns=resolved.commit_ns or 0, receipt_ns=self._timers.now_ns)
         stream.ended_ns, stream.state = resolved.end_ns, StreamState.ENDED
@@ -241,7 +251,7 @@ class Registry:
         return stream
 
     def drop(self, stream: LiveStream) -> None:
-        """Follow a stream no longer; its request span is kept for the choices that may still come."""
+        """Remove a judged stream; keep its request span for choices that may still arrive."""
         del self.live[stream.key]
         self.ended.pop(stream.key, None)
         now_ns, request = self._timers.now_ns, stream.key[:2]
@@ -269,12 +279,10 @@ class Registry:
         if parts is None:
             parts = self.parts[key] = ReceivedRequest(*key, since_ns=self._timers.now_ns)
             for choice in self.tombstones.choices(key):
-                parts.streams[choice] = (
-                    ReceivedStream()
-                )  # judged already, but seen: the request span is not for one alone
+                parts.streams[choice] = ReceivedStream()  # judged, but the request still has several choices
         return parts
 
-    def _found(self, parts: ReceivedRequest, segment: Segment, now_ns: int) -> LiveStream:
+    def _create(self, parts: ReceivedRequest, segment: Segment, now_ns: int) -> LiveStream:
         resolved = parts.resolve(segment.choice)
         slo = self.choose(resolved, count=True)
         shift = resolved.shift_ns(self._timeouts.lateness_ns)
@@ -282,10 +290,10 @@ class Registry:
         stream.take_slot(offset_ns=segment.end_ns - now_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
         stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
         stream.known = resolved if segment.seq == 0 else None
-        self._follow(stream, now_ns)
+        self._track(stream, now_ns)
         return stream
 
-    def _follow(self, stream: LiveStream, now_ns: int) -> None:
+    def _track(self, stream: LiveStream, now_ns: int) -> None:
         self.live[stream.key] = stream
         self._streams_of[stream.key[:2]] += 1
         if stream.shift_ns:

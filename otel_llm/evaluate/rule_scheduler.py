@@ -1,8 +1,8 @@
-"""Schedule the evaluation of rules on streams in flight: by columns first, one by one where a rule may hold.
+"""The scheduler of rules on streams in flight: a columnar prefilter first, the engine where a rule may hold.
 
-Each stream has one evaluator at a time (single writer). While the state of none of its rules may change that is the
-columnar prefilter; the engine takes the stream over as soon as one may, and keeps it until none may. All decisions are
-the engine's.
+Each stream has one evaluator at a time (single writer). While no rule of a stream can change its state, this is the
+columnar prefilter. The engine takes the stream over as soon as a rule may, and returns it when none may. All decisions
+are the engine's.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class RuleScheduler:
-    """Evaluate the rules of every stream in flight when it moves and when it is due; instants on the collector's axis.
+    """The schedule of rule evaluations of every stream in flight; instants are unix ns of the collector's clock.
 
-    `by_columns`: whether the prefilter is used; without it the engine evaluates everything, at 100 times the cost.
+    `by_columns`: whether the prefilter is used; the engine alone costs 100 times as much.
     """
 
     def __init__(self, table: StreamTable, engine: RuleEngine, *, by_columns: bool = True) -> None:
@@ -44,7 +44,7 @@ class RuleScheduler:
         self.use(engine, (), 0)
 
     def use(self, engine: RuleEngine, streams: Iterable[LiveStream], now_ns: int) -> None:
-        """Decide by this engine from now on; `streams`: those in flight; all are evaluated."""
+        """Use another engine from now on, and evaluate all `streams` in flight."""
         self.engine = engine
         self._prefilter = Prefilter(engine.rules)
         self._clear = self._by_columns and self._prefilter.clear
@@ -57,7 +57,7 @@ class RuleScheduler:
         in_flight = [stream for stream in streams if stream.state in IN_FLIGHT]
         for stream in in_flight:
             self.begin(stream)
-        # The engine evaluates those that it has taken over from the former engine in any case.
+        # The engine evaluates the streams that it has taken over from the former engine.
         fresh = [stream.slot for stream in in_flight if not engine.follows(stream.key)]
         if fresh:
             self.evaluate_moved(np.array(fresh), np.ones(len(fresh), dtype=bool), now_ns)
@@ -66,63 +66,63 @@ class RuleScheduler:
                 self._release(stream.slot)
 
     def begin(self, stream: LiveStream) -> None:
-        """Follow a stream whose commit became known; `evaluate_moved` evaluates it."""
+        """Add a stream whose commit is known; `evaluate_moved` evaluates it."""
         slot = stream.slot
         self._table.identity[slot] = self._prefilter.bits((*stream.group, stream.exact_resume))
         self._table.prefiltered[slot] = self._can_prefilter(stream)
-        self._room()[slot] = INACTIVE
+        self._states_by_slot()[slot] = INACTIVE
 
     def begin_all(self, streams: Sequence[LiveStream]) -> None:
-        """Follow streams that have a commit and nothing else yet."""
+        """Add streams that have a commit only."""
         if not streams:
             return
         slots = [stream.slot for stream in streams]
         bits = self._prefilter.bits
         self._table.identity[slots] = [bits((*stream.group, stream.exact_resume)) for stream in streams]
-        # As `_can_prefilter` has it: nothing of them waits, and there are no tokens yet.
+        # The result of `_can_prefilter`: no segment waits, and there are no tokens.
         self._table.prefiltered[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
-        self._room()[slots] = INACTIVE
+        self._states_by_slot()[slots] = INACTIVE
 
     def evaluate_moved(self, slots: Ints, on_time: Bools, now_ns: int) -> None:
-        """Evaluate streams whose segments were applied; `on_time`: whether a segment of each was in time, (S,)."""
+        """Evaluate streams with new segments; `slots`: (S,) int64; `on_time`: (S,), whether a segment was in time."""
         table = self._table
         prefiltered = (table.prefiltered[slots] & table.ready[slots] & on_time) != 0
         chosen = slots[prefiltered]
         if chosen.size:
-            prefiltered[prefiltered] = self._look_by_columns(chosen, np.full(len(chosen), now_ns)).unchanged
+            prefiltered[prefiltered] = self._prefilter_slots(chosen, np.full(len(chosen), now_ns)).unchanged
         for slot, acts in zip(slots[~prefiltered].tolist(), on_time[~prefiltered].tolist(), strict=True):
             self._hand_over(slot, now_ns, late=not acts)
 
     def leave_to_engine(self, stream: LiveStream, now_ns: int) -> None:
-        """Leave a stream to the engine: its request has another stream, and they share budgets."""
+        """Leave a stream to the engine: it shares budgets with another stream of its request."""
         if self._table.prefiltered[stream.slot]:
             self._release(stream.slot)
-            self.engine.follow_from(stream, now_ns - 1, {})  # what is due at this very instant is not evaluated yet
+            self.engine.follow_from(stream, now_ns - 1, {})  # rules due at this very instant are not evaluated yet
 
     def ended(self, stream: LiveStream, end_ns: int, now_ns: int) -> list[Decision]:
-        """Follow a stream no longer; `end_ns` on its own axis."""
+        """Remove a stream that has ended, and return its decisions; `end_ns`: on its own clock."""
         self._table.prefiltered[stream.slot] = False
         self._table.due_ns[stream.slot] = NEVER
         return self.engine.ended(stream, end_ns, now_ns)
 
     def next_due(self) -> int | None:
-        """Return the next instant at which a stream is due to be evaluated by columns."""
+        """Return the next instant at which the prefilter must evaluate a stream; None where there is none."""
         return None if self._due_ns == NEVER else self._due_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Tell whether a stream may be due to be evaluated by columns up to now."""
+        """Return whether the prefilter may have to evaluate a stream up to now."""
         return self._due_ns <= now_ns
 
     def evaluate_due(self, now_ns: int) -> None:
-        """Evaluate what fell due up to now by columns, each stream at its own instant; hand the rest to the engine."""
+        """Evaluate all streams due up to now, each at its own instant; hand those that may change to the engine."""
         while self._due_ns <= now_ns:
             self._evaluate_slots(np.flatnonzero(self._table.due_ns <= now_ns))
             self._due_ns = int(self._table.due_ns.min(initial=NEVER))
 
     def evaluate_due_of(self, slots: Ints, now_ns: int) -> None:
-        """Evaluate what of these streams fell due up to now, since they are about to move.
+        """Evaluate these streams, (S,) int64, if they are due up to now, before a batch changes them.
 
-        The others can wait: the instant at which a stream is found inactive makes no difference until a decision.
+        Others can wait: until a decision it makes no difference when a stream is found inactive.
         """
         due = self._table.due_ns
         while (slots := slots[due[slots] <= now_ns]).size:
@@ -132,12 +132,12 @@ class RuleScheduler:
         if not slots.size:
             return
         table, at_ns = self._table, self._table.due_ns[slots]
-        unchanged, may_change, opens_ns, _ = self._look_by_columns(slots, at_ns)
+        unchanged, may_change, opens_ns, _ = self._prefilter_slots(slots, at_ns)
         steps = self._prefilter.stepping
         for place in np.flatnonzero(~unchanged).tolist():
             slot, due_ns = int(slots[place]), int(at_ns[place])
             stream = table.streams[slot]
-            if due_ns == table.receipt_ns[slot]:  # a segment has moved it: what rules make of that is the engine's
+            if due_ns == table.receipt_ns[slot]:  # a segment has changed it: the engine evaluates that
                 self._hand_over(slot, due_ns, late=False)
                 continue
             self._release(slot)
@@ -146,7 +146,7 @@ class RuleScheduler:
             x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
             looked = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
             rules = zip(self._places, may_change[place].tolist(), opens_ns[place].tolist(), steps, strict=True)
-            # What the columns cannot tell, which is deadlines between two looks at them, the engine finds out.
+            # The engine finds deadlines between two evaluations, which the columns cannot show.
             dues = {
                 name: x_ns if may else None if next_ns == NEVER else next_ns
                 for name, may, next_ns, by_steps in rules
@@ -155,7 +155,7 @@ class RuleScheduler:
             self.engine.follow_from(stream, due_ns, dues)
 
     def advance(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> list[Decision]:
-        """Have the engine evaluate what is due up to now; where it evaluates anything, the prefilter goes first."""
+        """Evaluate the engine's due rules up to now, after the prefilter's, and return the decisions."""
         due_ns = self.engine.next_timer()
         if due_ns is None or due_ns > now_ns:
             return []
@@ -163,30 +163,30 @@ class RuleScheduler:
         return self.engine.advance(now_ns, live)
 
     def reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        """Take back from the engine the streams that the prefilter can evaluate again."""
+        """Return streams from the engine to the prefilter where it can evaluate them again."""
         if self._clear:
             self._reclaim(now_ns, live)
 
     def _can_prefilter(self, stream: LiveStream) -> bool:
-        # A request of several choices shares budgets among its streams: the engine keeps them all.
+        # The streams of a request with several choices share budgets: the engine keeps them all.
         plain = self._table.ready[stream.slot] and len(stream.parts.streams) == 1
         return self._clear and bool(plain) and len(stream.tokens_so_far.times_ns) == stream.applied_tokens
 
     def _hand_over(self, slot: int, now_ns: int, *, late: bool) -> None:
-        """Have the engine evaluate a stream that has changed, unless it is over."""
+        """Hand a changed stream to the engine, unless it has ended."""
         stream = self._table.streams[slot]
         if stream is not None and stream.begun and stream.ended_ns is None:
             self._release(slot)
             self.engine.update(stream, now_ns, late=late)
 
     def _release(self, slot: int) -> None:
-        """Take a stream from the prefilter."""
+        """Remove a stream from the prefilter."""
         self._table.due_ns[slot] = NEVER
         self._table.prefiltered[slot] = 0
 
     def _reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
         returned: list[tuple[LiveStream, bool]] = []
-        states = self._room()
+        states = self._states_by_slot()
         for key, rule_states, fired, muted in self.engine.take_evaluated():
             stream = live.get(key)
             if stream is None or stream.ended_ns is not None or muted or not self._can_prefilter(stream):
@@ -203,10 +203,10 @@ class RuleScheduler:
             return
         slots = np.array([stream.slot for stream, _ in returned], dtype=np.int64)
         self._table.known_tokens[slots] = self._table.tokens[slots]
-        unchanged = self._look_by_columns(slots, np.full(len(slots), now_ns)).unchanged
+        unchanged = self._prefilter_slots(slots, np.full(len(slots), now_ns)).unchanged
         for (stream, fired), stays in zip(returned, unchanged.tolist(), strict=True):
             if not stays:
-                self._release(stream.slot)  # the prefilter is the more careful of the two: it stays with the engine
+                self._release(stream.slot)  # the prefilter is the more conservative: the engine keeps the stream
                 continue
             self._table.prefiltered[stream.slot] = 1
             if fired:
@@ -214,14 +214,14 @@ class RuleScheduler:
             else:
                 self.engine.drop(stream.key)
 
-    def _look_by_columns(self, slots: Ints, at_ns: Ints) -> PrefilterResult:
-        """Look at streams by columns at these instants, and note when to look again."""
+    def _prefilter_slots(self, slots: Ints, at_ns: Ints) -> PrefilterResult:
+        """Evaluate streams by columns at these instants, and schedule the next; `slots`, `at_ns`: (S,) int64."""
         table = self._table
-        found = self._prefilter.look(table.rows, self._room(), table.due_ns, slots, at_ns)
+        found = self._prefilter.look(table.rows, self._states_by_slot(), table.due_ns, slots, at_ns)
         self._due_ns = min(self._due_ns, found.earliest_ns)
         return found
 
-    def _room(self) -> npt.NDArray[np.int8]:
+    def _states_by_slot(self) -> npt.NDArray[np.int8]:
         if len(self._states) < self._table.size:
             states = np.zeros((self._table.size, self._prefilter.count), dtype=np.int8)
             states[: len(self._states)] = self._states

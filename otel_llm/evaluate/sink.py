@@ -1,4 +1,4 @@
-"""The sink of evaluation: it takes charges, verdicts and decisions."""
+"""The interface of sinks, which take charges, verdicts and decisions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ StreamT_contra = TypeVar("StreamT_contra", bound=StreamInFlight, contravariant=T
 
 
 class Sink(Protocol[StreamT_contra]):
-    """Take what evaluation finds; called in its thread, in order of the virtual clock."""
+    """A consumer of results; called in the evaluator's thread, in order of the virtual clock."""
 
     def charged(self, metered: Metered) -> None:
-        """Take what readers got or waited, or what is given back of it."""
+        """Take a charge of tokens and idle time, or a refund."""
 
     def stream_judged(self, stream: StreamT_contra, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Take a stream's verdict, None when it cannot be judged; `row` makes its row when it is wanted."""
+        """Take a stream's verdict, None where it cannot be judged; `row` returns its row."""
 
     def foreign_judged(self, row: Row) -> None:
-        """Take a row that follows from another instrumentation's span."""
+        """Take the row of another instrumentation's span."""
 
     def decided(self, decisions: list[Decision]) -> None:
         """Take decisions of rules."""

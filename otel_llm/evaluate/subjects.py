@@ -1,4 +1,4 @@
-"""The instances and classes for which rules are evaluated: their labels, what is kept of each, and how many."""
+"""The subjects of rules of scopes instance and class: their labels, windows and counts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.facts import Scope
 
 MAX_SUBJECTS: Final = 500
-"""Subjects of one scope with labels of their own; beyond them models and instances are `other`, as in metrics."""
+"""The most subjects of one scope; beyond them models and instances are `other`, as in metrics."""
 OTHER: Final = "other"
 LINGER_NS: Final = 60 * SECOND_NS
-"""How long one is followed, at least, after its last stream."""
+"""A subject exists for at least this long after its last stream."""
 
 
 @dataclass(slots=True)
 class Subject:
-    """An instance or a class; instants of the collector's clock.
+    """An instance or a class; instants are unix ns of the collector's clock.
 
-    `since_ns`: since when each of its windows has been filled; `heard_ns`: when anything was last received of it;
-    `busy_ns`: the last tick at which there was a stream of it.
+    `since_ns`: the start of each window; `heard_ns`: the last receipt time of its streams; `busy_ns`: the last tick
+    with a stream of it.
     """
 
     scope: Scope
@@ -40,8 +40,8 @@ class Subject:
     heard_ns: int = 0
     busy_ns: int = 0
 
-    def keep(self, needs: Needs, now_ns: int) -> None:
-        """Keep what is needed from now on: windows that are new begin empty."""
+    def use(self, needs: Needs, now_ns: int) -> None:
+        """Use these needs of rules from now on; new windows begin empty."""
         self.needs = needs
         self.since_ns = {window: self.since_ns.get(window, now_ns) for window in needs.windows}
         self.windows = {
@@ -50,41 +50,42 @@ class Subject:
         self.reset_streams()
 
     def reset_streams(self) -> None:
-        """Set the counts of streams in flight to none."""
+        """Set the counts of streams in flight to 0."""
         self.in_flight = InFlightCounts(0, dict.fromkeys(self.needs.starving_ns, (0, 0)))
 
     def restart(self, now_ns: int) -> None:
-        """Begin with empty windows: the journal has been read."""
+        """Empty the windows, after a restart has read the journal."""
         self.windows, self.since_ns = {}, {}
         self.heard_ns, self.busy_ns = self.heard_ns or now_ns, self.busy_ns or now_ns
-        self.keep(self.needs, now_ns)
+        self.use(self.needs, now_ns)
 
     @property
-    def over_ns(self) -> int:
-        """Return when it has been still for so long that nothing is left of it to decide by."""
+    def expires_ns(self) -> int:
+        """Return the instant from which no rule can depend on the subject, unless it gets a stream."""
         return self.busy_ns + max(LINGER_NS, self.needs.lasting_ns)
 
 
 class Subjects:
-    """Hold the subjects of both scopes, no more than MAX_SUBJECTS of each (and `other` of each class)."""
+    """The subjects of both scopes, at most `most` of each (and `other` of each class)."""
 
-    def __init__(self, counts: Counter[str]) -> None:
+    def __init__(self, counts: Counter[str], most: int = MAX_SUBJECTS) -> None:
         self._counts = counts
+        self._most = most
         self._known: dict[Scope, dict[Labels, Subject]] = {scope: {} for scope in GROUP_SCOPES}
         self._ordered: list[Subject] | None = None
         self._folded: set[Group] = set()
 
     def all(self) -> list[Subject]:
-        """Return the subjects in one order, whenever they came."""
+        """Return the subjects in an order that does not depend on their arrival."""
         if self._ordered is None:
             self._ordered = [known[labels] for known in self._known.values() for labels in sorted(known)]
         return self._ordered
 
     def of(self, scope: Scope, group: Group, needs: Needs, now_ns: int) -> Subject:
-        """Return the subject that a group counts for, made where it is new."""
+        """Return the subject of a group, created where it is new."""
         known = self._known[scope]
         labels = labels_of(scope, group)
-        if labels not in known and len(known) >= MAX_SUBJECTS:
+        if labels not in known and len(known) >= self._most:
             if group not in self._folded and len(self._folded) < MOST_GROUPS:
                 self._folded.add(group)
                 self._counts["folded_groups"] += 1
@@ -93,22 +94,22 @@ class Subjects:
         return known.get(labels) or self.add(scope, labels, needs, now_ns)
 
     def add(self, scope: Scope, labels: Labels, needs: Needs, now_ns: int) -> Subject:
-        """Return the subject of these labels, made where it is new."""
+        """Return the subject of these labels, created where it is new."""
         subject = self._known[scope].get(labels)
         if subject is None:
             subject = self._known[scope][labels] = Subject(scope, labels)
-            subject.keep(needs, now_ns)
+            subject.use(needs, now_ns)
             self._ordered = None
         return subject
 
     def drop(self, subject: Subject) -> None:
-        """Follow a subject no longer."""
+        """Remove a subject."""
         del self._known[subject.scope][subject.labels]
         self._ordered = None
 
 
 def labels_of(scope: Scope, group: Group) -> Labels:
-    """Return what a group is called in a scope."""
+    """Return the labels of a group in a scope."""
     slo_class, model, instance, measured_at = group
     values = {"slo_class": slo_class, "model": model, "instance": instance, "measured_at": measured_at}
     return tuple(sorted((name, values[name]) for name in LABELS_OF[scope]))

@@ -1,4 +1,4 @@
-"""Tombstones of streams that are over: what arrives late for one of them starts no new stream."""
+"""Tombstones of judged streams: a late segment of one starts no new stream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Tombstones:
-    """Remember the judged choices of at least the last `most` requests, and of at most twice as many.
+    """The judged choices of at least the last `most` requests, and of at most twice as many.
 
-    A bit mask by the ids as one string takes a fifth of what a set by their pair does, and two generations forget the
-    oldest without an order that would have to be kept.
+    A bit mask by the concatenated ids takes a fifth of the memory of a set of pairs. Two generations drop the oldest
+    requests without an ordered structure.
     """
 
     __slots__ = ("_most", "_old", "_young")
@@ -31,16 +31,16 @@ class Tombstones:
         return self._mask(b"".join(key)) != 0
 
     def has(self, key: RequestKey, choice: int) -> bool:
-        """Tell whether this stream was judged."""
+        """Return whether a stream was judged."""
         return bool(self._mask(b"".join(key)) >> choice & 1)
 
     def choices(self, key: RequestKey) -> Iterator[int]:
-        """Yield the choices of a request that were judged."""
+        """Yield the judged choices of a request."""
         mask = self._mask(b"".join(key))
         return (choice for choice in range(mask.bit_length()) if mask >> choice & 1)
 
     def add(self, key: RequestKey, choice: int) -> None:
-        """Remember a stream from now on."""
+        """Add a judged stream."""
         ids = b"".join(key)
         mask = self._mask(ids) | 1 << choice
         self._old.pop(ids, None)

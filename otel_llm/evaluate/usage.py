@@ -1,6 +1,6 @@
-"""Charge what readers got and waited: to counters that only grow, and to the windows of instances and classes.
+"""Charges of tokens and idle time: to counters that only grow, and to the windows of instances and classes.
 
-Nothing is charged with a segment. A charge is the difference of two states of a stream: now, and at the last charge.
+A segment makes no charge. A charge is the difference of two states of a stream: now, and at the last charge.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class Metered(NamedTuple):
-    """What was got and waited by readers of one group; none is negative.
+    """A charge to the readers of one group; no number is negative.
 
-    Over a request's charges, `tokens_read` - `penalty_tokens` + `refunded_tokens` is its benefit, but for rounding.
+    Over all charges of a request, `tokens_read` - `penalty_tokens` + `refunded_tokens` is its benefit, up to rounding.
     """
 
     group: Group
@@ -38,17 +38,17 @@ class Metered(NamedTuple):
 
 
 class Increase(NamedTuple):
-    """What readers of one group got and waited since they were last charged; a row a stream, (N,)."""
+    """The tokens and idle time of one group's streams since their last charge; (N,), one element for each stream."""
 
     group: Group
     tokens: Ints
     idle_ns: Ints
     penalty_tokens: Floats
-    """What the added idle time costs; negative where idle time turned out to be less."""
+    """The cost of the added idle time; negative where later segments have reduced it."""
 
 
 class Balance(NamedTuple):
-    """What is left to charge of one stream at its end: `tokens`, and idle time from `before_ns` to `idle_ns`."""
+    """The rest to charge for one stream at its end: `tokens`, and idle time from `before_ns` to `idle_ns`."""
 
     tokens: int
     before_ns: int
@@ -57,18 +57,18 @@ class Balance(NamedTuple):
 
 
 class Charged:
-    """Remember what was charged of each stream in flight, so that each charge is the rest: all add up to the verdict.
+    """The charges of each stream in flight so far; with the last one, all charges add up to the verdict.
 
-    Two are kept beside each other, in columns of the table: `metered` for the counters (`Meter`), `windowed` for the
-    windows of instances and classes (`Groups`).
+    They are in columns of the table: `metered` for the counters (`Meter`), `windowed` for the windows of instances and
+    classes (`Groups`).
     """
 
-    def __init__(self, table: StreamTable, kept: Literal["metered", "windowed"]) -> None:
+    def __init__(self, table: StreamTable, column: Literal["metered", "windowed"]) -> None:
         self._table = table
-        self._metered = kept == "metered"
+        self._metered = column == "metered"
 
     def charge(self, slots: Ints) -> Iterator[Increase]:
-        """Yield by group what readers got and waited since the last charge, up to each stream's watermark."""
+        """Yield by group the increase since the last charge, up to each stream's watermark; `slots`: (S,) int64."""
         table, running = self._table, self._table.running
         charged_tokens, charged_idle_ns = self._columns
         tokens = running.count[slots]
@@ -87,7 +87,7 @@ class Charged:
             yield Increase(table.groups[group], more[own], (idle_ns - before_ns)[own], cost[own])
 
     def close(self, stream: StreamInFlight, verdict: Verdict | None) -> Balance:
-        """Return the rest, so that all charges add up to the verdict; without one, all that was charged goes back."""
+        """Return the rest of a stream's verdict; without a verdict, the refund of all charges."""
         tokens, idle_ns, abort = 0, 0, 0.0
         if verdict is not None and verdict.idle_ns is not None:
             tokens, idle_ns, abort = verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty
@@ -96,8 +96,8 @@ class Charged:
         charged_tokens[slot] = charged_idle_ns[slot] = 0
         return Balance(more, before_ns, idle_ns, abort)
 
-    def begin_anew(self) -> None:
-        """Take what readers have got and waited so far as charged."""
+    def reset(self) -> None:
+        """Count tokens and idle time so far as charged."""
         for column in self._columns:
             column[:] = 0
         for _ in self.charge(self._table.slots_in_flight()):
@@ -105,14 +105,14 @@ class Charged:
 
     @property
     def _columns(self) -> tuple[Ints, Ints]:
-        """Return tokens and idle time charged, by slot."""
+        """Return the charged tokens and idle time (ns), by slot."""
         table = self._table
         if self._metered:
             return table.metered_tokens, table.metered_idle_ns
         return table.windowed_tokens, table.windowed_idle_ns
 
     def _penalties(self, slots: Ints, before_ns: Ints, after_ns: Ints) -> Floats:
-        """Return what it costs (tokens) that each stream's reader waited so long instead of so long before, (N,)."""
+        """Return the cost, in tokens, of idle time from `before_ns` to `after_ns`; all (N,)."""
         cost = np.zeros(len(slots))
         waited = np.flatnonzero(before_ns != after_ns)
         if waited.size:
@@ -125,18 +125,18 @@ class Charged:
 
 
 class Meter:
-    """Charge counters that only grow with what readers of streams got and waited."""
+    """Charges for counters that only grow."""
 
     def __init__(self, table: StreamTable) -> None:
         self._table = table
         self._charged = Charged(table, "metered")
 
     def charge_in_flight(self) -> Iterator[Metered]:
-        """Yield what readers of streams in flight got and waited since the last look, up to each one's watermark."""
+        """Yield the charges of all streams in flight since the last ones, up to each stream's watermark."""
         return self.charge(self._table.slots_in_flight())
 
     def charge(self, slots: Ints) -> Iterator[Metered]:
-        """Yield the same of some streams in flight, for example before one of them gets another group."""
+        """Yield the charges of some streams in flight, (S,) int64, for example before the group of one changes."""
         for group, tokens, idle_ns, cost in self._charged.charge(slots):
             yield Metered(
                 group,
@@ -147,7 +147,7 @@ class Meter:
             )
 
     def close(self, stream: StreamInFlight, verdict: Verdict | None) -> Metered:
-        """Return the rest, so that all charges add up to the verdict; without one, all that was charged goes back."""
+        """Return the rest of a stream's verdict; without a verdict, the refund of all charges."""
         tokens, before_ns, idle_ns, abort = self._charged.close(stream, verdict)
         benefit = stream.slo.benefit
         cost = benefit.penalty_tokens(idle_ns) - benefit.penalty_tokens(before_ns)

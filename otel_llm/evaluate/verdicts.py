@@ -1,4 +1,4 @@
-"""Judge streams with what was received of them: windows and counters are charged, the sink gets row and verdict."""
+"""Verdicts of streams: windows and counters are charged, the sink gets row and verdict."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Tokens: TypeAlias = tuple[list[int], bytes | None]
 
 
 class Verdicts:
-    """Judge streams, and request spans without segments.
+    """The judge of streams, and of request spans without segments.
 
-    `groups`: the facts of instances and classes, None where no rule asks for them. Counted in `counts`: judged, lost,
+    `groups`: the facts of instances and classes, None where no rule needs them. `counts` gets judged, lost,
     skewed_tokens, missing_empty_segments, ignored_spans.
     """
 
@@ -69,27 +69,27 @@ class Verdicts:
         others: Resolved | None = None,
         tokens: Tokens | None = None,
     ) -> None:
-        """Give the verdict with what is there, and follow the stream no longer.
+        """Judge a stream by its received parts, and remove it.
 
-        `event`: VERDICT, or SILENCE for a stream without an end; `others`, `tokens`: what another instrumentation's
-        span says, and when its tokens came.
+        `event`: VERDICT, or SILENCE for a stream without an end. `others`, `tokens`: the contents and token times of
+        another instrumentation's span.
         """
-        self._registry.drop(stream)  # first: whatever goes wrong below goes wrong once
+        self._registry.drop(stream)  # first: an error below then occurs once
         try:
             stream.move(event)
-            self._give(stream, stream.resolve() if others is None else others, tokens)
+            self._report(stream, stream.resolve() if others is None else others, tokens)
         finally:
             self._table.release(stream.slot, stream.table_key)
 
     def judge_ended(self) -> None:
-        """Judge every stream whose end was received, and every request span, waiting for nothing more."""
+        """Judge every stream whose end was received, and every request span, without further waiting."""
         for stream in list(self._registry.ended.values()):
             self.judge(stream)
         for key in list(self._registry.orphans):
             self.judge_orphan(key)
 
     def judge_before(self, boundary_ns: int) -> None:
-        """Judge what ended before a window did that is about to close, whatever it still waits for."""
+        """Judge streams and request spans that ended before `boundary_ns`, the end of a window that closes."""
         for stream in list(self._registry.ended.values()):
             assert stream.ended_ns is not None  # noqa: S101
             last_ns = max(stream.ended_ns, stream.tokens_so_far.last_ns) if stream.begun else stream.ended_ns
@@ -99,8 +99,8 @@ class Verdicts:
             self.judge_orphan(key)
 
     def judge_orphan(self, key: RequestKey) -> None:
-        """Judge a request span whose segments did not come, or that another instrumentation wrote."""
-        parts = self._registry.take_orphan(key)
+        """Judge a request span whose segments did not arrive, or that another instrumentation wrote."""
+        parts = self._registry.pop_orphan(key)
         if parts is None:
             return
         assert parts.request is not None  # noqa: S101
@@ -123,9 +123,9 @@ class Verdicts:
         stream = self._registry.stream_of_span(parts, resolved, slo)
         self.judge(stream, others=None if tokens is None else resolved, tokens=tokens)
         if tokens is not None and parts.request is not None:
-            parts.request.events_ns = []  # judged: no more than that is remembered
+            parts.request.events_ns = []  # frees the memory of a judged request
 
-    def _give(self, stream: LiveStream, resolved: Resolved, tokens: Tokens | None) -> None:
+    def _report(self, stream: LiveStream, resolved: Resolved, tokens: Tokens | None) -> None:
         slo = self._registry.choose(resolved)
         stream.outcome = resolved.outcome
         self._reidentify(stream, resolved, slo)
@@ -142,7 +142,7 @@ class Verdicts:
             row = partial(verdict_row, resolved, slo.name, verdict)
         else:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
-            # Made at once, so that a sink that keeps it does not keep the times.
+            # Computed now, so that a sink that stores it does not keep the token times alive.
             row = partial(dict, unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads))
         self._windowing.ended(stream, resolved, verdict)
         if self.groups is not None:
@@ -150,19 +150,19 @@ class Verdicts:
         self._counts["judged"] += 1
         if resolved.outcome == "lost":
             self._counts["lost"] += 1
-        stream.parts.streams[stream.choice] = ReceivedStream()  # seen, judged: no more than that is remembered
+        stream.parts.streams[stream.choice] = ReceivedStream()  # frees the memory of a judged stream
         self._sink.charged(self._meter.close(stream, verdict))
         self._sink.stream_judged(stream, row, verdict)
 
     def _reidentify(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
-        """Update the identity by what the request span or a late segment 0 changed since the stream was begun."""
+        """Update the identity of a stream that the request span or a late segment 0 has changed."""
         old, group = stream.stream if stream.begun else None, stream.group
         stream_is = group_of(resolved, slo)
         same_class = old is None or old.slo is slo or old.slo == slo
         if old is not None and (stream_is != group or not same_class):
-            # What was charged under another name goes back under that name, and is charged anew.
+            # Charges under the old identity are refunded, and made again under the new one.
             if stream.windows is not None:
-                self._windowing.give_back(stream, stream.windows.close(None))
+                self._windowing.refund(stream, stream.windows.close(None))
             self._sink.charged(self._meter.close(stream, None))
             if self.groups is not None:
                 self.groups.close(stream, None)
@@ -180,18 +180,18 @@ class Verdicts:
         elif old.commit_ns != resolved.commit_ns:
             self._move_commit(stream, resolved.commit_ns, resolved.input_tokens)
         elif not same_class:
-            # The ledgers know what was charged: their last charge balances it.
+            # The ledgers know the charges: their last charge balances them.
             stream.begin(resolved.commit_ns, resolved.input_tokens)
         elif resolved.input_tokens is not None:
             old.know_input_tokens(resolved.input_tokens)  # often only the request span says it
 
     def _move_commit(self, stream: LiveStream, commit_ns: int, input_tokens: int | None) -> None:
-        """Begin a stream anew at its own commit, where it was begun at its request's: nothing is owed from before."""
+        """Move the commit of a stream from its request's to its own, and drop charges from before it."""
         if stream.windows is not None:
-            self._windowing.give_back(stream, stream.windows.close(None))
+            self._windowing.refund(stream, stream.windows.close(None))
             stream.windows = Ledger(stream.slo, commit_ns)
-            self._table.charged_ns[stream.slot] = 0  # what was charged is to be charged again
-        counted = self._windowing.take_back_start(stream)
+            self._table.charged_ns[stream.slot] = 0  # the refund is charged again
+        counted = self._windowing.uncount_start(stream)
         stream.begin(commit_ns, input_tokens)
         if counted:
             self._windowing.started(stream)

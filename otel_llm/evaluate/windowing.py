@@ -1,4 +1,4 @@
-"""Event-time windows over streams in flight: charged while readers wait, closed when nothing more is expected."""
+"""Event-time windows over streams in flight: charged while readers wait, closed after the lateness."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")
 
 @dataclass(slots=True)
 class Windowing:
-    """Keep the open windows [k w, (k+1) w) of every group; instants of closing are the collector's time.
+    """The open windows [k w, (k+1) w) of every group; instants are unix ns of the collector's clock.
 
-    A window closes `lateness_ns` after its end. What comes later for it is charged to the oldest open window and
-    counted in `late`. The watermark is the collector's clock; a stream whose sender's clock is off by more than the
-    lateness is placed by its measured offset.
+    A window closes `lateness_ns` after its end. A later event is charged to the oldest open window and counted in
+    `late`. The watermark is the collector's clock; a stream whose sender's clock is off by more than the lateness is
+    placed by its measured offset.
     """
 
     window_ns: int
@@ -40,14 +40,19 @@ class Windowing:
     _open: dict[int, dict[Group, WindowTotals]] = field(default_factory=dict)
     _closed_until_ns: int | None = None
     _swept: int = 0
-    """How many of the parts were charged early for the oldest open window."""
+    """The number of parts that are charged early for the oldest open window."""
 
     def next_close(self) -> int | None:
-        """Return when there is something to do for the oldest open window; None before the first stream."""
+        """Return the next instant of work on the oldest open window; None before the first stream."""
         if self._closed_until_ns is None:
             return None
         due_ns = self._closed_until_ns + self.window_ns + self.lateness_ns
         return due_ns - (PARTS - self._swept) * self._step_ns if self._swept < PARTS else due_ns
+
+    @property
+    def open_windows(self) -> int:
+        """Return how many windows are open."""
+        return len(self._open)
 
     @property
     def _step_ns(self) -> int:
@@ -67,18 +72,18 @@ class Windowing:
     def started(self, stream: LiveStream) -> None:
         """Count a request in the window in which it was committed."""
         if stream.begun:
-            self._of(stream, stream.tokens_so_far.commit_ns).started()
+            self._totals_of(stream, stream.tokens_so_far.commit_ns).started()
 
     def ended(self, stream: LiveStream, resolved: Resolved, verdict: Verdict | None) -> None:
-        """Charge what is left, window by window, and count the verdict in the window in which the request ended."""
+        """Charge the rest, window by window, and count the verdict in the window of the request's end."""
         end_ns = resolved.end_ns if resolved.end_ns is not None else stream.watermark_ns
         ledger = stream.windows
         if ledger is None or not stream.begun:
-            self._of(stream, end_ns).ended(resolved.outcome, None)
+            self._totals_of(stream, end_ns).ended(resolved.outcome, None)
             return
         arithmetic = stream.stream
         end_ns = max(end_ns, arithmetic.last_ns)
-        last = self._place(end_ns - stream.shift_ns)
+        last = self._window_of(end_ns - stream.shift_ns)
         first = max(
             window_start(arithmetic.commit_ns - stream.shift_ns, self.window_ns),
             self._closed_until_ns or 0,
@@ -88,21 +93,21 @@ class Windowing:
         unbroken = arithmetic.running.unbroken
         for start in range(first, last, self.window_ns):
             self._charge_through(stream, start, known_until_ns, unbroken=unbroken)
-        totals = self._of(stream, end_ns)
+        totals = self._totals_of(stream, end_ns)
         totals.charge(ledger.close(verdict))
         totals.ended(resolved.outcome, verdict)
 
-    def give_back(self, stream: LiveStream, charge: Charge) -> None:
-        """Charge the oldest open window with what turned out to be owed by none."""
-        self._of(stream, stream.watermark_ns).charge(charge)
+    def refund(self, stream: LiveStream, charge: Charge) -> None:
+        """Refund a charge in the window of the stream's watermark, or the oldest open one."""
+        self._totals_of(stream, stream.watermark_ns).charge(charge)
 
     def move_start(self, stream: LiveStream, group: Group) -> None:
-        """Count the start of a stream under its group of now, no longer under `group`, if its window is still open."""
-        if self.take_back_start(stream, group):
+        """Move the count of a stream's start from `group` to its present group, if the window is still open."""
+        if self.uncount_start(stream, group):
             self.started(stream)
 
-    def take_back_start(self, stream: LiveStream, group: Group | None = None) -> bool:
-        """Count the start of a stream no longer (default: under its group); return whether its window is still open."""
+    def uncount_start(self, stream: LiveStream, group: Group | None = None) -> bool:
+        """Remove the count of a stream's start (default: from its group); return whether its window is still open."""
         if not stream.begun:
             return False
         totals = self._open.get(window_start(stream.tokens_so_far.commit_ns - stream.shift_ns, self.window_ns), {})
@@ -113,19 +118,19 @@ class Windowing:
         return True
 
     def skip_to(self, now_ns: int) -> None:
-        """Pass over windows in which nothing can be: no stream is in flight and no window is open."""
+        """Skip empty windows, while no stream is in flight and no window is open."""
         if self._closed_until_ns is not None and not self._open:
             until_ns = window_start(now_ns - self.lateness_ns, self.window_ns)
             if until_ns > self._closed_until_ns:
                 self._closed_until_ns, self._swept = until_ns, 0
 
     def close_until(self, now_ns: int, table: StreamTable, judge_before: Callable[[int], None]) -> None:
-        """Close every window that is due. `judge_before(end of the window)` judges first what ended in it.
+        """Close every window that is due; first, `judge_before(end of the window)` judges the streams that ended in it.
 
-        Streams that have told of everything before a window's end are charged in the half of the lateness before it
-        closes, a part at a time: all of them at once would take as long as a reader waits. When a stream is charged
-        depends on its request and on the window alone, not on its slot nor on a silence before it: windows show whether
-        it was before or after a change of the stream's group, and must be the same after a restart.
+        Streams whose watermark is past a window's end are charged early, in the second half of the lateness, in parts:
+        all of them at once would take as long as a reader waits. The part of a stream depends on its request only, not
+        on its slot: a charge before or after a change of the stream's group shows in windows, which must be the same
+        after a restart.
         """
         self.begin(now_ns)
         while (due_ns := self.next_close()) is not None and due_ns <= now_ns:
@@ -146,7 +151,7 @@ class Windowing:
             self._emit(start, totals)
 
     def _charge_known(self, start: int, table: StreamTable) -> None:
-        """Charge the window to the next part of the streams, as far as they have told all of it."""
+        """Charge the window for the next part of the streams, where their watermark is past its end."""
         until = start + self.window_ns
         part = np.flatnonzero(table.part == self._swept)
         self._swept += 1
@@ -165,15 +170,15 @@ class Windowing:
         if charge is not NOTHING:
             self._totals(start, stream.group).charge(charge)
 
-    def _of(self, stream: LiveStream, instant_ns: int) -> WindowTotals:
-        start = self._place(instant_ns - stream.shift_ns)
+    def _totals_of(self, stream: LiveStream, instant_ns: int) -> WindowTotals:
+        start = self._window_of(instant_ns - stream.shift_ns)
         if self._closed_until_ns is not None and start < self._closed_until_ns:
             self.late += 1
             start = self._closed_until_ns
         return self._totals(start, stream.group)
 
-    def _place(self, instant_ns: int) -> int:
-        """Return the start of the window of an instant; what claims to come later than can be is put into the last."""
+    def _window_of(self, instant_ns: int) -> int:
+        """Return the start of the window of an instant; an instant in the future is in the latest window."""
         return window_start(min(instant_ns, self._latest_ns + self.lateness_ns), self.window_ns)
 
     def _totals(self, start: int, group: Group) -> WindowTotals:
@@ -186,7 +191,7 @@ class Windowing:
     def _emit(self, start: int, groups: Mapping[Group, WindowTotals]) -> None:
         if self.on_window is None:
             return
-        told = [group for group, totals in groups.items() if not totals.empty]
-        for group in sorted(told, key=lambda names: [(name == "", name) for name in names]):
+        filled = [group for group, totals in groups.items() if not totals.empty]
+        for group in sorted(filled, key=lambda names: [(name == "", name) for name in names]):
             named = dict(zip(GROUP_NAMES, (name or None for name in group), strict=True))
             self.on_window(dict(groups[group].row(start, self.window_ns, named)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_llm.export.attempt import backoff_s
+from otel_llm.export.attempt import retry_wait_s
+from otel_llm.export.clock import monotonic_s
 from otel_llm.export.wire import export_request
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Delivery(Protocol):
 class Sender(Protocol):
     """One transport of OTLP bytes."""
 
-    def send(self, payload: bytes) -> Attempt:
-        """Make one attempt."""
+    def send(self, payload: bytes, timeout_s: float | None = None) -> Attempt:
+        """Make one attempt within `timeout_s`, else within the time of the settings."""
 
     def close(self) -> None:
         """Let go of what is held open."""
@@ -60,7 +60,7 @@ class OtlpDelivery:
     wants to know why, and `where` it was to go.
     """
 
-    def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = monotonic_s) -> None:
         self._sender = sender
         self._where = where
         self._clock_s = clock_s
@@ -78,7 +78,7 @@ class OtlpDelivery:
                 return min(attempt.rejected, len(batch)), attempt.reason
             if attempt.verdict == "refused":
                 return len(batch), attempt.reason
-            wait_s = backoff_s(attempts) if attempt.after_s is None else attempt.after_s
+            wait_s = retry_wait_s(attempt, attempts)
             if self._clock_s() + wait_s > give_up_s:
                 return len(batch), attempt.reason
             if not self._failing:

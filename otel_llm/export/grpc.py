@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.export.attempt import Attempt, rejected_spans
+from otel_llm.export.attempt import LONGEST_BACKOFF_S, Attempt, rejected_spans
 from otel_llm.export.records import version
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ RETRYABLE_CODES: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
 """Source: OTLP specification, "Failures"; RESOURCE_EXHAUSTED joins them where the server sends a RetryInfo."""
+_ABOUT_CONTENT: Final = frozenset({"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"})
 
 
 class GrpcSender:
@@ -29,24 +30,24 @@ class GrpcSender:
         self._call: Any = None
         self._inherited: list[Any] = []
 
-    def send(self, payload: bytes) -> Attempt:
-        """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
+    def send(self, payload: bytes, timeout_s: float | None = None) -> Attempt:
+        """Make one attempt within `timeout_s`, else the settings' time; no failure of network or server is raised."""
         import grpc
 
-        if self._call is None:
-            try:
-                self._open()
-            except OSError as error:  # a certificate file that is not there
-                return Attempt("refused", f"{type(error).__name__}: {error}")
+        settings = self._settings
         try:
-            response = self._call(payload, timeout=self._settings.timeout_s, metadata=self._settings.headers)
+            call = self._call or self._open()
+        except OSError as error:  # a certificate file that is not there
+            return Attempt("refused", f"{type(error).__name__}: {error}")
+        try:
+            response = call(payload, timeout=timeout_s or settings.timeout_s, metadata=settings.headers)
         except grpc.RpcError as error:
-            return _judged(error, detailed=self._settings.shown == self._settings.endpoint)
+            return attempt_of_error(error, detailed=settings.shown == settings.endpoint)
         rejected, reason = rejected_spans(response)
         return Attempt("accepted", reason, rejected=rejected)
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the channel; an attempt in progress ends."""
         if self._channel is not None:
             self._channel.close()
             self._channel = self._call = None
@@ -60,12 +61,16 @@ class GrpcSender:
             self._inherited.append((self._channel, self._call))
             self._channel = self._call = None
 
-    def _open(self) -> None:
+    def _open(self) -> Any:
         import grpc
 
         settings = self._settings
         compression = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
-        options = (("grpc.primary_user_agent", f"otel-llm/{version()}"),)
+        options = (
+            ("grpc.primary_user_agent", f"{settings.agent}/{version()}"),
+            # By default a channel looks only every other minute for an endpoint that was away for long.
+            ("grpc.max_reconnect_backoff_ms", round(LONGEST_BACKOFF_S * 1000)),
+        )
         if settings.insecure:
             self._channel = grpc.insecure_channel(settings.endpoint, options=options, compression=compression)
         else:
@@ -76,21 +81,25 @@ class GrpcSender:
                 settings.endpoint, credentials, options=options, compression=compression
             )
         self._call = self._channel.unary_unary(EXPORT_METHOD)
+        return self._call
 
 
 def _read(path: str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def _judged(error: Any, *, detailed: bool) -> Attempt:
-    # The details quote the endpoint: not where it holds credentials.
+def attempt_of_error(error: Any, *, detailed: bool = True) -> Attempt:
+    """Return the outcome that a `grpc.RpcError` stands for; `detailed`: its details may be shown.
+
+    They quote the endpoint: not where it holds credentials.
+    """
     code: str = error.code().name
     details = error.details() if detailed else None
     reason = f"{code}: {details or ''}".strip().rstrip(":")[:300]
     after_s = retry_info_s(error.trailing_metadata() or ())
     if code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after_s is not None):
         return Attempt("retry", reason, after_s=after_s)
-    return Attempt("refused", reason)
+    return Attempt("refused", reason, divisible=code in _ABOUT_CONTENT)
 
 
 def retry_info_s(trailers: Iterable[tuple[str, Any]]) -> float | None:

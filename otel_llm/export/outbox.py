@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.export import threads
+from otel_llm.export.clock import monotonic_s
 from otel_llm.export.records import Segment
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ class Outbox:
     """Takes records from any thread without waiting for the network, and delivers them in order from its own thread.
 
     When `capacity` records wait, the oldest give way. What is dropped, there or by the delivery, is counted in
-    `dropped` (segments) and warned of once.
+    `dropped` (segments) and warned of once. `spacing_s`: from the start of one request to the start of the next.
     """
 
-    def __init__(self, delivery: Delivery, capacity: int = CAPACITY) -> None:
+    def __init__(self, delivery: Delivery, capacity: int = CAPACITY, *, spacing_s: float = SPACING_S) -> None:
         self._delivery = delivery
         self._capacity = capacity
+        self._spacing_s = spacing_s
         self._reset()
 
     def _reset(self) -> None:
@@ -54,7 +55,7 @@ class Outbox:
         self._taken = 0
         self._settled = 0
         self._failures = 0  # attempts that failed and are to be made again
-        self._last_s = -SPACING_S
+        self._last_s = -self._spacing_s
         self._warned = False
         self.dropped = 0
 
@@ -147,7 +148,7 @@ class Outbox:
         self._idle = False
         while (left_s := self._left_s()) > 0:
             self._wake.wait(left_s)
-        self._last_s = time.monotonic()
+        self._last_s = monotonic_s()
         with self._lock:
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
             self._urgent = len(self._queue) >= BATCH
@@ -157,8 +158,8 @@ class Outbox:
         """Return the seconds until the next request may begin."""
         if self._hurry:
             return 0.0
-        spacing_s = URGENT_SPACING_S if self._urgent else SPACING_S
-        return self._last_s + spacing_s - time.monotonic()
+        spacing_s = URGENT_SPACING_S if self._urgent else self._spacing_s
+        return self._last_s + spacing_s - monotonic_s()
 
     def _deliver(self, batch: list[Record]) -> tuple[int, str]:
         try:
@@ -168,8 +169,8 @@ class Outbox:
 
     def _pause(self, seconds: float) -> bool:
         self._failures += 1
-        until_s = time.monotonic() + seconds
-        while not (self._closing or self._hurry) and (left_s := until_s - time.monotonic()) > 0:
+        until_s = monotonic_s() + seconds
+        while not (self._closing or self._hurry) and (left_s := until_s - monotonic_s()) > 0:
             self._wake.wait(left_s)
         if not self._closing:
             self._hurry = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlparse
 
@@ -33,18 +33,19 @@ class OtlpSettings:
     """One OTLP endpoint.
 
     `endpoint` is `host:port` for gRPC and a full URL for HTTP; `timeout_s` bounds one attempt; `certificate`,
-    `client_key` and `client_certificate` are paths of PEM files.
+    `client_key` and `client_certificate` are paths of PEM files. `agent` is the user agent without its version.
     """
 
     protocol: Protocol = DEFAULT_PROTOCOL
     endpoint: str = "localhost:4317"
     insecure: bool = True
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
     compression: Compression = "none"
     certificate: str | None = None
     client_key: str | None = None
     client_certificate: str | None = None
+    agent: str = "otel-llm"
 
     @property
     def shown(self) -> str:

@@ -14,6 +14,8 @@ from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.export.clock import monotonic_s
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
@@ -73,9 +75,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
     It sleeps by `time.sleep`, which gevent and eventlet replace: other greenlets go on meanwhile.
     """
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = monotonic_s() + timeout_s
     while not condition():
-        left_s = deadline_s - time.monotonic()
+        left_s = deadline_s - monotonic_s()
         if left_s <= 0:
             return condition()
         time.sleep(min(POLL_S, left_s))

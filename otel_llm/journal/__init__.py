@@ -1,1 +1,1 @@
-"""The journal: every accepted export request on disk before it is acknowledged."""
+"""The journal: the file format's writer and reader, retention, compaction, checkpoints."""

@@ -1,4 +1,4 @@
-"""A checkpoint beside the journal: numbers that say from where a restart replays, written whole or not at all."""
+"""The checkpoint file beside the journal: numbers for a restart, replaced atomically."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 
 
 def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = False) -> None:
-    """Replace the checkpoint; a reader, also after a crash, sees the old one or the new one.
+    """Replace the checkpoint atomically.
 
     Args:
         folder: the journal's.
         values: a few numbers by name.
-        durable: whether it survives a power cut once this returns (two fsyncs); without, it may be gone after one.
+        durable: whether it survives a power cut once this returns (two fsyncs).
 
     Raises:
-        JournalError: it could not be written; the old one stands.
+        JournalError: it could not be written; the old one stays.
     """
     data = json.dumps(dict(values), separators=(",", ":")).encode() + b"\n"
     try:
@@ -39,7 +39,7 @@ def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = Fal
 
 
 def read_resume(folder: Path) -> dict[str, int]:
-    """Return the checkpoint's numbers; none where there is no checkpoint, or (logged) a broken one."""
+    """Return the checkpoint's numbers; none where it is missing, or (logged) broken."""
     path = folder / RESUME_FILE
     try:
         with io.BufferedReader(read_inside(path)) as file:
@@ -48,12 +48,16 @@ def read_resume(folder: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        log.warning("%s: no checkpoint: %s; everything that is kept is replayed", path, error)
+        log.warning("%s: no checkpoint: %s; a restart reads the last hour of the journal", path, error)
         return {}
 
 
 def _numbers(data: bytes) -> dict[str, int]:
-    """Raise ValueError for anything but an object of integers."""
+    """Return the numbers of a checkpoint file.
+
+    Raises:
+        ValueError: it is not an object of integers.
+    """
     if len(data) > _MAX_BYTES:
         raise ValueError(f"longer than {_MAX_BYTES} bytes")
     values = json.loads(data)

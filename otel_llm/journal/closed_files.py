@@ -1,4 +1,4 @@
-"""Keep the closed files of a journal: compress them, delete the oldest, and know how many and how large they are."""
+"""The closed files of a journal: compaction, retention, and their number and size."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 log = logging.getLogger(__name__)
 
 
-class Keeper:
-    """The closed files of one folder; one thread at a time calls `tidy` or `add`.
+class ClosedFiles:
+    """The closed files of one folder; one thread at a time calls `compact_and_expire` or `add`.
 
     Args:
-        horizon: asked before anything is deleted.
-        stopping: asked often while a file is compressed; where it is true the work is given up.
+        folder: the journal's.
+        compress: whether files are compressed.
+        retention: the limits on size and age.
+        horizon: returns the state of the rest of the journal, before files are deleted.
+        fsync: makes a file or folder durable, given its descriptor.
+        stopping: called often during a compression, which ends when it is true.
     """
 
     def __init__(
@@ -56,31 +60,35 @@ class Keeper:
         self._horizon = horizon
         self._fsync = fsync
         self._stopping = stopping
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
-    def take_stock(self) -> None:
-        """Learn what earlier runs left, and remove what a crash left unfinished; raises OSError."""
+    def recover(self) -> None:
+        """Read the folder, and remove files that a crash left unfinished.
+
+        Raises:
+            OSError: the folder cannot be used.
+        """
         (self._folder / PROBE_FILE).unlink(missing_ok=True)
         files, unfinished = list_files(self._folder)
         for file in unfinished:
             file.path.unlink(missing_ok=True)
         for file in files:
             size = file.path.stat().st_size
-            if size == 0 and not file.compressed:  # begun, and nothing written
+            if size == 0 and not file.compressed:  # begun, without a record
                 file.path.unlink()
             else:
                 self.add(file, size)
 
     def add(self, file: JournalFile, size: int) -> None:
-        """Take charge of a file that is closed."""
+        """Add a closed file of `size` bytes."""
         insort(self.files, file)
         self._sizes[file] = size
         self.total_bytes += size
 
-    def tidy(self) -> None:
-        """Compress what is not, delete what is too much or too old; what fails is tried again the next time.
+    def compact_and_expire(self) -> None:
+        """Compress files, then delete those beyond the limits; a failure is retried at the next call.
 
-        Size is looked at last, so that nothing is deleted for which there is room once it is compressed.
+        The limit on size is applied last, since compression makes room.
         """
         self._delete(self._retention.by_age())
         if self._compress:
@@ -91,20 +99,20 @@ class Keeper:
             self._delete(self._retention)
 
     def _compress_one(self, file: JournalFile) -> bool:
-        """Return whether to go on with the next."""
+        """Compress a file; return whether to continue with the next."""
         target = file._replace(path=file.compressed_path)
         try:
             if not compress_file(file.path, target.path, fsync=self._fsync, stopping=self._stopping):
                 return False
             size = target.path.stat().st_size
-        except FileNotFoundError:  # somebody else removed it
+        except FileNotFoundError:  # another process removed it
             self._forget(file)
             return True
         except OSError as error:
             self.compress_errors += 1
-            self._say_once("compress", file, error)
+            self._log_once("compress", file, error)
             return error.errno not in _FULL
-        self._said.discard("compress")
+        self._logged.discard("compress")
         self._forget(file)
         self.add(target, size)
         self.compressed_files += 1
@@ -115,14 +123,14 @@ class Keeper:
             return
         for file in expired(self.files, self._sizes, retention, self._horizon()):
             try:
-                # The unfinished form first: alone it would pass for the file.
+                # The unfinished form first: without the plain file it would pass for finished.
                 if not file.compressed:
                     file.compressed_path.unlink(missing_ok=True)
                 file.path.unlink(missing_ok=True)
             except OSError as error:
-                self._say_once("delete", file, error)
+                self._log_once("delete", file, error)
                 return
-            self._said.discard("delete")
+            self._logged.discard("delete")
             self._forget(file)
             self.deleted_files += 1
 
@@ -131,7 +139,7 @@ class Keeper:
             self.files.remove(file)
         self.total_bytes -= self._sizes.pop(file, 0)
 
-    def _say_once(self, what: str, file: JournalFile, error: OSError) -> None:
-        if what not in self._said:
-            self._said.add(what)
+    def _log_once(self, what: str, file: JournalFile, error: OSError) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             log.warning("%s: cannot %s it: %s; tried again later", file.path, what, reason_of(error))

@@ -1,7 +1,7 @@
-"""Compress a closed file of the journal so that at every instant exactly one of the two forms counts.
+"""Compression of closed journal files; at every instant exactly one of the two forms is valid.
 
-The order is: write `X.otlp.zst` and make it last, then remove `X.otlp`. While both are there the `.zst` is unfinished
-and nobody reads it (the journal's contract), so a crash at any point costs the work, never a record.
+`X.otlp.zst` is written and synced before `X.otlp` is removed. While both exist the `.zst` is unfinished and readers
+ignore it (the journal's contract): a crash at any point loses no record.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEVEL: Final = -1
-"""On a journal level 1 takes twice the time, level 3 four times, and they save nothing."""
+"""On a journal, level 1 takes twice the time, level 3 four times, and neither saves bytes."""
 _CHUNK_BYTES: Final = 2**20
-"""Smaller ones cost a third more."""
-_REST_S: Final = 0.006
-"""After each of them, some three times what it takes: nobody waits for this, and others want the core now."""
+"""Smaller chunks take a third more time."""
+_PAUSE_S: Final = 0.006
+"""The pause after each chunk, about three times its CPU time: compression yields the core to the evaluator."""
 
 
 def compress_file(path: Path, target: Path, *, fsync: Callable[[int], None], stopping: Callable[[], bool]) -> bool:
     """Replace `path` by its compressed form at `target`, byte for byte, a torn end included.
 
     Returns:
-        False where `stopping` said so meanwhile; then, as after an error, `path` is as it was and `target` is gone.
+        False if `stopping` became true; then, as after an error, `path` is unchanged and `target` is removed.
 
     Raises:
-        OSError: it could not be read, written (disk full ...) or made to last.
+        OSError: it could not be read, written (disk full ...) or synced.
     """
     try:
         if not _write(path, target, fsync, stopping):
@@ -56,7 +56,7 @@ def _write(path: Path, target: Path, fsync: Callable[[int], None], stopping: Cal
             if stopping():
                 return False
             file.write(compressor.compress(chunk))
-            time.sleep(_REST_S)
+            time.sleep(_PAUSE_S)
         file.write(compressor.flush())
         file.flush()
         fsync(file.fileno())

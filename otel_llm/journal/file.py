@@ -1,4 +1,4 @@
-"""One file of the journal while it is written, and what makes it last: fsync of the file and of its folder."""
+"""A journal file while it is written, and the sync of a file and of its folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PROBE_FILE: Final = "journal.probe"
 
 
 class WrittenFile:
-    """A file that only ever grows, by whole records.
+    """An append-only file of whole records.
 
-    `write` is for whoever holds the journal's lock, `sync` and `close` for whoever flushes: they may run at once.
+    `write` is called under the journal's lock, `sync` and `close` by the thread that flushes; the two may overlap.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     __slots__ = ("_fd", "_has_entry", "began_ns", "broken", "file", "size", "synced", "torn")
@@ -36,20 +36,24 @@ class WrittenFile:
         self.size = 0
         """Bytes of whole records."""
         self.synced = 0
-        """So many of them survive a power cut."""
+        """The first bytes that survive a power cut."""
         self.broken: str | None = None
-        """Why an fsync failed. What became of the bytes behind `synced` is unknown, and another fsync would not tell:
+        """Why an fsync failed. The state of the bytes after `synced` is unknown, and another fsync would not reveal it:
         the kernel reports such an error once."""
         self.torn = False
-        """Bytes of a record that failed stand at its end and cannot be removed."""
+        """Whether bytes of a failed record are at its end and cannot be removed."""
         self._has_entry = False
         self._fd = os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, parts: tuple[bytes, bytes, bytes], size: int) -> None:
-        """Append one record of `size` bytes; raises OSError, and then takes back what it wrote of it."""
+        """Append one record of `size` bytes.
+
+        Raises:
+            OSError: it could not be written; its bytes are removed, else the file is `torn`.
+        """
         try:
             written = os.writev(self._fd, parts)
-            if written < size:  # the disk is full, or will say so now
+            if written < size:  # the disk is full, or the next write reports that it is
                 rest = memoryview(b"".join(parts))
                 while written < size:
                     written += os.write(self._fd, rest[written:])
@@ -62,7 +66,7 @@ class WrittenFile:
         self.size += size
 
     def sync(self, end: int, fsync: Callable[[int], None]) -> bool:
-        """Make the first `end` bytes last, and the file's name; return whether there was anything to do.
+        """Make the first `end` bytes and the file's name durable; return whether that needed an fsync.
 
         Raises:
             OSError: it failed; the file is broken from now on.
@@ -81,7 +85,7 @@ class WrittenFile:
         return True
 
     def close(self) -> int:
-        """Close it, remove it where nothing is in it, and return how many bytes are."""
+        """Close the file, remove it if it is empty, and return its size in bytes."""
         in_it = self.size
         with suppress(OSError):
             in_it = os.fstat(self._fd).st_size
@@ -93,7 +97,11 @@ class WrittenFile:
 
 
 def make_folder(folder: Path, fsync: Callable[[int], None] | None) -> None:
-    """Make a folder and those above it where they are missing; with `fsync` they last. Raises OSError."""
+    """Create a folder and its missing parents; with `fsync`, durably.
+
+    Raises:
+        OSError: it cannot be created.
+    """
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if fsync is not None:
@@ -102,7 +110,11 @@ def make_folder(folder: Path, fsync: Callable[[int], None] | None) -> None:
 
 
 def try_to_write(folder: Path, size: int, fsync: Callable[[int], None] | None) -> None:
-    """Take room for `size` bytes in a folder and give it back; raises OSError where they could not be written."""
+    """Allocate `size` bytes in a folder, and free them again.
+
+    Raises:
+        OSError: there is no room for them.
+    """
     path = folder / PROBE_FILE
     file = replace_inside(path)
     fd = file.fileno()

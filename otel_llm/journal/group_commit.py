@@ -1,4 +1,4 @@
-"""Group commit: one flush serves all that wrote before it began."""
+"""Group commit: one flush serves all writes before it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 
 
 class GroupCommit:
-    """Run `flush` in one thread at a time, that of whoever needs it first; safe to use from several.
+    """Runs `flush` in the thread of the first waiter, one at a time; safe from any thread.
 
-    Who comes while it runs waits, and of those that it did not serve one runs it for all of them. So a slow disk
-    costs each of many writers two flushes at most, not one for every other writer.
+    Threads that arrive during a flush wait for it; then one of them flushes for all. With a slow disk a writer waits
+    for two flushes at most, however many writers there are.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -25,7 +25,11 @@ class GroupCommit:
         self._flushing = False
 
     def wait_for(self, done: Callable[[], bool]) -> None:
-        """Return once `done`; it must be so after a flush that began after this was called. Raises what flush does."""
+        """Wait until `done()`; a flush that begins after this call must make it true.
+
+        Raises:
+            Exception: what `flush` raises.
+        """
         while not done():
             with self._turn:
                 if self._flushing:
@@ -35,7 +39,11 @@ class GroupCommit:
             self._run()
 
     def flush_now(self) -> None:
-        """Flush what was written up to now. Raises what flush does."""
+        """Flush all writes up to now.
+
+        Raises:
+            Exception: what `flush` raises.
+        """
         with self._turn:
             self._turn.wait_for(lambda: not self._flushing)
             self._flushing = True
@@ -51,7 +59,7 @@ class GroupCommit:
 
 
 class IntervalFlush:
-    """A thread that flushes soon after something was written, and then not again before `interval_s` passed."""
+    """A thread that flushes soon after a write, at most once in `interval_s`."""
 
     def __init__(self, flush: Callable[[], None], interval_s: float) -> None:
         self._flush = flush
@@ -65,12 +73,12 @@ class IntervalFlush:
         self._thread.start()
 
     def written(self) -> None:
-        """Say that there is something to flush."""
+        """Note a write."""
         if not self._written.is_set():
             self._written.set()
 
     def stop(self) -> None:
-        """End the thread; what was written since its last flush is left to the caller."""
+        """End the thread; the caller flushes writes after its last flush."""
         self._stop.set()
         self._written.set()
         self._thread.join()
@@ -83,7 +91,7 @@ class IntervalFlush:
             self._written.clear()
             try:
                 self._flush()
-            except Exception:  # a bug of ours must not end the making safe of what comes
+            except Exception:  # a bug must not end the flushing of later records
                 log.exception("otel-llm: the journal could not be flushed")
             if self._stop.wait(self._interval_s):
                 return

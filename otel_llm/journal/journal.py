@@ -1,8 +1,8 @@
-"""Append every accepted export request to the journal, before it is acknowledged.
+"""The journal: every accepted export request, on disk before it is acknowledged.
 
-One folder of files `*.otlp`, one writer. A file is begun by one process and only ever grows: it is never appended to
-again, so that what a crash tore stays the last thing in its file. Two threads stand behind the writer: one makes what
-was written last (fsync by policy), one compresses closed files and deletes old ones.
+One folder of files `*.otlp`, with a single writer. Only the process that began a file appends to it: a record that a
+crash has torn stays the last of its file. Two threads support the writer: one syncs (by the fsync policy), one
+compresses closed files and deletes old ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from otel_llm.journal.closed_files import Keeper
+from otel_llm.journal.closed_files import ClosedFiles
 from otel_llm.journal.file import make_folder, try_to_write
 from otel_llm.journal.group_commit import GroupCommit, IntervalFlush
 from otel_llm.journal.journal_errors import JournalError
@@ -36,19 +36,19 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writer of one folder, opened once; safe to use from several threads.
+    """The writer of one folder, opened once; safe from any thread.
 
     Args:
-        folder: made with mode 0700 where it is missing; files have 0600. Other files in it are left alone.
-        max_bytes: a file that would grow beyond it is closed and the next begun.
-        max_age_s: so is one whose first record is that much older than the record to be written.
-        fsync: when a record survives the machine, not only the process: `always` once `wait_durable` returned,
-            `interval` soon (`fsync_interval_s` and what an fsync takes), `never` when the operating system likes.
+        folder: created with mode 0700 where it is missing; files have 0600. Other files in it are left alone.
+        max_bytes: the limit on a file's size; the next record begins a new file.
+        max_age_s: the limit on a file's age, from its first record to the next.
+        fsync: when a record survives a power cut: with `always` once `wait_durable` returns, with `interval` after
+            `fsync_interval_s` and one fsync, with `never` when the operating system writes it.
         compress: closed files become `*.otlp.zst`.
-        retain_bytes, retain_s: closed files go, the oldest first, while all files are larger than this together, and
-            once their last record is that old; but not before `keep_from_ns` allows it. None: they stay.
-        retry_s: what could not be compressed or deleted, and a full disk, is tried again this often.
-        fsync_call: makes a file or folder last, given its descriptor.
+        retain_bytes, retain_s: closed files are deleted, the oldest first, while all files together are larger, and
+            once their last record is older; never beyond `keep_from_ns`. None: no limit.
+        retry_s: the interval of retries after a failed compression or deletion, and on a full disk.
+        fsync_call: makes a file or folder durable, given its descriptor.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class Journal:
         self.folder = folder
         self.fsync: FsyncPolicy = fsync
         self.keep_from_ns = 0
-        """What a restart needs: no file is deleted that may hold a record received then (unix ns) or later."""
+        """The receipt time (unix ns) from which a restart reads: files that may hold later records are not deleted."""
         self._fsync_call = None if fsync == "never" else fsync_call
         self._retry_s = retry_s
         self._lock = FolderLock(folder)
         self._now_ns = 0
         self._stop, self._wake = threading.Event(), threading.Event()
         self._closed: deque[tuple[JournalFile, int]] = deque()
-        """Closed, and not yet in the keeper's charge."""
+        """Closed files that are not yet in `_closed_files`."""
         self._writer = FolderWriter(
             folder,
             max_bytes=max_bytes,
             max_age_s=max_age_s,
             fsync=self._fsync_call,
-            left=self._wake.set,
-            closed=lambda file, size: self._closed.append((file, size)),
+            on_rotated=self._wake.set,
+            on_closed=lambda file, size: self._closed.append((file, size)),
         )
-        self._keeper = Keeper(
+        self._closed_files = ClosedFiles(
             folder,
             compress=compress,
             retention=Retention(retain_bytes, retain_s),
@@ -94,7 +94,7 @@ class Journal:
         )
         self._commit = GroupCommit(self._writer.flush)
         self._interval = IntervalFlush(self._commit.flush_now, fsync_interval_s) if fsync == "interval" else None
-        self._tidying = threading.Thread(target=self._tidy, name="otel-llm-journal-tidy", daemon=True)
+        self._maintenance = threading.Thread(target=self._maintain, name="otel-llm-journal-maintenance", daemon=True)
 
     @property
     def path(self) -> Path | None:
@@ -103,49 +103,49 @@ class Journal:
 
     @property
     def failing(self) -> str | None:
-        """Return why the last record could not be written, or not be made to last; None when it is known to work."""
+        """Return why the last write or sync failed; None where it succeeded."""
         return self._writer.failing
 
     @property
     def written_records(self) -> int:
-        """Return how many since the start."""
+        """Return the number of records since the start."""
         return self._writer.records
 
     @property
     def written_bytes(self) -> int:
-        """Return how many since the start, lengths and seals included."""
+        """Return the number of bytes since the start, with the frames of records."""
         return self._writer.bytes
 
     def open(self) -> Self:
-        """Take the folder; nothing is written yet.
+        """Lock the folder and start the threads; the first file begins with the first record.
 
         Raises:
-            JournalInUseError: another process has it.
-            StartError: it cannot be made or used.
+            JournalInUseError: another process has locked it.
+            StartError: it cannot be created or used.
         """
         try:
             make_folder(self.folder, self._fsync_call)
-            self._lock.take()
-            self._keeper.take_stock()
-            self._continue()
+            self._lock.acquire()
+            self._closed_files.recover()
+            self._continue_names()
         except OSError as error:
-            self._lock.give_back()
+            self._lock.release()
             raise StartError(
                 f"{self.folder}: cannot keep a journal here: {reason_of(error)}: choose another with --journal DIR"
             ) from error
         self._writer.start()
         if self._interval is not None:
             self._interval.start()
-        self._wake.set()  # for what earlier runs left
-        self._tidying.start()
+        self._wake.set()  # for files of earlier runs
+        self._maintenance.start()
         return self
 
     def append(self, raw: bytes, receipt_ns: int) -> Position:
-        """Write one record; when it returns, the record is with the operating system: it survives the process.
+        """Write one record; once this returns, the record survives the process.
 
         Raises:
-            JournalError: it could not be written (disk full ...), and nothing of it stays.
-            TooLargeError: it would be longer than a record may be.
+            JournalError: it could not be written (disk full ...); nothing of it stays.
+            TooLargeError: it is longer than a record may be.
         """
         position = self._writer.append(raw, receipt_ns)
         if self._interval is not None:
@@ -153,13 +153,12 @@ class Journal:
         return position
 
     def wait_durable(self, position: Position) -> None:
-        """Return once the record that ends there survives the machine, where the policy is `always`; else at once.
+        """Wait until the record at `position` survives a power cut, with the policy `always`; else return at once.
 
-        Whoever wrote a record waits for that record: one before it may have been lost with an earlier file, and its
-        writer was told.
+        A return says nothing of earlier records: each writer waits for its own.
 
         Raises:
-            JournalError: the fsync failed; nobody knows whether the record is there after a crash.
+            JournalError: the fsync failed; the record may be lost in a power cut.
         """
         if self.fsync != "always":
             return
@@ -168,39 +167,39 @@ class Journal:
             raise JournalError(position.file.broken or "")
 
     def tick(self, now_ns: int) -> None:
-        """Learn what time it is, and close the file if it is old without waiting for traffic, nor ever for the disk."""
+        """Set the current time (unix ns), and end an old file without a further record; never wait for the disk."""
         self._now_ns = now_ns
-        self._writer.leave_old(now_ns)
+        self._writer.rotate_old(now_ns)
 
     def close(self) -> None:
-        """Flush, close the file and give the folder back; further records are refused. Doing it twice is fine."""
+        """Flush, close the file and unlock the folder; refuse further records. May be called twice."""
         self._writer.stop()
         if not self._lock.held:
             return
         self._stop.set()
         self._wake.set()
-        self._tidying.join()
+        self._maintenance.join()
         if self._interval is not None:
             self._interval.stop()
         self._commit.flush_now()
-        self._lock.give_back()
+        self._lock.release()
 
     def counts(self) -> dict[str, int]:
-        """Return what the journal says of itself; `journal_records` and `journal_bytes` are since the start."""
-        writer, keeper, open_files = self._writer, self._keeper, self._writer.open_files
+        """Return the counts, by the keys of the collector's counts; records and bytes are since the start."""
+        writer, closed_files, open_files = self._writer, self._closed_files, self._writer.open_files
         closed = list(self._closed)
         open_bytes = sum(file.size for file in open_files) + sum(size for _, size in closed)
         return {
             "journal_records": writer.records,
             "journal_bytes": writer.bytes,
-            "journal_files": len(keeper.files) + len(open_files) + len(closed),
-            "journal_folder_bytes": keeper.total_bytes + open_bytes,
+            "journal_files": len(closed_files.files) + len(open_files) + len(closed),
+            "journal_folder_bytes": closed_files.total_bytes + open_bytes,
             "journal_write_errors": writer.write_errors,
             "journal_fsyncs": writer.fsyncs,
             "journal_fsync_errors": writer.fsync_errors,
-            "journal_compressed_files": keeper.compressed_files,
-            "journal_compress_errors": keeper.compress_errors,
-            "journal_deleted_files": keeper.deleted_files,
+            "journal_compressed_files": closed_files.compressed_files,
+            "journal_compress_errors": closed_files.compress_errors,
+            "journal_deleted_files": closed_files.deleted_files,
             "journal_failing": int(writer.failing is not None),
         }
 
@@ -210,9 +209,9 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _continue(self) -> None:
-        """Let the next name sort behind every name that is there, also after the clock stepped back."""
-        writer, files = self._writer, self._keeper.files
+    def _continue_names(self) -> None:
+        """Make the next file's name sort after all existing names, also if the clock was set back."""
+        writer, files = self._writer, self._closed_files.files
         if files:
             writer.named_ns = files[-1].named_ns
             writer.number = max(file.number for file in files) + 1
@@ -227,24 +226,24 @@ class Journal:
             other_bytes=sum(file.size for file in open_files),
         )
 
-    def _tidy(self) -> None:
+    def _maintain(self) -> None:
         while True:
             self._wake.wait(self._retry_s)
             self._wake.clear()
             if self._stop.is_set():
                 return
             try:
-                self._tidy_once()
-            except Exception:  # a bug of ours must not end the keeping of all other files
-                log.exception("otel-llm: the journal's closed files could not be kept")
+                self._maintain_once()
+            except Exception:  # a bug must not end the maintenance of later files
+                log.exception("otel-llm: the journal's closed files could not be compressed or deleted")
 
-    def _tidy_once(self) -> None:
-        if self._writer.has_left:
+    def _maintain_once(self) -> None:
+        if self._writer.has_rotated:
             self._commit.flush_now()
         while self._closed:
-            self._keeper.add(*self._closed.popleft())
-        self._keeper.tidy()
-        if self.failing is not None:  # asked here: while the collector is not ready no export may come to find it out
+            self._closed_files.add(*self._closed.popleft())
+        self._closed_files.compact_and_expire()
+        if self.failing is not None:  # tried here, as a collector that is not ready may receive no export
             with suppress(OSError):
                 try_to_write(self.folder, self._writer.refused_bytes, self._fsync_call)
-                self._writer.recovered()
+                self._writer.mark_healthy()

@@ -1,4 +1,4 @@
-"""What can go wrong with a journal: another process has it, or it cannot be written."""
+"""The errors of a journal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from otel_llm.shared.errors import StartError, UnavailableError
 
 
 class JournalInUseError(StartError):
-    """Say that another process has this journal."""
+    """Another process writes this journal."""
 
 
 class JournalError(UnavailableError):
-    """Say that the journal cannot be written, so nothing is acknowledged; `reason` is for our own logs."""
+    """The journal cannot be written: no export is acknowledged. `reason` is for the log, not for clients."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("the journal cannot be written")

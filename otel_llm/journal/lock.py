@@ -1,4 +1,4 @@
-"""See that one process at a time writes a journal's folder; the lock dies with its holder, however that dies."""
+"""The lock of a journal's folder, for a single writer; the kernel releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCK_FILE: Final = "journal.lock"
 
 
 class FolderLock:
-    """The lock of one folder; the file stays, and names the last holder."""
+    """The lock of one folder; its file stays, and names the last holder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -24,15 +24,15 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Return whether we have it."""
+        """Return whether this process holds the lock."""
         return self._fd is not None
 
-    def take(self) -> None:
-        """Take it.
+    def acquire(self) -> None:
+        """Acquire the lock, without waiting.
 
         Raises:
-            JournalInUseError: another process has it.
-            OSError: the folder cannot be used, or the file of the lock is none of ours.
+            JournalInUseError: another process holds it.
+            OSError: the folder cannot be used, or the lock file is not a regular file.
         """
         with open_inside(self._folder / LOCK_FILE) as file:
             fd = os.dup(file.fileno())
@@ -52,8 +52,8 @@ class FolderLock:
             raise
         self._fd = fd
 
-    def give_back(self) -> None:
-        """Let others have it. Doing it twice is fine."""
+    def release(self) -> None:
+        """Release the lock. May be called twice."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

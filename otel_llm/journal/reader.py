@@ -1,4 +1,4 @@
-"""Read a journal back: what a restart replays."""
+"""The reader of a journal, for restarts and backtests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class Reading(NamedTuple):
-    """A record and where it stands, and how far the reading is."""
+    """A record, its file, and the progress of the reading."""
 
     path: Path
     record: Record
     read_bytes: int
-    """Of the files' bytes on disk; of a compressed file at most its size."""
+    """Bytes on disk that are read; of a compressed file at most its size."""
     all_bytes: int
+    """Bytes on disk to read."""
 
 
 def records_since(folder: Path, from_ns: int, skipped: Counter[str]) -> Iterator[Record]:
@@ -40,14 +41,17 @@ def records_since(folder: Path, from_ns: int, skipped: Counter[str]) -> Iterator
 def read_since(
     folder: Path, from_ns: int, skipped: Counter[str], lost: Callable[[Path, str, int], None] | None = None
 ) -> Iterator[Reading]:
-    """Yield what was received at `from_ns` (unix ns) or later, in order of writing; each has a receipt time.
+    """Yield the records received at `from_ns` (unix ns) or later, in order of writing; all have a receipt time.
 
-    Files that can hold only older records are not opened; others in the folder are ignored. One chunk and one record
-    are in memory at a time. The journal may be written meanwhile: what is there when a file's end is reached counts.
+    Files with older records only are not opened; other files in the folder are ignored. One chunk and one record are in
+    memory at a time. The journal may be written meanwhile: a file is read to the end that it has when it is reached.
 
-    `skipped` gets the reasons of `Splitter`, and `unsealed` (a record of another tool: nobody knows when it came),
-    `unreadable_file` (logged), `deleted_file` (by retention, meanwhile). `lost` is told the file, the reason and the
-    byte offset of what Splitter left out.
+    Args:
+        folder: the journal's.
+        from_ns: the earliest receipt time.
+        skipped: counts skipped records and files by the reasons of `Splitter`, and by `unsealed` (a record of another
+            tool, without a receipt time), `unreadable_file` (logged), `deleted_file` (by retention, meanwhile).
+        lost: called with the file, the reason and the byte offset of each record that Splitter skips.
 
     Raises:
         OSError: the folder cannot be listed.
@@ -66,9 +70,12 @@ def read_since(
 
 
 def last_receipt_ns(folder: Path) -> int | None:
-    """Return the latest receipt time in the newest file that has one (unix ns), None where none has.
+    """Return the latest receipt time (unix ns) in the newest file that has one; None where none has.
 
-    Only that file is read, and those behind it that have none. Raises OSError where the folder cannot be listed.
+    Only that file, and newer ones without a receipt time, are read.
+
+    Raises:
+        OSError: the folder cannot be listed.
     """
     files, _ = list_files(folder)
     for file in reversed(files):
@@ -80,7 +87,7 @@ def last_receipt_ns(folder: Path) -> int | None:
 
 
 def _size(file: JournalFile) -> int:
-    for path in (file.path, file.compressed_path):  # it may have been compressed meanwhile
+    for path in (file.path, file.compressed_path):  # it may be compressed since it was listed
         with suppress(OSError):
             return path.stat().st_size
     return 0
@@ -99,7 +106,7 @@ def _records(
 
 
 def _chunks(file: JournalFile, skipped: Counter[str]) -> Iterator[bytes]:
-    """Yield the bytes of a file, of its compressed form where that took its place since it was listed."""
+    """Yield the bytes of a file, or of its compressed form if that has replaced it since it was listed."""
     for path in dict.fromkeys((file.path, file.compressed_path)):
         try:
             yield from open_chunks(path, skipped, most_expansion=None)

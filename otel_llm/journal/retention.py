@@ -1,4 +1,4 @@
-"""Decide which closed files of the journal may go: the oldest first, and never what a restart needs."""
+"""Retention: which closed journal files may be deleted, the oldest first, but none that a restart needs."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept; None: everything."""
+    """The limits on closed files; None: no limit."""
 
     total_bytes: int | None = None
-    """Of all files, the one being written included; what is needed for a restart may exceed it."""
+    """Of all files, with the file being written; files that a restart needs may exceed it."""
     age_s: float | None = None
     """Since the receipt of a file's last record."""
 
     def by_age(self) -> Retention:
-        """Return the same without the bound on size."""
+        """Return the same limits without that on size."""
         return Retention(None, self.age_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What retention must know of the rest of the journal at one moment."""
+    """The state of the rest of the journal that retention depends on; instants in unix ns."""
 
     now_ns: int
-    """0 while nobody said what time it is: then nothing is old."""
+    """0 while the time is unknown: then no file is old."""
     keep_from_ns: int
-    """No file goes that may hold a record received at this instant or later."""
+    """A file that may hold a record received at this instant or later is not deleted."""
     last_ns: int
     """No record of the closed files was received after it."""
     other_bytes: int
-    """In files that are not closed."""
+    """The size of files that are not closed."""
 
 
 def expired(
     files: Sequence[JournalFile], sizes: Mapping[JournalFile, int], retention: Retention, horizon: Horizon
 ) -> list[JournalFile]:
-    """Return those of the closed files, in order of writing, that may go."""
+    """Return the closed files that may be deleted; `files`: in order of writing, `sizes`: in bytes."""
     total = horizon.other_bytes + sum(sizes[file] for file in files)
     oldest_ns = None if retention.age_s is None else horizon.now_ns - round(retention.age_s * NS_PER_S)
     gone: list[JournalFile] = []

@@ -1,4 +1,4 @@
-"""Write records to the files of one folder, one file at a time, and flush what was written."""
+"""The writer of records: one file at a time, with rotation and flushes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """Where a record ends."""
+    """The end of a record in its file."""
 
     file: WrittenFile
     end_bytes: int
 
     @property
     def settled(self) -> bool:
-        """Return whether it is known what became of it: it lasts, or its file is broken."""
+        """Return whether the fate of the record is known: it is synced, or its file is broken."""
         return self.file.synced >= self.end_bytes or self.file.broken is not None
 
 
 class FolderWriter:
-    """The files that are being written; `append` and `leave_old` from several threads, `flush` from one at a time.
+    """The files being written; many threads may call `append` and `rotate_old`, one at a time `flush`.
 
     Args:
-        fsync: None: files are not made to last.
-        left: called under the lock when a file was left: `flush` will close it.
-        closed: called from `flush` with a file that was closed and how many bytes are in it, unless it was empty.
+        folder: the journal's.
+        max_bytes: the limit on a file's size.
+        max_age_s: the limit on a file's age.
+        fsync: makes a file or folder durable, given its descriptor; None: nothing does.
+        on_rotated: called under the lock when a file has ended: `flush` will close it.
+        on_closed: called by `flush` with a closed file and its size in bytes, unless it is empty.
     """
 
     def __init__(
@@ -48,15 +51,15 @@ class FolderWriter:
         max_bytes: int,
         max_age_s: float,
         fsync: Callable[[int], None] | None,
-        left: Callable[[], None],
-        closed: Callable[[JournalFile, int], None],
+        on_rotated: Callable[[], None],
+        on_closed: Callable[[JournalFile, int], None],
     ) -> None:
         self.number = 0
-        """That of the next file."""
+        """The number of the next file."""
         self.named_ns = 0
-        """The instant in the last file's name: the next is later."""
+        """The instant in the last file's name (unix ns): the next is later."""
         self.last_ns = 0
-        """The latest receipt time of all records: the next name is not before it."""
+        """The latest receipt time of all records (unix ns): the next name is not before it."""
         self.records = 0
         self.bytes = 0
         self.write_errors = 0
@@ -70,12 +73,12 @@ class FolderWriter:
         self._max_bytes = max_bytes
         self._max_age_ns = round(max_age_s * NS_PER_S)
         self._fsync = fsync
-        self._on_left = left
-        self._on_closed = closed
+        self._on_rotated = on_rotated
+        self._on_closed = on_closed
         self._lock = threading.Lock()
-        self._taking = False
+        self._open = False
         self._file: WrittenFile | None = None
-        self._left: list[WrittenFile] = []
+        self._rotated: list[WrittenFile] = []
 
     @property
     def path(self) -> Path | None:
@@ -85,18 +88,18 @@ class FolderWriter:
 
     @property
     def open_files(self) -> list[WrittenFile]:
-        """Return the files that are not closed, in order; without the lock, so that nobody waits for a disk."""
-        file, left = self._file, list(self._left)
-        return left if file is None or file in left else [*left, file]
+        """Return the files that are not closed, in order; without the lock, so as never to wait for a disk."""
+        file, rotated = self._file, list(self._rotated)
+        return rotated if file is None or file in rotated else [*rotated, file]
 
     @property
-    def has_left(self) -> bool:
+    def has_rotated(self) -> bool:
         """Return whether `flush` has files to close."""
-        return bool(self._left)
+        return bool(self._rotated)
 
     def start(self) -> None:
-        """Take records from now on."""
-        self._taking = True
+        """Accept records from now on."""
+        self._open = True
 
     def append(self, raw: bytes, receipt_ns: int) -> Position:
         """Write one record; see `Journal.append`."""
@@ -106,7 +109,7 @@ class FolderWriter:
             raise TooLargeError(str(error)) from error
         size = len(head) + len(raw) + len(seal)
         with self._lock:
-            if not self._taking:
+            if not self._open:
                 raise JournalError("closed")
             try:
                 file = self._file_for(size, receipt_ns)
@@ -114,50 +117,50 @@ class FolderWriter:
             except OSError as error:
                 self.write_errors += 1
                 self.refused_bytes = size
-                self._fail("write", error)
+                self._mark_failing("write", error)
                 raise JournalError(reason_of(error)) from error
             finally:
-                self._abandon_unusable()
-            self._recover("write")
+                self._drop_unusable()
+            self._mark_healthy("write")
             self.last_ns = max(self.last_ns, receipt_ns)
             self.bytes += size
             self.records += 1
             return Position(file, file.size)
 
-    def leave_old(self, now_ns: int) -> None:
-        """Leave the file if it is old; at once: where a record is being written it is left to that."""
+    def rotate_old(self, now_ns: int) -> None:
+        """End the file if it is old; do not wait for the lock: a write in progress checks the age itself."""
         if self._lock.acquire(blocking=False):
             try:
                 if self._file is not None and now_ns - self._file.began_ns >= self._max_age_ns:
-                    self._leave()
+                    self._rotate()
             finally:
                 self._lock.release()
 
     def stop(self) -> None:
-        """Refuse further records and leave the file."""
+        """Refuse further records and end the file."""
         with self._lock:
-            self._taking = False
-            self._leave()
+            self._open = False
+            self._rotate()
 
     def flush(self) -> None:
-        """Make what was written up to now last, and close the files that were left."""
+        """Sync all records up to now, and close the files that have ended."""
         with self._lock:
-            left = list(self._left)
-            ends = [(file, file.size) for file in (*left, self._file) if file is not None]
+            rotated = list(self._rotated)
+            ends = [(file, file.size) for file in (*rotated, self._file) if file is not None]
         if self._fsync is not None:
             for file, end in ends:
                 self._sync(file, end, self._fsync)
-        for file in left:
+        for file in rotated:
             size = file.close()
             with self._lock:
-                self._left.remove(file)
+                self._rotated.remove(file)
                 if size:
                     self._on_closed(file.file, size)
 
-    def recovered(self) -> None:
-        """Learn that there is room again."""
+    def mark_healthy(self) -> None:
+        """Note that there is room again."""
         with self._lock:
-            self._recover(self._failing_at)
+            self._mark_healthy(self._failing_at)
 
     def _sync(self, file: WrittenFile, end: int, fsync: Callable[[int], None]) -> None:
         try:
@@ -165,21 +168,21 @@ class FolderWriter:
         except OSError as error:
             with self._lock:
                 self.fsync_errors += 1
-                self._fail("fsync", error)
+                self._mark_failing("fsync", error)
                 if self._file is file:  # never written to again
-                    self._leave()
+                    self._rotate()
             return
         if done:
             with self._lock:
                 self.fsyncs += 1
-                self._recover("fsync")
+                self._mark_healthy("fsync")
 
     def _file_for(self, size: int, receipt_ns: int) -> WrittenFile:
         file = self._file
         if file is not None:
             full = file.size + size > self._max_bytes
             if full or receipt_ns - file.began_ns >= self._max_age_ns:
-                self._leave()
+                self._rotate()
         if self._file is None:
             named_ns = max(receipt_ns, self.last_ns, self.named_ns + 1)
             path = self._folder / file_name(named_ns, self.number)
@@ -188,30 +191,30 @@ class FolderWriter:
             self.number += 1
         return self._file
 
-    def _leave(self) -> None:
+    def _rotate(self) -> None:
         if self._file is not None:
-            self._left.append(self._file)
+            self._rotated.append(self._file)
             self._file = None
-            self._on_left()
+            self._on_rotated()
 
-    def _abandon_unusable(self) -> None:
-        """Go on in a new file behind a torn record, and keep no file in which nothing could be written."""
+    def _drop_unusable(self) -> None:
+        """End a file with a torn record, and remove a file without a record."""
         file = self._file
         if file is None:
             return
         if file.torn:
-            self._leave()
+            self._rotate()
         elif file.size == 0:
             file.close()
             self._file = None
 
-    def _fail(self, at: Literal["write", "fsync"], error: OSError) -> None:
+    def _mark_failing(self, at: Literal["write", "fsync"], error: OSError) -> None:
         if self.failing is None:
-            what = "written; exports are refused until it can" if at == "write" else "made to last (fsync)"
+            what = "written; exports are refused until it can" if at == "write" else "synced to the disk (fsync)"
             log.error("%s: cannot be %s: %s", self._folder, what, reason_of(error))
         self.failing, self._failing_at = reason_of(error), at
 
-    def _recover(self, at: Literal["write", "fsync"]) -> None:
+    def _mark_healthy(self, at: Literal["write", "fsync"]) -> None:
         if self.failing is not None and self._failing_at == at:
             log.warning("%s: can be written again", self._folder)
             self.failing = None

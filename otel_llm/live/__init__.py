@@ -1,1 +1,1 @@
-"""What a web port shows: the live page, and what readers felt as metrics."""
+"""The contents of a web port: the live page, and metrics of what readers felt."""

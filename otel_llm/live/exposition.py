@@ -1,4 +1,4 @@
-"""Finished metric families as Prometheus's text, rendered at most once a second."""
+"""The Prometheus text of metric families, rendered at most once a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 SHARED_NS: Final = 1_000_000_000
-"""How long a rendering is shown again: a scraper asks every 5 to 60 s, an attacker as often as it can."""
+"""How long a rendering is reused: scrapers ask every 5 to 60 s, attackers as often as they can."""
 
 
 def text_of(families: Iterable[Metric]) -> bytes:
@@ -23,10 +23,13 @@ def text_of(families: Iterable[Metric]) -> bytes:
 
 
 class SharedText:
-    """Render families for every scrape of a second once; scrapes that come meanwhile wait for the same bytes.
+    """A rendering that concurrent scrapes, and those of the next second, share.
 
-    `collect` gives the families and is called in the thread of a scrape that finds no rendering to share; they are
-    written in a thread of their own. `now_ns` must not go backwards.
+    Args:
+        collect: returns the families; called in the thread of a scrape that finds no rendering to share.
+        now_ns: a monotonic clock.
+
+    The text is written in a thread of its own.
     """
 
     def __init__(self, collect: Callable[[], Iterable[Metric]], now_ns: Callable[[], int]) -> None:
@@ -37,7 +40,7 @@ class SharedText:
         self._until_ns = 0
 
     def text(self) -> Future[bytes]:
-        """Return the text, which may be under way; its error is that of `collect`."""
+        """Return the text, which may be in progress; its error is that of `collect`."""
         with self._lock:
             if self._latest is not None and (not self._latest.done() or self._now_ns() < self._until_ns):
                 return self._latest
@@ -45,7 +48,7 @@ class SharedText:
         try:
             families = self._collect()
             threading.Thread(target=self._render, args=(begun, families), name="otel-llm-metrics", daemon=True).start()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the rendering gets it
+        except BaseException as error:  # noqa: BLE001 - all waiting scrapes get it
             begun.set_exception(error)
         return begun
 
@@ -60,7 +63,7 @@ class SharedText:
 
 
 class _Prepared(CollectorRegistry):
-    """Hand prepared families to the text writer."""
+    """A registry of prepared families, for the text writer."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         super().__init__(auto_describe=False)

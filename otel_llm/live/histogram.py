@@ -1,4 +1,4 @@
-"""A histogram with fixed bounds, cheap enough for every gap between tokens."""
+"""A histogram with fixed bounds, for every gap between tokens."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 
 NS_PER_S: Final = 1_000_000_000
 WAITING_VALUES: Final = 8192
-"""So many values that came together wait to be counted in one pass."""
+"""The number of values that `observe_all` collects before it counts them in one pass."""
 
 
 class Histogram:
-    """Count values in buckets; a value on a bound belongs to that bound's bucket.
+    """Counts of values in buckets; a value on a bound belongs to that bound's bucket.
 
     Args:
-        bounds: upper bounds, ascending, in the unit that is published.
-        per_unit: what values are counted in, per published unit: NS_PER_S where they are whole ns and published as
-            seconds, 1 where they are published as they are.
+        bounds: upper bounds, ascending, in the published unit.
+        per_unit: units of the values per published unit: NS_PER_S for ns that are published as seconds, else 1.
 
-    Values counted in ns are compared as integers: n / 1e9 <= b holds just where n <= round(b * 1e9), since each side is
-    the double nearest to its decimal. Their sum is exact. One thread observes; others may read meanwhile.
+    Values in ns are compared as integers: n / 1e9 <= b holds just where n <= round(b * 1e9), since each side is the
+    double nearest to its decimal. Their sum is exact. A single thread observes; other threads may read meanwhile.
     """
 
     __slots__ = ("_edges", "_edges_array", "_per_unit", "_state", "_waiting_values", "bounds")
@@ -41,8 +40,8 @@ class Histogram:
             self.bounds if per_unit == 1 else tuple(round(bound * per_unit) for bound in bounds)
         )
         self._edges_array = np.asarray(self._edges)
-        # Counts, their sum (an int as long as only ints are added), and what is still to be counted: one tuple, so that
-        # who reads meanwhile finds every value once.
+        # Counts, their sum (an int while only ints are added), and values to be counted. They are one tuple, replaced
+        # as one: a concurrent reader sees every value once.
         self._state: _State = (np.zeros(len(self.bounds) + 1, dtype=np.int64), 0, [])
         self._waiting_values = 0
 
@@ -53,7 +52,7 @@ class Histogram:
         self._state = counts, total + value, waiting
 
     def observe_all(self, values: Sequence[int] | npt.NDArray[np.int64]) -> None:
-        """Count values, in any order; they are kept until there are many, and not to be changed."""
+        """Count values, in any order; `values`: (n,) int64, not to be changed afterwards, as they are counted later."""
         if not len(values):
             return
         self._state[2].append(values)
@@ -63,11 +62,11 @@ class Histogram:
             self._state = (*self._counted(), [])
 
     def _counted(self) -> tuple[npt.NDArray[np.int64], float]:
-        """Return the counts and the sum of all values."""
+        """Return the counts by bucket, (buckets,) int64, and the sum of all values."""
         counts, total, waiting = self._state
         if not waiting:
             return counts, total
-        values = np.concatenate(waiting.copy())  # a copy: another may join meanwhile
+        values = np.concatenate(waiting.copy())  # a copy: the other thread may append meanwhile
         more = np.bincount(self._edges_array.searchsorted(values), minlength=len(counts))
         return counts + more, total + int(values.sum(dtype=np.int64))
 
@@ -77,6 +76,6 @@ class Histogram:
         return self._counted()[1] / self._per_unit
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return (upper bound, how many values are up to it) as Prometheus has it, `+Inf` last."""
+        """Return pairs of an upper bound and the number of values up to it, as in Prometheus; `+Inf` is last."""
         bounds = (*map(str, self.bounds), "+Inf")
         return list(zip(bounds, self._counted()[0].cumsum().astype(float).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The live page: a small one, for a quick look at who waits now and how the last requests went."""
+"""The live page: streams in flight and the last verdicts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 PIECE_BYTES: Final = 65536
-"""What is written of a long answer at once: more only when that was read."""
+"""A long answer is written in pieces of this size, each when the last was read."""
 PAGE_HEADERS: Final = {
-    # The page is HTML and its own style: no script, no frame, nothing from elsewhere.
+    # The page is HTML with inline style: no script, no frame, no resource of another site.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of every answer of the port that has the page."""
+"""The headers of every answer of the web port."""
 PAGE_REFRESH_S = 2
 _STREAM_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("class", "slo_class", str),
@@ -50,7 +50,7 @@ _STYLE = (
 
 
 def page(snapshot: dict[str, Any], links: Mapping[str, str]) -> str:
-    """Return the page for a snapshot of `/v1/streams`; everything from telemetry is escaped. `links`: paths by text."""
+    """Return the page for a snapshot of `/v1/streams`, with telemetry escaped; `links`: paths by text."""
     rows = list(reversed(snapshot["recent"]))
     streams = [{**row, "state": _state(row)} for row in snapshot["streams"]]
     linked = " · ".join(f"<a href={path}>{text}</a>" for text, path in links.items())
@@ -65,7 +65,7 @@ def page(snapshot: dict[str, Any], links: Mapping[str, str]) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
-    """Say of a stream that a relay has paused it, and of its reader that there is nothing left to read."""
+    """Return the state of a stream in words: paused by a relay, its reader waiting."""
     return ", ".join(word for word, holds in (("paused", row.get("paused")), ("waiting", _starving(row))) if holds)
 
 

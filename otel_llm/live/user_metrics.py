@@ -1,7 +1,7 @@
-"""What readers felt, as counters that add up over collectors: the families of `/metrics` and of OTLP metrics.
+"""Metrics of what readers felt, as counters that add up over collectors, for `/metrics` and OTLP.
 
-Plain integers and sums, kept by the evaluator's thread; the Prometheus library only holds the finished families. A
-scrape may read them from another thread meanwhile: each number is whole, two of them may be an instant apart.
+The evaluator's thread is the single writer of plain numbers; the Prometheus library only formats them. A scrape reads
+them from another thread: each number is consistent, two numbers may be an instant apart.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ Labels = tuple[str, ...]
 LABELS: Final = ("slo_class", "model", "measured_at")
 OTHER: Final = "other"
 MAX_SERIES: Final = 500
-"""Distinct label sets; beyond them models and instances count as `other`: telemetry must not fill the memory."""
+"""The most label sets; beyond them models and instances count as `other`, so that telemetry cannot fill the memory."""
 OTHER_FAMILIES_BYTES: Final = 128 * 1024
-"""The part of a scrape that is left to what the program says about itself."""
+"""The part of a scrape that is reserved for the collector's own metrics."""
 LONGEST_NUMBER: Final = 24
-"""Characters of a float in the text format, sign and exponent included."""
-REMEMBERED_KEYS: Final = 4096
-"""Keys whose series is known without looking at the lists; beyond them all are forgotten and found again."""
+"""Characters of a float in the text format, with sign and exponent."""
+CACHED_KEYS: Final = 4096
+"""The size of the cache of series by key; a full cache is cleared."""
 
 TTFT_BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0)
 TBT_BUCKETS_S: Final = (
     0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04,
     0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
-"""Fine where decoding on today's GPUs happens (2-10 ms), coarse where a stall is a stall."""
+"""Fine in the range of decoding on today's GPUs (2-10 ms), coarse for stalls."""
 IDLE_BUCKETS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
 
 
 def met_word(met: object) -> str:
-    """Return `true`, `false` or `null`: the label that stands for the verdict."""
+    """Return the label of a verdict: `true`, `false` or `null`."""
     return "null" if met is None else "true" if met else "false"
 
 
 def _no_requests() -> dict[tuple[str, str], int]:
-    # Counters of verdicts start at 0, not with their first request: `rate` does not see a counter's first value.
+    # Counters of verdicts begin at 0, before the first request: `rate` ignores a counter's first value.
     return dict.fromkeys(product(OUTCOMES, ("true", "false")), 0)
 
 
 @dataclass(slots=True)
 class Series:
-    """What is counted for one set of labels."""
+    """The counts of one set of labels."""
 
     labels: Labels
     requests: dict[tuple[str, str], int] = field(default_factory=_no_requests)
@@ -86,12 +86,16 @@ class Series:
 
 @dataclass(slots=True)
 class UserMetrics:
-    """Count what readers felt, by class, model and place of measurement.
+    """The counts of all label sets: class, model, place of measurement.
 
-    `by_instance`: whether `instance` is a label too. `models`, `instances`: the only values of these labels, all others
-    count as `other`; without a list the first MAX_SERIES label sets are kept and what comes then counts as `other`. So
-    does what would make a scrape longer than `max_bytes`. The class and the place of measurement are never folded:
-    their values are the operator's and the convention's. Long values are `shortened`.
+    Args:
+        by_instance: whether `instance` is a label, too.
+        models, instances: the allowed values of these labels, others count as `other`; None: all, up to MAX_SERIES
+            label sets, beyond which they count as `other`.
+        max_bytes: of a scrape; label sets beyond it count as `other`.
+
+    The class and the place of measurement are never folded: their values are the operator's and the convention's. Long
+    values are `shortened`.
     """
 
     by_instance: bool = False
@@ -99,9 +103,10 @@ class UserMetrics:
     instances: frozenset[str] | None = None
     max_bytes: int = METRICS_BYTES
     series: dict[Labels, Series] = field(default_factory=dict)
-    _known: dict[Key, Series] = field(default_factory=dict)
+    known: dict[Key, Series] = field(default_factory=dict)
+    """The series of keys that were counted, up to CACHED_KEYS of them."""
     _bytes: int = OTHER_FAMILIES_BYTES
-    """An upper bound of a scrape, with room for a set of `other` of each class and place of measurement seen."""
+    """An upper bound of a scrape's size, with a set of `other` for each known class and place of measurement."""
     _others: set[Labels] = field(default_factory=set)
 
     @property
@@ -110,9 +115,9 @@ class UserMetrics:
         return (*LABELS, "instance") if self.by_instance else LABELS
 
     def charge(self, key: Key, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float) -> None:
-        """Count what a stream's reader got and waited since it was last looked at.
+        """Count the tokens that a stream's reader has read, and its idle time (ns), since the last charge.
 
-        Counters only grow: what a charge gives back (negative tokens or time) is in the penalty and the refund.
+        Counters only grow: a negative charge of tokens or time is in the penalty and the refund only.
         """
         series = self._of(key)
         if tokens_read > 0:
@@ -123,7 +128,7 @@ class UserMetrics:
         series.refunded_tokens += refunded_tokens
 
     def judged(self, key: Key, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
-        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
+        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, (n,) int64, ascending."""
         series = self._of(key)
         series.ended(outcome, met)
         if verdict is None:
@@ -143,7 +148,7 @@ class UserMetrics:
             series.tbt.observe_all(gaps_ns)
 
     def foreign(self, row: Row) -> None:
-        """Count a row that follows from another instrumentation's span, and the TTFT where the span states one."""
+        """Count the row of another instrumentation's span, and its TTFT where the span states one."""
         slo_class, model, measured_at, instance = (
             str(row[name] or "") for name in ("slo_class", "model", "measured_at", "instance")
         )
@@ -153,8 +158,8 @@ class UserMetrics:
             series.ttft.observe(round(ttft_s * NS_PER_S))
 
     def _of(self, key: Key) -> Series:
-        """Return the series that a key counts in, made where it is new."""
-        known = self._known.get(key)
+        """Return the series of a key, created where it is new."""
+        known = self.known.get(key)
         if known is not None:
             return known
         slo_class, model, measured_at, instance = key
@@ -167,13 +172,13 @@ class UserMetrics:
         series = self.series.get(labels)
         if series is None:
             series = self.series[labels] = Series(labels)
-        if len(self._known) >= REMEMBERED_KEYS:
-            self._known.clear()
-        self._known[key] = series
+        if len(self.known) >= CACHED_KEYS:
+            self.known.clear()
+        self.known[key] = series
         return series
 
     def _admitted(self, labels: Labels) -> Labels:
-        """Return a new set of labels where there is room for it, else that of `other`."""
+        """Return a new set of labels if there is room for it, else that of `other`."""
         other = (labels[0], OTHER, labels[2], OTHER)[: len(labels)]
         if other not in self._others:
             self._others.add(other)
@@ -185,7 +190,7 @@ class UserMetrics:
         return labels
 
     def families(self) -> Iterator[Metric]:
-        """Yield the counters and histograms of the contract."""
+        """Yield the counters and histograms."""
         names, every = self.labels, list(self.series.items())
         requests = CounterMetricFamily("otel_llm_requests", "Requests ended.", labels=[*names, "outcome", "met"])
         for labels, series in every:
@@ -204,9 +209,9 @@ class UserMetrics:
             yield shown
 
     def gauges(self, counts: Mapping[Key, tuple[int, int]]) -> Iterator[Metric]:
-        """Yield how many streams are in flight and of how many the reader waits; `counts`: both, by key.
+        """Yield the gauges of streams in flight and of starving readers; `counts`: both, by key.
 
-        To be called in the evaluator's thread: a key that was not seen yet gets its series here.
+        For the evaluator's thread: a new key gets its series here.
         """
         numbers: defaultdict[Labels, list[int]] = defaultdict(lambda: [0, 0])
         for key, (flying, starving) in counts.items():
@@ -221,41 +226,41 @@ class UserMetrics:
 
 
 def _most_bytes(labels: Labels) -> int:
-    """Return how many bytes a set of labels can take in a scrape."""
+    """Return the most bytes that a set of labels can take in a scrape."""
     lines, empty = _lines_of_a_set(by_instance=len(labels) > len(LABELS))
     return empty + lines * (sum(map(escaped_bytes, labels)) + LONGEST_NUMBER)
 
 
 @cache
 def _lines_of_a_set(*, by_instance: bool) -> tuple[int, int]:
-    """Return how many lines a scrape has for a set of labels, and their bytes where the values are empty."""
+    """Return the number of a label set's lines in a scrape, and their bytes with empty values."""
     metrics = UserMetrics(by_instance=by_instance)
-    nobody: Labels = ("",) * len(metrics.labels)
+    empty: Labels = ("",) * len(metrics.labels)
     every = dict.fromkeys(product(OUTCOMES, ("true", "false", "null")), 0)
-    metrics.series[nobody] = Series(nobody, requests=every)
+    metrics.series[empty] = Series(empty, requests=every)
     text = text_of([*metrics.families(), *metrics.gauges({})])
     lines = [line for line in text.splitlines(keepends=True) if not line.startswith(b"#")]
     return len(lines), sum(map(len, lines))
 
 
 def _listed(value: str, names: frozenset[str] | None) -> str:
-    """Return a label's value if it may be one; unknown ("") is not `other`."""
+    """Return a label value if it is allowed, else `other`; unknown ("") is allowed."""
     return value if names is None or not value or value in names else OTHER
 
 
 _COUNTERS: Final[tuple[tuple[str, str, str, Callable[[Series], float]], ...]] = (
     ("otel_llm_tokens_read", "Tokens that the class's user reads.", "{token}", lambda one: one.tokens_read),
     ("otel_llm_tokens_met", "Tokens read of requests that met their deadlines.", "{token}", lambda one: one.tokens_met),
-    ("otel_llm_idle_seconds", "Time that readers waited with nothing to read.", "s", lambda one: one.idle_ns / 1e9),
+    ("otel_llm_idle_seconds", "Idle time of readers.", "s", lambda one: one.idle_ns / 1e9),
     (
         "otel_llm_penalty_tokens",
-        "What the waiting cost, charged while it happened.",
+        "Cost of idle time, charged while it happens.",
         "{token}",
         lambda one: one.penalty_tokens,
     ),
     (
         "otel_llm_penalty_refunded_tokens",
-        "Of that, what was given back: the wait turned out to be no one's.",
+        "Refunds of that cost, for idle time that later segments disprove.",
         "{token}",
         lambda one: one.refunded_tokens,
     ),
@@ -270,7 +275,7 @@ _HISTOGRAMS: Final[tuple[tuple[str, str, str, Callable[[Series], Histogram]], ..
 )
 _GAUGES: Final = (
     ("otel_llm_streams_in_flight", "Streams between commit and end.", "{stream}"),
-    ("otel_llm_streams_starving", "Streams in flight whose reader has nothing left to read.", "{stream}"),
+    ("otel_llm_streams_starving", "Streams in flight whose reader waits.", "{stream}"),
 )
 USER_UNITS: Final[dict[str, str]] = {
     "otel_llm_requests": "{request}",

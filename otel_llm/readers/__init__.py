@@ -1,4 +1,7 @@
-"""From any received or recorded form of a stream to plain values.
+"""Read any received or recorded form of a stream to plain values.
+
+A reader of a new result file goes into `formats` (results of benchmark tools: `formats/bench`): one module with `sniff`
+and `read`, and one line in `formats/form_table.py`.
 
 From top to bottom, each room importing only those below it:
 
@@ -7,5 +10,5 @@ From top to bottom, each room importing only those below it:
 - `otlp`: export requests, protobuf or JSON, to records. `assemble`: records to streams and requests.
 - `foreign`: the inference spans of other instrumentations.
 - `spans`: the parts of one span, checked. `io`: files as bytes, lines, JSON values and journal records.
-- `batch`, `segment_columns`, `records`: what an export request held, as plain values.
+- `batch`, `segment_columns`, `records`: the contents of an export request, as plain values.
 """

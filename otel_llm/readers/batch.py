@@ -1,4 +1,4 @@
-"""What one export request held: its records, and what of it was refused, ignored or odd."""
+"""The contents of one export request: its records, and counts of refused, ignored and odd spans."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Batch:
-    """What one export request held, in the order it stood there.
+    """The contents of one export request, in their order.
 
-    `refused` counts spans that were of our kind but unusable, by reason; `anomalies` counts what was left out of,
-    or is odd about, spans that were kept; `ignored` counts spans that are none of ours.
+    `refused` counts unusable spans of our kind, by reason; `anomalies` counts omissions and oddities of accepted
+    spans; `ignored` counts spans of other kinds.
     """
 
     segments: list[Segment] = field(default_factory=list)
     plain: SegmentColumns | None = None
-    """Further segments, as columns: those of the plain form, where the reader took them apart."""
+    """Further segments, as columns: those of the plain form, where the reader did not build objects."""
     requests: list[RequestSpan] = field(default_factory=list)
     ignored: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -29,19 +29,19 @@ class Batch:
 
     @property
     def spans(self) -> int:
-        """Return how many spans the request held."""
+        """Return the number of the request's spans."""
         plain = 0 if self.plain is None else len(self.plain)
         return plain + len(self.segments) + len(self.requests) + self.ignored + self.refused.total()
 
     @property
     def tokens(self) -> int:
-        """Return how many token events of segments it held."""
+        """Return the number of its segments' token events."""
         plain = 0 if self.plain is None else len(self.plain.times_ns)
         return plain + sum(len(segment.times_ns) for segment in self.segments)
 
     @property
     def begins(self) -> bool:
-        """Tell whether a request is committed in it."""
+        """Tell whether it holds the commit of a request."""
         return any(segment.seq == 0 for segment in self.segments)
 
     def bound(self, *, segments: int, choices: int) -> None:

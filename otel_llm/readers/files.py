@@ -1,6 +1,6 @@
-"""Read recordings of any known form: its first bytes tell the form, never its name.
+"""Read recordings of any known form: the first bytes tell the form, never the name.
 
-A broken or cut part costs itself: it is counted in `Skipped` with its place, and the rest is read.
+A broken or cut part affects only itself: it is counted in `Skipped` with its place, and the rest is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
     """Yield the export requests of a file of spans, the streams of any other; an empty file has none.
 
     Raises:
-        InputError: it cannot be read, or is none of the forms we know.
+        InputError: it cannot be read, or is of no known form.
     """
     good = bad = 0
     for item in read_raw(path, skipped):
@@ -51,7 +51,7 @@ def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | As
     The caller parses them and counts any that is no request: `skipped.add("bad_record", f"{record.place}: {error}")`.
 
     Raises:
-        InputError: it cannot be read, or is none of the forms we know.
+        InputError: it cannot be read, or is of no known form.
     """
     try:
         head, chunks = open_head(path, skipped)
@@ -72,7 +72,7 @@ def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | As
 def _at_least_one(
     path: Path, records: Iterator[RawRecord | Received], skipped: Skipped
 ) -> Iterator[RawRecord | Received]:
-    """Yield the records of a file that does not look like one of records; a broken one without any is refused."""
+    """Yield the records of a file that does not look like one of records; without a good one it is refused."""
     before = skipped.broken
     count = 0
     for record in records:
@@ -83,7 +83,7 @@ def _at_least_one(
 
 
 def _refuse(path: Path, skipped: Skipped, error: InputError) -> None:
-    """Raise the error of a file that was named itself; count it where a folder or a pattern named it."""
+    """Raise the error of a file that was named itself; count it if a folder or a pattern named it."""
     if path not in skipped.chosen:
         raise error
     skipped.add("unreadable_file", str(error))

@@ -1,4 +1,4 @@
-"""The files that the paths of a command stand for: files, folders of anything, patterns, standard input."""
+"""The files that a command's paths stand for: files, folders, patterns, standard input."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _MADE_FIRST: Final = frozenset({"journal.lock", "resume.json"})
 JOURNALS_OWN: Final = _MADE_FIRST | {"alerts.json", "dead_letters.jsonl"}
-"""What a collector keeps in a journal's folder beside the records; the first two tell that it is one."""
+"""The collector's other files in a journal's folder; the first two identify the folder."""
 
 
 def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = False) -> list[Path]:
     """Return the files that `paths` stand for, each once, in the order given, a folder's in order of name.
 
-    A folder with journal files is these (their names sort by time). Any other folder is all of its files that hold a
-    form we know, and those of its folders; the others are counted by name. A pattern such as `runs/**/*.json` is what
-    it matches. Names that begin with a dot are left out of both, as a shell leaves them out. With `journals` a folder
-    must be a journal's.
+    A folder with journal files stands for these (their names sort by time). Any other folder stands for all of its
+    files of a known form, and those of its folders; the others are counted by name. A pattern such as `runs/**/*.json`
+    stands for its matches. Names that begin with a dot are left out of both, as a shell leaves them out. With
+    `journals` a folder must be a journal's.
 
     Raises:
         InputError: a path does not exist, a pattern matches nothing, or a folder holds nothing that can be read.
@@ -82,16 +82,16 @@ def _files(path: Path, skipped: Skipped) -> list[Path]:
 
 
 def _refuse_fresh(folder: Path) -> None:
-    """Raise InputError where a folder holds what a collector keeps beside its records, and no records yet."""
+    """Raise InputError where a folder has the collector's other files but no records yet."""
     names = {path.name for path in folder.iterdir()}
     if names & _MADE_FIRST and names <= JOURNALS_OWN:
         raise InputError(f"{folder}: a journal that has received nothing yet: there are no records in it to read")
 
 
 def _matches(pattern: Path) -> list[Path]:
-    """Return what a pattern matches, in order; of a folder and what is in it, the folder.
+    """Return the matches of a pattern, in order; of a folder and its contents, the folder.
 
-    `Path.glob` goes into no linked folders, so that a link to a folder above does not go round for ever.
+    `Path.glob` enters no linked folders, so a link to a folder above causes no loop.
     """
     root = Path(pattern.anchor or ".")
     parts = pattern.parts[1:] if pattern.anchor else pattern.parts
@@ -107,7 +107,7 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _folder(folder: Path, skipped: Skipped) -> Iterator[Path]:
-    """Yield the files of a folder and of those in it; of several ways to the same folder one is gone."""
+    """Yield the files of a folder and of those in it; a folder reached by several ways is read once."""
     seen: set[tuple[int, int]] = set()
     for name, folders, names in os.walk(folder, followlinks=True):
         here = Path(name)
@@ -119,7 +119,7 @@ def _folder(folder: Path, skipped: Skipped) -> Iterator[Path]:
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         journal = {one for one in names if is_journal(here / one) and (here / one).is_file()}
         if journal:
-            # What else is in a journal's folder is the collector's own.
+            # Other files in a journal's folder are the collector's own.
             folders.clear()
             for one in sorted(set(names) - journal):
                 if is_journal(here / one):
@@ -140,7 +140,7 @@ def _unfinished(path: Path, skipped: Skipped) -> bool:
 
 
 def _known(path: Path, skipped: Skipped) -> list[Path]:
-    """Return the file if it holds a form we know; else count it."""
+    """Return the file if it is of a known form; else count it."""
     try:
         if not S_ISREG(path.stat().st_mode):
             return []

@@ -1,6 +1,6 @@
-"""What every reader yields: one stream's segments and request spans, as plain values with integer times.
+"""The records that every reader yields: segments and request spans, as plain values with integer times.
 
-Readers turn any received or recorded form into these; nothing behind them knows OTLP. Times are unix
+Readers turn any received or recorded form into these; no later code knows OTLP. Times are unix
 nanoseconds in [1, MAX_TIME_NS], up to the year 2116, so that lengths can be added to them in 64 bits.
 """
 
@@ -18,11 +18,11 @@ StreamKey: TypeAlias = tuple[bytes, bytes, int]
 
 
 class InputError(ValueError):
-    """Say that an input cannot be read at all; the message names it and what to do."""
+    """An input cannot be read at all; the message names it and says what to do."""
 
 
 class DecodeError(InputError):
-    """Say that bytes are no trace export request; nothing of them was used."""
+    """Bytes are no trace export request; nothing of them was used."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Segment:
 
     `times_ns` is as received: not necessarily sorted, and possibly outside the segment; an event that stood for k
     tokens appears k times. `kinds` has one code of `otel_llm.slo.classes.KINDS` a token, None when all are content.
-    `attributes` are the span's scalar attributes but those that became fields; known ones have the right type.
+    `attributes` are the span's scalar attributes except those that became fields; known ones have the right type.
     """
 
     trace_id: bytes
@@ -51,7 +51,7 @@ class Segment:
 
     @property
     def key(self) -> tuple[bytes, bytes, int, int]:
-        """Return what identifies the segment; of several with one key the first received counts."""
+        """Return the identity of the segment; of several with one key the first received counts."""
         return (self.trace_id, self.span_id, self.choice, self.seq)
 
 
@@ -60,7 +60,7 @@ class RequestSpan:
     """One inference span, ours or another instrumentation's.
 
     `events_ns` are the times of token (or chunk) events on the span itself, as received, with `kinds` as in a
-    segment; `event_basis` says what one stands for: `chunk` for others' per-chunk events, None where unknown.
+    segment; `event_basis`: `chunk` for others' events a chunk, None where unknown.
     """
 
     trace_id: bytes
@@ -78,11 +78,11 @@ class RequestSpan:
     kinds: bytes | None = None
     event_basis: str | None = None
     dropped_events: int = 0
-    """Events that the sender's SDK dropped: as good as not received."""
+    """Events that the sender's SDK dropped; they count as not received."""
     receipt_ns: int | None = None
     instance_id: str | None = None
 
     @property
     def key(self) -> tuple[bytes, bytes]:
-        """Return what identifies the span; of several with one key the first received counts."""
+        """Return the identity of the span; of several with one key the first received counts."""
         return (self.trace_id, self.span_id)

@@ -1,4 +1,4 @@
-"""One row of `--requests`: a stream's identity beside its figures, null where they are not known.
+"""One row of `--requests`: a stream's identity and its figures, null where they are not known.
 
 The audit and the live evaluator build their rows here, from the same `Resolved` and the same verdict.
 """
@@ -51,10 +51,10 @@ def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
 def unjudged_row(
     resolved: Resolved, class_name: str, times_ns: Sequence[int], kinds: bytes | None, reads: tuple[int, ...]
 ) -> Row:
-    """Return the row of a stream that cannot be judged: tokens or the commit are missing, or it is another's span.
+    """Return the row of a stream that cannot be judged: tokens or the commit are missing, or the span is foreign.
 
     `times_ns` are the tokens received, in order of index, unix ns. The times of the first token (of any kind, read)
-    are kept when nothing before them is missing.
+    are given when nothing before them is missing.
     """
     values: dict[str, Cell] = dict(_NO_VERDICT)
     if resolved.foreign is not None:
@@ -69,7 +69,7 @@ def unjudged_row(
     commit_ns = resolved.commit_ns
     if commit_ns is not None:
         if resolved.outcome in ABORTED and resolved.end_ns is None and resolved.coverage is None:
-            values["met"] = False  # whenever it failed; all else depends on when
+            values["met"] = False  # for every failure; all else depends on its time
         if resolved.outcome != "lost" and resolved.end_ns is not None:
             values["e2e_s"] = seconds(max(commit_ns, resolved.end_ns, *times_ns) - commit_ns)
         known = times_ns[: resolved.known_tokens]

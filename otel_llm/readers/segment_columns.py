@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 TRACE_BYTES: Final = 16
 _KEY: Final = np.dtype("V24")
-"""A stream's key here: trace id and request span id, one after the other."""
+"""A stream's key: trace id and request span id, concatenated."""
 
 
 @dataclass(slots=True)
 class SegmentColumns:
-    """Segments as columns, in the order in which they stand in the message.
+    """Segments as columns, in the order of the message.
 
     `ids`: (S, 3), the halves of the trace id and the id of the request span, each eight bytes as an integer; `seq`,
     `first_token`, `start_ns`, `end_ns`, `kind`: (S,); `times_ns`: (N,) all tokens, those of segment i at
@@ -50,7 +50,7 @@ class SegmentColumns:
         return keys_of(self.ids)
 
     def segment(self, place: int, receipt_ns: int | None = None) -> Segment:
-        """Return one of them as a record of its own."""
+        """Return one of them as a record."""
         (key,) = keys_of(self.ids[place : place + 1])
         kind, times_ns = self.kind.item(place), self.times_ns[self.offsets[place] : self.offsets[place + 1]].tolist()
         return Segment(
@@ -68,7 +68,7 @@ class SegmentColumns:
         )
 
     def only(self, chosen: Bools) -> SegmentColumns:
-        """Return those that are chosen, (S,)."""
+        """Return the chosen ones, (S,) bool."""
         lengths = np.diff(self.offsets)
         return SegmentColumns(
             ids=self.ids[chosen],

@@ -1,1 +1,1 @@
-"""The stream-owning reverse proxy: it measures, evaluates and moves the streams that it passes on."""
+"""The stream-owning reverse proxy: it measures, evaluates and moves the streams that it serves."""

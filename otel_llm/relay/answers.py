@@ -1,4 +1,4 @@
-"""What the client is answered: a backend's headers and body as they came, or the relay's own errors."""
+"""Answers to the client: a backend's headers and body as they are, or the relay's own errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RETRY_AFTER_S: Final = 1
 NO_BACKEND: Final = "unavailable"
 NONE_OPEN: Final = "no backend takes requests: each is unhealthy, ejected or drained"
 CLIENT_LEFT: Final = 499
-"""What proxies count a request as whose client has left before it was answered."""
+"""The status that proxies count for a request whose client left before the answer."""
 
 
 def error_response(
@@ -31,7 +31,7 @@ def error_response(
 
 
 def unserved(reason: str) -> web.Response:
-    """Return that no backend serves a request, and why the last one did not."""
+    """Return the error for a request that no backend serves, with the last backend's reason."""
     if reason == NO_BACKEND:
         return error_response(503, NONE_OPEN, "unavailable", retry=True)
     return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
@@ -45,9 +45,9 @@ def reader_headers(response: aiohttp.ClientResponse) -> CIMultiDict[str]:
 
 
 async def pass_response(request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Pass on a backend's answer as it comes, as fast as the client reads it.
+    """Pass on a backend's answer chunk by chunk, as fast as the client reads it.
 
-    Where the backend breaks off, so does the connection to the client: nothing that was cut ends as if it were whole.
+    Where the backend breaks off, so does the connection to the client: a cut answer never looks complete.
     """
     answer = web.StreamResponse(status=response.status, reason=response.reason, headers=end_to_end(response.headers))
     await answer.prepare(request)

@@ -1,18 +1,18 @@
 """Receive signed actions on the web port: `POST /v1/actions`, the CloudEvents of `docs/actions.md`.
 
-The signature authenticates the sender. Nothing else does: no bearer token, no content type, no name of a host.
+The signature authenticates the sender. Nothing else does: no bearer token, no content type, no host name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from otel_llm.actions.execute.action_receiver import MOST_BODY_BYTES, Response
 from otel_llm.actions.execute.executors import RELAY_DOES
+from otel_llm.shared.clock import wall_ns
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from otel_llm.shared.clock import Clock
 
 ANSWER_S: Final = 0.25
-"""How long an answer waits for the outcome."""
+"""How long an answer is delayed for the outcome."""
 BODY_S: Final = 10.0
 """How long a body may take to arrive."""
 MOST_READING: Final = 64
-"""Bodies that are read at one time; their signatures are not checked yet."""
+"""Bodies that are read at one time, before their signatures are checked."""
 OTHER: Final = "other"
 
 
 class CommandReceiver:
-    """Receive actions, and have them done by `do`, which calls back once with what became of one.
+    """The receiver of actions; `do` does one and calls back once with its result.
 
-    `clock` is the relay's, by which actions expire. `stopping` tells whether the relay stops. `counted` takes the verb
+    `clock` is the relay's, by which actions expire. `stopping` tells whether the relay stops. `counted` gets the verb
     and the result of each message, for the metrics.
     """
 
@@ -82,10 +82,10 @@ class CommandReceiver:
         if isinstance(body, Response):
             return body
         headers = {name.lower(): value for name, value in request.headers.items()}
-        return self._admission.admit(headers, body, time.time_ns(), self._clock.now_ns())
+        return self._admission.admit(headers, body, wall_ns(), self._clock.now_ns())
 
     async def _body(self, request: web.Request) -> bytes | Response:
-        """Read a body; one byte beyond the limit is enough to refuse it."""
+        """Read a body; the first byte beyond the limit is enough to refuse it."""
         if self._reading >= self._most_reading:
             return Response(429, None, f"{self._most_reading} bodies are being read")
         self._reading += 1
@@ -103,7 +103,7 @@ class CommandReceiver:
         return bytes(body)
 
     async def _done(self, asked: ActionRequest) -> Response:
-        """Do an action; return what is known of it by the time of the answer."""
+        """Do an action; return the result so far, at the time of the answer."""
         if self._stopping():
             return Response(200, "refused", "the relay is stopping")
         command = self._reader.read(asked)
@@ -121,19 +121,19 @@ class CommandReceiver:
 
 
 def _answer(how: Settled) -> Response:
-    """Return what is answered to an action that was settled in time."""
+    """Return the answer for an action that was settled in time."""
     moved = how.migration
     if how.outcome == "done":
         told = how.detail or ("" if moved is None else f"moved from {moved.source} to {moved.to}")
         return Response(200, "done", one_line(told))
-    if how.outcome == "unconfirmed":  # it was begun, and nobody knows how it ended
+    if how.outcome == "unconfirmed":  # it was begun, and its end is not known
         return Response(200, "accepted", one_line(how.detail))
     told = how.detail if how.outcome == "failed" else f"{how.outcome}: {how.detail}"
     return Response(200, "refused", one_line(told))
 
 
 def _result(answer: Response) -> str:
-    """Name what was answered, for the metrics."""
+    """Return the result of an answer, for the metrics."""
     if answer.repeated:
         return "repeated"
     return "rejected" if answer.result is None else answer.result

@@ -1,4 +1,4 @@
-"""A connection to a port of the relay: closed where its first request does not come in time."""
+"""A connection to a port of the relay: closed when its first request is late."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.relay.settings import Limits
-    from otel_llm.shared.web.acceptor import Door
+    from otel_llm.shared.web.acceptor import ConnectionTracker
 
 log = logging.getLogger(__name__)
 
 
 class Connection(web.RequestHandler):
-    """One connection to `server`, made when `door` accepts it; who serves a request calls `begun` first."""
+    """One connection to `server`, made when `door` accepts it; a handler calls `begun` first."""
 
     __slots__ = ("_door", "_established", "_late")
 
-    def __init__(self, server: web.Server, limits: Limits, door: Door[Connection], **more: Any) -> None:
+    def __init__(self, server: web.Server, limits: Limits, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=limits.idle_connection_s,
             access_log=None,  # type: ignore[arg-type]  # none is written
             lingering_time=1.0,
-            auto_decompress=False,  # a body is passed on as it comes, and signed as it comes; nobody may send a bomb
+            auto_decompress=False,  # a body is passed on and signed as received; a compressed bomb is never expanded
             **more,
         )
         self._door = door
         self._established = False
-        # From the instant it was accepted: a TLS handshake has its part of it.
+        # From the instant of acceptance: the limit covers the TLS handshake.
         self._late: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(limits.header_s, self._give_up)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -50,7 +50,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def begun(self) -> bool:
-        """Note that the headers of a request have come; return whether this peer may have this connection."""
+        """Note that a request's headers were received; return whether this peer may have the connection."""
         self._in_time()
         if not self._established:
             self._established = self._door.established(self)
@@ -73,7 +73,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no request, or what a bug of ours left unanswered; nothing of ours is in it."""
+        """Answer a malformed request, or one that a bug of ours left unanswered; the answer reveals nothing of ours."""
         if isinstance(exc, LineTooLong):
             status, message = 431, "the headers are too large"
         elif status < 500:
@@ -81,24 +81,24 @@ class Connection(web.RequestHandler):
         else:
             log.error("otel-llm: a request could not be served", exc_info=exc)
             message = "internal error"
-        if request.writer.output_size > 0:  # the answer has begun: all that can be said is that it is cut
+        if request.writer.output_size > 0:  # the answer has begun: it can only be cut
             raise ConnectionError(message)
         response = error_response(status, message, "invalid_request_error" if status < 500 else "internal_error")
         response.force_close()
         return self.answer(response)
 
     def answer(self, error: web.Response) -> web.Response:
-        """Return the answer to what could not be served."""
+        """Return the answer to a request that could not be served."""
         return error
 
 
 def acceptor_of(
     listener: socket.socket,
     limits: Limits,
-    make: Callable[[Door[Connection]], Connection],
+    make: Callable[[ConnectionTracker[Connection]], Connection],
     context: Callable[[], ssl.SSLContext] | None,
 ) -> Acceptor[Connection]:
-    """Return what lets connections into a port of the relay; `context`: of TLS, None without."""
+    """Return the acceptor of connections for a port of the relay; `context`: of TLS, None without."""
     return Acceptor(
         listener,
         make,
@@ -117,7 +117,7 @@ async def stop_accepting(accepting: asyncio.Task[None] | None) -> None:
 
 
 def too_many_connections() -> web.Response:
-    """Return the answer to the first request of a connection that its peer may not have beside its others."""
+    """Return the answer on a connection beyond what its peer may have."""
     response = error_response(503, "too many connections", "unavailable", retry=True)
     response.force_close()
     return response

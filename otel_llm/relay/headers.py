@@ -1,4 +1,4 @@
-"""What of a request goes on to a backend: its path, and the headers that are not for one hop (RFC 9110, 7.6.1)."""
+"""The path and headers of a request to a backend: those that are not for one hop (RFC 9110, 7.6.1)."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _TARGET: Final = re.compile(r"(?:https?://[^/?#]+)?(/[^#]*)", re.IGNORECASE)
 
 
 def path_of(target: str) -> str | None:
-    """Return path and query of a request's target, None for one without a path, which no backend is asked for.
+    """Return path and query of a request's target, None for one without a path, which no backend can get.
 
-    A target may be a whole URL (RFC 9112, 3.2.2): the host in it is ours, like that of `Host`, and does not go on.
+    A target may be a whole URL (RFC 9112, 3.2.2): its host is ours, like that of `Host`, and is dropped.
     """
     found = _TARGET.fullmatch(target)
     return None if found is None else found[1]
 
 
 def to_backend(headers: Mapping[str, str], *without: str) -> CIMultiDict[str]:
-    """Return a client's headers as a backend gets them; `without`: more that it does not get (lower case)."""
+    """Return a client's headers for a backend; `without`: further ones to leave out (lower case)."""
     return end_to_end(headers, "host", "expect", *without)
 
 
 def end_to_end(headers: Mapping[str, str], *without: str) -> CIMultiDict[str]:
-    """Return the headers that go on, in their order, repeated ones too; `without`: more that do not (lower case)."""
+    """Return the end-to-end headers in their order, repeated ones too; `without`: further ones to leave out."""
     named: set[str] = set()
     kept: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():

@@ -1,4 +1,4 @@
-"""The relay's own metrics, beside those of what readers felt."""
+"""The relay's own metrics, beside those of readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CODES: Final = frozenset({*map(str, range(200, 207)), *map(str, range(300, 309)
 
 
 class RelayMetrics:
-    """Count what the relay does."""
+    """The counters and histograms of the relay."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -70,11 +70,11 @@ class RelayMetrics:
         self._failovers.labels(reason).inc()
 
     def received(self, action: str, result: str) -> None:
-        """Count a message that asks for an action; both are of a known set."""
+        """Count a received action message; both labels are of a known set."""
         self._received.labels(action, result).inc()
 
     def added(self, seconds: float) -> None:
-        """Observe how long something was in the relay."""
+        """Observe how long something stayed in the relay."""
         self._added.observe(seconds)
 
     def preempted(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests that the relay does not own: passed on both ways as they come, and only counted."""
+"""Requests that the relay does not own: passed on unchanged in both directions, and only counted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.pool import Pool
 
 SAFE: Final = frozenset({"GET", "HEAD"})
-"""Methods that may be sent again though a backend has seen them."""
+"""Methods that may be repeated though a backend has received them."""
 
 
 class Passing:
-    """Pass on requests that are not owned."""
+    """The handler of requests that are not owned."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -31,10 +31,10 @@ class Passing:
     async def serve(
         self, request: web.BaseRequest, path: str, headers: CIMultiDict[str], body: bytes | None
     ) -> web.StreamResponse:
-        """Pass on a request; `body`: what was read of it already, None where it is passed on as it comes.
+        """Pass on a request; `body`: the part that was read already, None where it is streamed.
 
         Its body weighs as a prompt does: without a weight all would go to the backend whose streams have fewer tokens.
-        A connection that was refused has another backend tried; of GET and HEAD one that broke, too.
+        After a refused connection another backend is tried; for GET and HEAD after a broken one too.
         """
         served, code = "", CLIENT_LEFT
         pool, tried, reason = self._pool, set[str](), NO_BACKEND

@@ -1,4 +1,4 @@
-"""The port that clients use: who may ask, how much, and whether a request is owned or passed on."""
+"""The port for clients: authorization, limits, and whether a request is owned or passed on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.passing import Passing
     from otel_llm.relay.settings import Limits
-    from otel_llm.shared.web.acceptor import Door
+    from otel_llm.shared.web.acceptor import ConnectionTracker
     from otel_llm.shared.web.tls import Certificates
     from otel_llm.shared.web.tokens import Tokens
 
 READ_BYTES: Final = 2**15
 MAX_HEADERS: Final = 256
 SWITCHES: Final = frozenset({"websocket", "tcp"})
-"""Protocols that cannot do without a switch; a client that offers another one, as h2c, is served without it."""
+"""Protocols that need a switch; a client that offers another one, as h2c, is served without it."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -35,17 +35,17 @@ class ClientConnection(Connection):
 
     __slots__ = ("_clients",)
 
-    def __init__(self, clients: ClientServer, door: Door[Connection], **more: Any) -> None:
+    def __init__(self, clients: ClientServer, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(clients, clients.limits, door, **more)
         self._clients = clients
 
     def answer(self, error: web.Response) -> web.Response:
-        """Return the answer; those that blame the client are counted."""
+        """Return the answer; errors of the client are counted."""
         return self._clients.refuse(error) if error.status < 500 else error
 
 
 class ClientServer(web.Server):
-    """Serve clients. `owned` gets each request that it may own with its path and body, and says whether it does.
+    """The server for clients. `owned` gets each request that it may own with its path and body; None: it is passed on.
 
     The server calls `counted` with the backend ("": none) and the status of each request that it refuses. `passing` and
     `owned` count the requests that they serve.
@@ -68,7 +68,7 @@ class ClientServer(web.Server):
         self._counted = counted
         self._accepting: asyncio.Task[None] | None = None
 
-    def connection(self, door: Door[Connection]) -> ClientConnection:
+    def connection(self, door: ConnectionTracker[Connection]) -> ClientConnection:
         """Return the protocol of a new connection."""
         return ClientConnection(
             self,
@@ -98,7 +98,7 @@ class ClientServer(web.Server):
             self.serving -= 1
 
     def _refusal(self, request: web.BaseRequest, path: str | None) -> web.Response | None:
-        """Return the answer to a request that is not passed on, whatever its body; None for the others."""
+        """Return the answer to a request that is refused whatever its body; None for the others."""
         headers = request.headers
         if self._tokens is not None:
             try:
@@ -136,7 +136,7 @@ class ClientServer(web.Server):
             response = await self._owned(request, path, body)
             if response is not None:
                 return response
-        # The token was for us; a length follows from a body that was read.
+        # The token was for us; the body was read, so its length is known.
         without = (
             *(("authorization",) if self._tokens is not None else ()),
             *(("content-length",) if body is not None else ()),
@@ -144,7 +144,7 @@ class ClientServer(web.Server):
         return await self._passing.serve(request, path, to_backend(request.headers, *without), body)
 
     async def _read(self, request: web.BaseRequest) -> bytes | None:
-        """Return a body, None where it is over the limit. Raises TimeoutError where it does not go on."""
+        """Return a body, None where it is over the limit. Raises TimeoutError where it stalls."""
         parts: list[bytes] = []
         size = 0
         while True:
@@ -164,27 +164,27 @@ class ClientServer(web.Server):
         return _unread(413, f"the body is larger than {self.limits.body_bytes} bytes", "too_large")
 
     def refuse(self, response: web.Response) -> web.Response:
-        """Count an answer that no backend gave."""
+        """Count an answer of our own."""
         self._counted("", response.status)
         return response
 
     # Start and stop.
 
     def listen(self, listener: socket.socket, certificates: Certificates | None) -> None:
-        """Let clients in; certificates that are read anew hold for connections that begin then."""
+        """Accept clients; reloaded certificates apply to new connections."""
         acceptor = acceptor_of(
             listener, self.limits, self.connection, None if certificates is None else certificates.context
         )
         self._accepting = asyncio.get_running_loop().create_task(acceptor.run())
 
     async def close_listeners(self) -> None:
-        """Let nobody in any more; connections without a request are closed, streams go on."""
+        """Accept no new clients; connections without a request are closed, streams go on."""
         await stop_accepting(self._accepting)
         self._accepting = None
         self.pre_shutdown()
 
     async def drained(self, within_s: float) -> bool:
-        """Wait until every request is answered, at most so long; return whether it is."""
+        """Wait until every request is answered, for at most so long; return whether all are."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
         while self.serving and loop.time() < until_s:

@@ -1,11 +1,10 @@
-"""The relay put together: started in an order in which nothing is lost, stopped in the other. One event loop."""
+"""The relay's service: its parts are started in an order in which nothing is lost, and stopped in reverse. One loop."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,9 +31,9 @@ from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
-from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.clock import MonotonicClock, monotonic_s
 from otel_llm.shared.errors import StartError
-from otel_llm.shared.reloading import Reloading
+from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.exposure import exposure
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 CUT_S: Final = 1.0
-"""How long streams that are cut at the end have to say so."""
+"""How long streams that are cut at the end have to send their last event."""
 log = logging.getLogger(__name__)
 
 
@@ -70,18 +69,22 @@ class Service:
     settings: RelaySettings
     decisions_path: Path | None
     folder: Path
-    """Where alerts keep what a restart needs, if any are configured."""
+    """The folder with the alerts' state for a restart, if any are configured."""
     at: Address
     web_at: Address
     console: Console
     load: Callable[[], tuple[SloClasses, RuleSet]]
     """Reads the class and rule files anew; raises ConfigError."""
     exporter: SpanExporter | None = None
-    """Where spans go; None: where `OTEL_EXPORTER_OTLP_*` says."""
+    """The exporter of spans; None: by `OTEL_EXPORTER_OTLP_*`."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once clients are let in."""
+    """Set once clients are accepted."""
     clean: bool = True
+    owned: Owned | None = None
+    """The streams that it owns; None until it runs."""
+    pool: Pool | None = None
+    """The backends; None until it runs."""
     _listener: socket.socket | None = None
     _web_listener: socket.socket | None = None
     _certificates: Certificates | None = None
@@ -90,12 +93,10 @@ class Service:
     _decisions: DecisionFiles | None = None
     _stopping: bool = False
     _decide: DecisionLoop | None = None
-    _owned: Owned | None = None
-    _pool: Pool | None = None
     _server: ClientServer | None = None
 
     def prepare(self) -> None:
-        """Take the ports and the files; nobody is let in yet. Raises StartError or ConfigError."""
+        """Open the ports and the files, without accepting clients. Raises StartError or ConfigError."""
         settings = self.settings
         self._certificates = None if settings.tls is None else Certificates(settings.tls)
         self._tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
@@ -118,7 +119,7 @@ class Service:
             raise
 
     def listening(self) -> str:
-        """Return one line on what is listening where."""
+        """Return one line on the listening ports."""
         assert self._listener is not None  # noqa: S101
         assert self._web_listener is not None  # noqa: S101
         scheme = "http" if self.settings.tls is None else "https"
@@ -128,19 +129,19 @@ class Service:
         return f"relaying {scheme}://{at} to {names}; page and metrics on {web_scheme}://{web_at}"
 
     def judging(self) -> str:
-        """Return words on what streams are judged by."""
+        """Return a line on the classes and rules in use."""
         shadow = " (in shadow)" if self.rules.shadow else ""
         return f"classes: {', '.join(self.classes.names)}; rules: {len(self.rules.rules)}{shadow}"
 
     def warnings(self) -> list[str]:
-        """Return warnings on ports that others can reach, and on secret files that others can read."""
+        """Return warnings on ports open to other machines, and on secret files that other users can read."""
         settings = self.settings
         ports = (("--listen", self.at), ("--web", self.web_at))
         keys = [settings.action_secret_file, *(one.api_key_file for one in settings.backends)]
         return exposure(ports, settings.tls, settings.auth, [*secret_files(settings), *keys], "docs/relay.md")
 
     async def run(self) -> None:
-        """Serve until `stop` is set, then let streams end by themselves within the drain time."""
+        """Serve until `stop` is set, then let streams end within the drain time."""
         settings = self.settings
         loop = asyncio.get_running_loop()
         clock = MonotonicClock()
@@ -163,14 +164,14 @@ class Service:
         )
         backends = Backends(
             [Backend(one.name, one.url, one.kind, one.group) for one in settings.backends],
-            time.monotonic,
+            monotonic_s,
             settings.eject_s,
         )
-        pool = self._pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
+        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
-        owned = self._owned = Owned(pool, recorder, without)
+        owned = self.owned = Owned(pool, recorder, without)
         owned.victims = decide.victims
         backends.changed, backends.starving = owned.refresh, owned.starving
         probes = Probes(pool)
@@ -207,7 +208,7 @@ class Service:
             await asyncio.to_thread(running.stop, CUT_S)
 
     def reload(self) -> tuple[str | None, list[str]]:
-        """Read classes, rules, tokens, secrets, certificates anew; return a line on them, and on each that was not."""
+        """Read classes, rules, tokens, secrets, certificates anew; return a line on them, and one on each failure."""
         kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", self._reload_rules)]
         if (tokens := self._tokens) is not None:
             kinds.append(("tokens", lambda: str(tokens.reload())))
@@ -215,7 +216,7 @@ class Service:
             kinds.append(("secrets of actions", lambda: self._reload_secrets(admission)))
         if (certificates := self._certificates) is not None:
             kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
-        return Reloading(kinds).run()
+        return Reloader(kinds).run()
 
     def _reload_rules(self) -> str:
         classes, rules = self.load()
@@ -229,41 +230,41 @@ class Service:
         admission.secrets = read_signing_secrets(self.settings.action_secret_file)
         return str(len(admission.secrets))
 
-    # What the web port shows.
+    # For the web port.
 
     def streams(self) -> dict[str, Any]:
         """Return the streams in flight, the last verdicts and decisions."""
         assert self._decide is not None  # noqa: S101
-        assert self._owned is not None  # noqa: S101
-        return self._decide.streams(self._decide.clock.now_ns(), self._owned.rows())
+        assert self.owned is not None  # noqa: S101
+        return self._decide.streams(self._decide.clock.now_ns(), self.owned.rows())
 
     def families(self) -> Iterable[Metric]:
-        """Return all metrics; those of readers, which are many, as they are when they are asked for."""
+        """Return all metrics; the families of readers, which are many, are made lazily."""
         assert self._decide is not None  # noqa: S101
-        assert self._pool is not None  # noqa: S101
-        assert self._owned is not None  # noqa: S101
+        assert self.pool is not None  # noqa: S101
+        assert self.owned is not None  # noqa: S101
         families = self._decide.families(self.now_ns())
-        return chain(families, list(self._pool.metrics.families(self._pool.backends, len(self._owned.pauses))))
+        return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses))))
 
     def now_ns(self) -> int:
-        """Return the time."""
+        """Return the current time."""
         assert self._decide is not None  # noqa: S101
         return self._decide.clock.now_ns()
 
     def unready(self) -> str | None:
-        """Say why no request should be sent here now."""
-        assert self._pool is not None  # noqa: S101
+        """Return why no request should be sent here now."""
+        assert self.pool is not None  # noqa: S101
         if self._stopping:
             return "stopping"
-        return None if self._pool.backends.open_to() else NONE_OPEN
+        return None if self.pool.backends.open_to() else NONE_OPEN
 
     def drained(self, name: str) -> None:
-        """Move what can be moved off a backend that is drained."""
-        assert self._owned is not None  # noqa: S101
-        self._owned.drained(name)
+        """Move streams off a drained backend, where possible."""
+        assert self.owned is not None  # noqa: S101
+        self.owned.drained(name)
 
     def _receiver(self, pool: Pool, recorder: Recorder, decide: DecisionLoop) -> CommandReceiver | None:
-        """Return who receives signed actions, None where nobody may ask for one."""
+        """Return the receiver of signed actions, None where the settings allow none."""
         if self._admission is None:
             return None
         reader = CommandReader(recorder.find, lambda name: name in pool.backends)

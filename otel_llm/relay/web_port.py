@@ -32,7 +32,7 @@ LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "backend
 
 
 class Shown(Protocol):
-    """What the port shows; asked in the loop."""
+    """The contents of the port; called in the loop."""
 
     def streams(self) -> dict[str, Any]:
         """Return the streams in flight, the last verdicts and decisions."""
@@ -41,20 +41,20 @@ class Shown(Protocol):
         """Return all metrics; they may be iterated in another thread."""
 
     def now_ns(self) -> int:
-        """Return the time, which never goes backwards."""
+        """Return the current time, which never goes backwards."""
 
     def unready(self) -> str | None:
-        """Say why no request should be sent here now; None where they may be."""
+        """Return why no request should be sent here now; None where they may be."""
 
     def drained(self, name: str) -> None:
-        """Take note that a backend was drained."""
+        """Handle a drained backend."""
 
 
 class WebPort:
-    """Answer on the web port.
+    """The handlers of the web port.
 
-    Who changes something brings one of `tokens`; where there are none, the port must be this machine's `alone`.
-    `actions` answers signed messages, which bring their own proof; without it their path is not there.
+    A changing request needs one of `tokens`; where there are none, the port must be on a loopback address (`alone`).
+    `actions` answers signed messages, which authenticate themselves; without it their path does not exist.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class WebPort:
         return response
 
     def _check_post(self, request: web.Request) -> None:
-        """Raise ForbiddenError for a request that may not change anything: another site's page, or a stranger."""
+        """Raise ForbiddenError for an unauthorized change: from another site's page, or without a token."""
         origin = request.headers.get("Origin")
         if origin is not None and origin.rpartition("://")[2].lower() != request.headers.get("Host", "").lower():
             raise ForbiddenError("not from a page of another site")
@@ -168,7 +168,7 @@ class WebPort:
 
 
 class WebServer:
-    """Serve the web port: `start` and `stop`, each once. Connections have the limits of those of clients."""
+    """The server of the web port: `start` and `stop`, each once. Connections have the limits of clients'."""
 
     def __init__(self, port: WebPort, limits: Limits) -> None:
         self._runner = web.AppRunner(port.application(), handle_signals=False, shutdown_timeout=STOP_S)
@@ -176,7 +176,7 @@ class WebServer:
         self._accepting: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket, context: Callable[[], ssl.SSLContext] | None) -> None:
-        """Let others in; `context`: of TLS, None without."""
+        """Accept connections; `context`: of TLS, None without."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None  # noqa: S101
@@ -185,13 +185,13 @@ class WebServer:
         self._accepting = asyncio.get_running_loop().create_task(acceptor.run())
 
     async def stop(self) -> None:
-        """Let nobody in any more; what is being answered has `STOP_S`."""
+        """Accept no new connections; answers under way have `STOP_S`."""
         await stop_accepting(self._accepting)
         await self._runner.cleanup()
 
 
 class _Headers:
-    """The headers of a request, as the guard asks for them."""
+    """The headers of a request, in the form that the guard reads."""
 
     def __init__(self, request: web.Request) -> None:
         self._headers = request.headers

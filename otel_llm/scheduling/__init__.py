@@ -1,1 +1,1 @@
-"""Where requests go and in which order: decisions without I/O."""
+"""Placement: the backend of each request, decided without I/O."""

@@ -1,4 +1,4 @@
-"""How long an iteration of a backend takes, by the gaps between tokens that were seen of it. No I/O, no clock."""
+"""Predict the time of a backend's iterations from the observed gaps between tokens. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from math import inf
 from typing import Final
 
 KEPT: Final = 32
-"""How many gaps are kept for each number of streams: the last ones."""
+"""The number of gaps that are kept for each number of streams: the last ones."""
 COUNTS: Final = 64
-"""For how many numbers of streams gaps are kept; the number that was seen the longest ago makes room."""
+"""The most numbers of streams with kept gaps; the one that was observed the longest ago makes room."""
 FORGET_S: Final = 60.0
-"""Gaps older than this count no longer: the engine, its prompts or its neighbours may be others by now (s)."""
+"""The age at which gaps no longer count: the engine, its prompts or its neighbours may have changed (s)."""
 
 
 class GapHistory:
-    """Predict a backend's iteration time from the gaps between tokens of its streams.
+    """A predictor of a backend's iteration time from the gaps between tokens of its streams.
 
-    The prediction for a number of streams that was seen is the median of the gaps kept for it, so that one stall does
-    not change it. Between two such numbers it is linear. Below the least it is what it is there. Beyond the largest it
-    goes on along the last two, level where they fall: more streams take no less time; with one only it is proportional.
+    The prediction for an observed number of streams is the median of its kept gaps, so one stall does not change it.
+    Between two such numbers it is linear. Below the least it is the least's. Beyond the largest it goes on along the
+    last two, level where they fall: more streams take no less time; with one number only it is proportional.
 
-    One thread uses it. `observe` costs well under a microsecond, `predict` some 20.
+    Single-threaded. `observe` costs well under a microsecond, `predict` some 20.
     """
 
     __slots__ = ("_gaps", "_last_s")
@@ -35,9 +35,9 @@ class GapHistory:
     def observe(self, streams: int, gap_s: float, now_s: float) -> None:
         """Note a gap (s for each token) that ended now, with so many streams in flight; `now_s` does not go back.
 
-        The streams of a batch have the same iterations: a gap that lies, by more than half, before the end of the last
-        one that was kept is left out. So what is kept covers `KEPT` iterations however many streams there are, and a
-        stall of all of them is kept once.
+        The streams of a batch share their iterations: a gap is left out if more than half of it lies before the end of
+        the last kept one. So the kept gaps cover `KEPT` iterations however many streams there are, and a stall of all
+        of them is kept once.
         """
         if not 0.0 < gap_s < 2.0 * (now_s - self._last_s):
             return
@@ -64,6 +64,10 @@ class GapHistory:
         if streams > high:
             return high_s + max(0.0, high_s - low_s) * ((streams - high) / (high - low))
         return low_s + (high_s - low_s) * ((streams - low) / (high - low))
+
+    def kept(self) -> dict[int, int]:
+        """Return how many gaps are kept, by number of streams."""
+        return {streams: len(gaps) for streams, gaps in self._gaps.items()}
 
     def _begin(self, streams: int) -> deque[tuple[float, float]]:
         if len(self._gaps) >= COUNTS:

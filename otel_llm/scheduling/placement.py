@@ -1,6 +1,6 @@
-"""Where a request goes: backends compared by a policy, each with a score and a reason. No I/O, no clock, no state.
+"""The placement of requests: a policy compares backends, each gets a score and a reason. No I/O, no clock, no state.
 
-The caller makes a snapshot of its backends (`Load`), says what is asked for (`Demand`), and lends its random source.
+The caller passes a snapshot of its backends (`Load`), the request (`Demand`), and a random source.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a backend has to do.
+    """The load of a backend.
 
     `streams`: those in flight; `tokens`: their prompts and their output so far; `waiting_tokens`: the prompts of those
-    that have no token yet; `starving`: streams whose reader has read all and waits. `iteration_s`: the predicted time
-    of an iteration with one stream more (s, finite), None where nothing is known. `turn`: the number of the last
-    placement here, 0 where there was none: of equal backends the one with the lowest is first.
+    without a token yet; `starving`: streams whose reader has read all and waits. `iteration_s`: the predicted time of
+    an iteration with one stream more (s, finite), None where unknown. `turn`: the number of the last placement here, 0
+    where there was none: of equal backends the one with the lowest is first.
     """
 
     name: str
@@ -34,9 +34,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is to be placed: how many tokens are to be prefilled, and the time a token that its class promises (s).
+    """A request to place: the tokens to prefill, and the time per token that its class promises (s).
 
-    `token_time_s` is None where no time a token is promised: `SloClass.token_time_ns` has the rule.
+    `token_time_s` is None where no time per token is promised: `SloClass.token_time_ns` has the rule.
     """
 
     tokens: int = 0
@@ -45,7 +45,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend that was compared; of each score the lower is the better, the first that differs decides."""
+    """A compared backend; in each score lower is better, and the first difference decides."""
 
     name: str
     score: Mapping[str, float]
@@ -58,10 +58,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A way to compare backends, and what it needs to know beside their streams and tokens.
+    """A way to compare backends, and the data it needs besides their streams and tokens.
 
-    `predicts`: the iteration time of each, and the time a token that is promised; `counts_starving`: the streams of
-    each that starve.
+    `predicts`: the iteration time of each, and the promised time per token; `counts_starving`: the starving streams of
+    each.
     """
 
     compare: Callable[[Sequence[Load], Demand, random.Random], list[Candidate]]
@@ -81,7 +81,7 @@ def rank(policy: str, loads: Iterable[Load], demand: Demand, draw: random.Random
     return [candidate for candidate, _ in ordered]
 
 
-# The policies. Each returns its candidates in the order of the loads, all with the same scores.
+# The policies. Each returns its candidates in the order of the loads, with scores of the same names.
 
 
 def _least_load(loads: Sequence[Load], _demand: Demand, _draw: random.Random) -> list[Candidate]:
@@ -109,7 +109,7 @@ def _random(loads: Sequence[Load], _demand: Demand, draw: random.Random) -> list
 
 
 def _power_of_two(loads: Sequence[Load], _demand: Demand, draw: random.Random) -> list[Candidate]:
-    """Put the less loaded of two random ones first, then the other, then the rest by their load."""
+    """Rank the less loaded of two random ones first, then the other, then the rest by their load."""
     drawn = set(draw.sample(range(len(loads)), min(2, len(loads))))
     return [
         Candidate(
@@ -122,7 +122,7 @@ def _power_of_two(loads: Sequence[Load], _demand: Demand, draw: random.Random) -
 
 
 def _lmetric(loads: Sequence[Load], demand: Demand, _draw: random.Random) -> list[Candidate]:
-    """Take the least (new prefill tokens) x (batch + 1): LMetric, arXiv 2603.15202. Without prefill the least batch."""
+    """Rank by the least (new prefill tokens) x (batch + 1): LMetric, arXiv 2603.15202. Without prefill, least batch."""
     found = []
     for load in loads:
         prefill, batch = demand.tokens + load.waiting_tokens, load.streams + 1
@@ -132,7 +132,7 @@ def _lmetric(loads: Sequence[Load], demand: Demand, _draw: random.Random) -> lis
 
 
 def _pack(loads: Sequence[Load], demand: Demand, draw: random.Random) -> list[Candidate]:
-    """Take the fullest that still meets the time a token; those that do not are behind, the least loaded first."""
+    """Rank the fullest that meets the time per token first; those that do not are last, the least loaded first."""
     promised_s = demand.token_time_s
     if promised_s is None:
         return _no_time_promised(_least_load(loads, demand, draw))
@@ -148,9 +148,9 @@ def _pack(loads: Sequence[Load], demand: Demand, draw: random.Random) -> list[Ca
 
 
 def _safest(loads: Sequence[Load], demand: Demand, draw: random.Random) -> list[Candidate]:
-    """Take the largest predicted margin, that is the shortest iteration; any without a starving stream before that.
+    """Rank by the predicted margin, largest first, that is the shortest iteration; starving backends are last.
 
-    Of those whose margins are equal, as where nothing is known of any, the least loaded is first.
+    Of equal margins, as where nothing is known of any, the least loaded is first.
     """
     promised_s = demand.token_time_s
     if promised_s is None:
@@ -188,7 +188,7 @@ POLICIES: Final[Mapping[str, Policy]] = {
 DEFAULT: Final = "least_load"
 
 
-# Scores and words that several share.
+# Shared scores and texts.
 
 
 def _least(load: Load) -> dict[str, float]:
@@ -200,7 +200,7 @@ def _in_flight(load: Load) -> str:
 
 
 def _meets(load: Load, promised_s: float) -> bool:
-    """Tell whether a backend keeps to a time a token; one of which nothing is known counts as doing so."""
+    """Tell whether a backend keeps to a time per token; an unknown one counts as doing so."""
     return load.iteration_s is None or load.iteration_s <= promised_s
 
 

@@ -1,1 +1,1 @@
-"""What commands, the audit, the collector and its actions share: the clock, files, secrets, and sending to others."""
+"""Modules that several packages share: the clock, files, secrets, OTLP targets, web ports."""

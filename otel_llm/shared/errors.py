@@ -1,4 +1,4 @@
-"""What stops a service from starting, and what every port of ours refuses.
+"""The errors of a service's start, and the refusals of every port.
 
 The whole tree is in `otel_llm.collector.receive.errors`.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 
 class CollectorError(Exception):
-    """Stand for everything that the service itself reports; see `otel_llm.collector.receive.errors` for the tree."""
+    """The base of all errors of a service; `otel_llm.collector.receive.errors` has the tree."""
 
 
 class StartError(CollectorError):
-    """Say why the service does not start and what to do about it."""
+    """The service cannot start; the message gives reason and remedy."""
 
 
 class AddressError(StartError):
-    """Say that a door cannot listen where it was told to."""
+    """A listener cannot be bound to its address."""
 
 
 class TlsFileError(StartError):
-    """Say that a PEM file cannot be used; `key` is its key in the settings file."""
+    """A PEM file cannot be used; `key`: its key in the settings file."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -27,27 +27,27 @@ class TlsFileError(StartError):
 
 
 class RefusalError(CollectorError):
-    """Refuse one request; the message goes to the client, so it holds nothing of ours (no paths, no internals)."""
+    """A request is refused; the message is for the client, so it holds no paths and no internals."""
 
     retry_after_s: int = 0
-    """When the client may try again; 0: it need not."""
+    """When the client may retry; 0: never."""
     counted: bool = False
-    """Whether whoever raised it has counted it."""
+    """Whether it is counted already."""
 
 
 class UnauthenticatedError(RefusalError):
-    """Say that an export, or a question, brings no token that we know; what it brought is never repeated."""
+    """A request has no known token; the message never repeats the token."""
 
 
 class ForbiddenError(RefusalError):
-    """Say that a page of this origin may not post here, or that we do not answer under this name."""
+    """The origin of a browser's page, or the host name of a request, is not allowed."""
 
 
 class TooLargeError(RefusalError):
-    """Say that a message is over a limit."""
+    """A message is over a limit."""
 
 
 class UnavailableError(RefusalError):
-    """Say that nothing can be taken now."""
+    """Nothing can be accepted now."""
 
     retry_after_s = 5

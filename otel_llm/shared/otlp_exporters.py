@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_llm.shared.otlp_target import version
+from otel_llm.export.records import version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 SERVICE_NAME: Final = "otel-llm-collector"
 POINTS_A_REQUEST: Final = 2000
-"""Data points in one request: below 2 MiB with long labels, where gRPC servers refuse more than 4 MiB by default."""
+"""Data points in one request: below 2 MiB with long labels; gRPC servers refuse more than 4 MiB by default."""
 
 
 def resource(instance_id: str) -> Resource:
-    """Return who sends: this collector, and which one of several."""
+    """Return the OTLP resource of this collector; `instance_id` distinguishes it from others."""
     return Resource({"service.name": SERVICE_NAME, "service.instance.id": instance_id, "service.version": version()})
 
 
 def scope() -> InstrumentationScope:
-    """Return what makes the figures."""
+    """Return the OTLP scope of this collector."""
     return InstrumentationScope("otel_llm.collector", version())
 
 

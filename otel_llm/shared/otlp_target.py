@@ -1,13 +1,13 @@
-"""Where the collector sends OTLP to: an endpoint that only the configuration names, checked when it starts."""
+"""The OTLP endpoints that the configuration names, checked at the start."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from otel_llm.export.records import version
 from otel_llm.shared.errors import StartError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ Protocol = Literal["grpc", "http/protobuf"]
 Compression = Literal["none", "gzip"]
 Signal = Literal["traces", "metrics", "logs"]
 
+AGENT: Final = "otel-llm-collector"
 DEFAULT_TIMEOUT_S: Final = 10.0
 _PORTS: Final = {"http": 80, "https": 443}
 _WRITE: Final = "write for example http://gateway:4317, or https://... for TLS"
@@ -31,9 +32,9 @@ _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 class OtlpTarget:
     """One OTLP endpoint.
 
-    `endpoint` is `http://HOST[:PORT]` (plain text) or `https://...` (TLS); over HTTP with a path prefix if need be, to
-    which `/v1/traces` and so on are added. `timeout_s` bounds one attempt. `ca_file`: PEM certificates to trust instead
-    of the system's. Headers may hold secrets and are shown nowhere.
+    `endpoint`: `http://HOST[:PORT]` (plain text) or `https://...` (TLS); over HTTP it may have a path prefix, to which
+    `/v1/traces` and so on are added. `timeout_s`: of one attempt. `ca_file`: PEM certificates to trust instead of the
+    system's. Headers may hold secrets and are never shown.
 
     Raises:
         StartError: a value cannot be used; the message names it and says what to write.
@@ -46,7 +47,7 @@ class OtlpTarget:
     timeout_s: float = DEFAULT_TIMEOUT_S
     ca_file: Path | None = None
     headers_file: Path | None = None
-    """Where `headers` were read from: a secret."""
+    """The file of `headers`, a secret."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.endpoint)
@@ -82,13 +83,13 @@ class OtlpTarget:
 
     @property
     def port(self) -> int:
-        """Return the port, the scheme's own where none is named."""
+        """Return the port, or the scheme's default."""
         parts = urlsplit(self.endpoint)
         return parts.port or _PORTS[parts.scheme]
 
     @property
     def authority(self) -> str:
-        """Return `HOST:PORT` as gRPC takes it."""
+        """Return `HOST:PORT` for gRPC."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def url(self, signal: Signal) -> str:
@@ -97,11 +98,15 @@ class OtlpTarget:
         return self.endpoint.rstrip("/").removesuffix(path) + path
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers with lower-case names, as gRPC wants them."""
+        """Return the headers with lower-case names, as gRPC requires."""
         return tuple((name.lower(), value) for name, value in self.headers)
 
     def certificates(self) -> bytes | None:
-        """Return the PEM certificates to trust, None for the system's."""
+        """Return the PEM certificates to trust; None: the system's.
+
+        Raises:
+            StartError: they cannot be read.
+        """
         if self.ca_file is None:
             return None
         try:
@@ -110,35 +115,32 @@ class OtlpTarget:
             raise StartError(f"{self.ca_file}: {problem.strerror}: certificates of {self.endpoint}") from problem
 
     def session(self) -> requests.Session:
-        """Return an HTTP session that trusts what was configured and goes nowhere else.
+        """Return an HTTP session for the configured endpoint and certificates only."""
+        return http_session(self.endpoint, self.ca_file)
 
-        Proxies are those of the environment; a `.netrc` is not read, redirects are not followed: either would send the
-        headers, or others, elsewhere than configured.
-        """
-        import requests
 
-        made = requests.Session()
-        made.proxies.update(requests.utils.get_environ_proxies(self.endpoint))
-        made.trust_env = False
-        made.max_redirects = 0
-        made.verify = str(self.ca_file) if self.ca_file is not None else True
-        return made
+def http_session(url: str, ca_file: Path | None = None) -> requests.Session:
+    """Return an HTTP session that trusts what is configured and goes nowhere else; `ca_file`: as in `OtlpTarget`.
+
+    Proxies are those of the environment; a `.netrc` is not read, redirects are not followed: either would send the
+    headers, or others, elsewhere than configured.
+    """
+    import requests
+
+    made = requests.Session()
+    made.proxies.update(requests.utils.get_environ_proxies(url))
+    made.trust_env = False
+    made.max_redirects = 0
+    made.verify = True if ca_file is None else str(ca_file)
+    return made
 
 
 def user_agent() -> str:
-    """Return what the collector calls itself to others."""
-    return f"otel-llm-collector/{version()}"
-
-
-def version() -> str:
-    """Return the version of the installed distribution."""
-    try:
-        return metadata.version("otel-llm")
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
+    """Return the collector's user agent."""
+    return f"{AGENT}/{version()}"
 
 
 def _shown(endpoint: str) -> str:
-    """Return an endpoint without what may be a password in it."""
+    """Return an endpoint without credentials."""
     before, at, after = endpoint.rpartition("@")
     return f"***@{after}" if at else before + after

@@ -1,6 +1,6 @@
-"""What a command writes: never over what it reads, whole or not at all; the one check of every command that does.
+"""Outputs of commands: never over an input, whole or not at all.
 
-Nothing is opened for writing before `refuse_clashes` has passed, and so a slip of the hand costs no recording.
+No output is opened before `refuse_clashes` has passed: a mistyped name destroys no recording.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _TOKEN_TIMES: Final = frozenset({"t_seconds", "times_ns"})
 
 
 class OutputError(ValueError):
-    """Say that an output cannot be written as asked; the message names it and what to do."""
+    """An output cannot be written; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a command reads, as its command line names it; listed only where an output could be one of them.
+    """The inputs of a command, as its command line names them.
 
-    `recordings`: files, folders and patterns of anything that is judged; `rules`: files, folders and globs of rules;
-    `decisions`: decision files, each with those closed before it; `journals`: folders of a journal, whatever else lies
-    there; `files`: any other file, None one that was not given.
+    `recordings`: files, folders and patterns; `rules`: files, folders and globs; `decisions`: decision files, with
+    their closed files; `journals`: folders of a journal; `files`: any other file, None where it is not given.
     """
 
     recordings: Sequence[Path] = ()
@@ -42,7 +41,7 @@ class Inputs:
     files: Sequence[Path | None] = ()
 
     def listed(self) -> Iterator[Path]:
-        """Yield each file that is read. What cannot be listed is left out: whoever reads it says why."""
+        """Yield each file that is read, except in folders that cannot be listed, which their reader reports."""
         from otel_llm.readers.input_paths import input_files
         from otel_llm.readers.io.journal_format import is_journal
         from otel_llm.readers.io.skipped import Skipped
@@ -68,9 +67,10 @@ class Inputs:
 
 
 def refuse_clashes(outputs: Sequence[Path], inputs: Inputs) -> None:
-    """Refuse outputs that are one of the inputs, or one file, by whatever name; devices and pipes are nobody's.
+    """Refuse outputs that are inputs, or one file twice, under any name; devices and pipes pass.
 
-    Raises OutputError.
+    Raises:
+        OutputError: an output is.
     """
     there: dict[tuple[int, int], Path] = {}
     coming: set[str] = set()
@@ -97,7 +97,11 @@ def refuse_clashes(outputs: Sequence[Path], inputs: Inputs) -> None:
 
 
 def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
-    """Refuse an output that would be taken for a file of a journal as soon as it is there."""
+    """Refuse an output with the name of a journal file in a journal's folder.
+
+    Raises:
+        OutputError: it has.
+    """
     from otel_llm.readers.io.journal_format import is_journal
 
     folder = os.path.realpath(path.parent)
@@ -106,7 +110,11 @@ def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuse an output that is a folder or a device, or whose folder is not there. Raises OutputError."""
+    """Refuse an output that is a folder or a device, or whose folder is missing.
+
+    Raises:
+        OutputError: it is.
+    """
     if path.is_dir():
         raise OutputError(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
@@ -119,10 +127,12 @@ def check_place(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file beside `path` that takes its place once it is complete, and goes away on any error.
+    """Give a temporary file that replaces `path` at the end of the block, and is removed on any error.
 
-    What is no file of its own (a pipe, `/dev/stdout`) is written to as it is. Raises OutputError where it cannot be
-    written.
+    A pipe or descriptor (`/dev/stdout`) is written directly.
+
+    Raises:
+        OutputError: it cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -135,7 +145,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         beside.replace(path)
     except OSError as error:
         if error.filename is not None and os.fspath(error.filename) not in (str(path), str(beside)):
-            raise  # of what was read meanwhile
+            raise  # an error of an input
         raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
@@ -143,7 +153,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _mere_table(path: Path) -> bool:
-    """Tell whether a file is Parquet of which nothing can be judged: in a folder that is read, an earlier output."""
+    """Return whether a file is Parquet without token times: in a folder of inputs, an earlier output."""
     from otel_llm.readers.formats import clickhouse, parquet_files
     from otel_llm.readers.records import InputError
 

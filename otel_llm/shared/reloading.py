@@ -1,4 +1,4 @@
-"""SIGHUP: take what was configured anew, each kind of it as a whole or not at all."""
+"""Reloads at SIGHUP, each kind of configuration as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Reloading:
-    """Reload kinds of configuration.
+class Reloader:
+    """Reloads kinds of configuration.
 
     Args:
-        kinds: for each its name and what reloads it: returns words on what is there now, raises ConfigError or
-            CollectorError and then has changed nothing.
+        kinds: pairs of a name and a function. The function reloads, and returns a description of the new state; it
+            raises ConfigError or CollectorError, and has then changed nothing.
     """
 
     def __init__(self, kinds: Sequence[tuple[str, Callable[[], str]]]) -> None:
@@ -28,7 +28,11 @@ class Reloading:
         self.errors = 0
 
     def run(self) -> tuple[str | None, list[str]]:
-        """Reload every kind; return one line on what was reloaded, if any was, and one on each that was not."""
+        """Reload every kind.
+
+        Returns:
+            A line on the reloaded kinds, None where there are none; and a line on each failure.
+        """
         done, refused = [], []
         for name, reload in self._kinds:
             try:
@@ -36,8 +40,8 @@ class Reloading:
             except (ConfigError, CollectorError) as problem:
                 refused.append(f"{name} not reloaded, the old ones stay: {problem}")
             except TimeoutError:
-                refused.append(f"{name}: not known whether they were reloaded, the evaluator is busy: ask again")
-            except Exception:  # noqa: BLE001 - a bug of ours must not stop a service that runs
+                refused.append(f"{name}: not known whether they were reloaded, the evaluator is busy: try again")
+            except Exception:  # noqa: BLE001 - a bug must not stop a running service
                 _log.exception("otel-llm: %s could not be reloaded: this is a bug", name)
                 refused.append(f"{name} not reloaded, the old ones stay: internal error")
         self.reloads += len(done)

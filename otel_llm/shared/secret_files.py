@@ -1,4 +1,4 @@
-"""Small files that hold secrets: read with a bound, complained about when everybody can read them, never quoted."""
+"""Files of secrets: bounded in size, never quoted in messages, with a warning where every user can read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADER: Final = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:[ \t]*([\x21-\x7e](?:[\x20
 
 
 def secret_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines of a file with their numbers, without those that are empty or begin with `#`.
+    """Return the numbered lines of a file, without empty lines and comments (`#`).
 
     Raises:
         UnreadableConfigError: it cannot be read.
@@ -55,7 +55,7 @@ def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
     """Return the headers of a file, one `name: value` a line.
 
     Raises:
-        ConfigError: as `secret_lines`, or a line is no header; what it says is not repeated.
+        ConfigError: as `secret_lines`, or a line is no header; its text is not repeated.
     """
     headers = []
     for number, line in secret_lines(path):
@@ -67,12 +67,14 @@ def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def read_signing_secrets(path: Path) -> tuple[bytes, ...]:
-    """Return the keys of a file of signing secrets, one a line, as Standard Webhooks writes them: `whsec_` and base64.
+    """Return the keys of a file of signing secrets, one a line, in the form of Standard Webhooks: `whsec_` and base64.
 
-    With several a message is signed by each: a new one is put first and the old one taken out when receivers know it.
+    A message is signed with each key. To replace a key, put the new one first, and remove the old one when all
+    receivers have the new one.
 
     Raises:
-        ConfigError: as `secret_lines`, there is none, more than MAX_SECRETS, or a line is none; it is not repeated.
+        ConfigError: as `secret_lines`; there is no key, or more than MAX_SECRETS; or a line is no key, and is not
+            repeated.
     """
     keys = []
     for number, line in secret_lines(path):
@@ -93,7 +95,7 @@ def read_tokens(path: Path) -> list[bytes]:
     """Return the tokens of a file: one a line, `#` begins a comment.
 
     Raises:
-        ConfigError: it cannot be read, holds no token, or a line that is none; what it says is not repeated.
+        ConfigError: it cannot be read, or holds no token or too many; or a line is no token, and is not repeated.
     """
     tokens: list[bytes] = []
     for number, line in secret_lines(path):
@@ -113,7 +115,7 @@ def read_tokens(path: Path) -> list[bytes]:
 
 
 def exposed(path: Path) -> str | None:
-    """Return a warning where every user of this machine can read a file that should be secret."""
+    """Return a warning if every user of this machine can read a file of secrets; else None."""
     try:
         mode = path.stat().st_mode
     except OSError:

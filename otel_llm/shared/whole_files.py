@@ -1,4 +1,4 @@
-"""Files that are whole after a crash: replaced at once, or lines of which a torn last one does not count."""
+"""Files that are consistent after a crash: replaced atomically, or read without a torn last line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TAIL_BYTES: Final = 64 * 2**20
-"""How much of the end of a file that was written is read back: days of windows, millions of decisions."""
+"""The size of the end of a file that is read back: days of windows, millions of decisions."""
 
 
 def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
-    """Replace a file so that a reader, also after a crash, sees the old one or the new one; `durable`: a power cut too.
+    """Replace a file atomically, also in a crash; `durable`: also in a power cut.
 
     Raises:
-        OSError: it could not be written; the old one stands.
+        OSError: it could not be written; the old one stays.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
@@ -40,26 +40,33 @@ def replace_whole(path: Path, data: bytes, *, durable: bool) -> None:
         raise
 
 
-def whole_lines(path: Path) -> list[str]:
-    """Return the last lines of a file of JSON lines, none if there is none; a torn last one is cut off the file.
+def whole_lines(path: Path, tail_bytes: int = TAIL_BYTES) -> list[str]:
+    """Return the last lines of a file of JSON lines, and cut a torn last line off the file; a pipe has none.
 
-    A pipe has none. Raises OSError where it cannot be read or cut.
+    `tail_bytes`: how much of its end is read.
+
+    Raises:
+        OSError: it cannot be read or cut.
     """
     if own_descriptor(path) is not None or not path.is_file():
         return []
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
+        file.seek(max(0, size - tail_bytes))
         data = file.read()
         whole = data.rfind(b"\n") + 1
-        if (whole < len(data) and size <= TAIL_BYTES) or whole:
+        if (whole < len(data) and size <= tail_bytes) or whole:
             file.truncate(size - len(data) + whole)
     lines = data[:whole].decode("utf-8", "replace").splitlines()
-    return lines if size <= TAIL_BYTES else lines[1:]
+    return lines if size <= tail_bytes else lines[1:]
 
 
 def sync_folder(folder: Path, fsync: Callable[[int], None]) -> None:
-    """Make the names in a folder last; raises OSError. Filesystems that cannot do it for folders say EINVAL."""
+    """Make the names in a folder durable; do nothing on filesystems that cannot sync folders (EINVAL).
+
+    Raises:
+        OSError: the sync failed.
+    """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fsync(fd)
@@ -71,5 +78,5 @@ def sync_folder(folder: Path, fsync: Callable[[int], None]) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """Return why, in words, without paths."""
+    """Return the reason of an error, without paths."""
     return error.strerror or str(error)

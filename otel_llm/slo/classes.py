@@ -1,4 +1,4 @@
-"""What a class of requests promises its readers: reading pace, deadlines, fluidity targets, benefit and objectives."""
+"""SLO classes: reading pace, deadlines, fluidity targets, benefit and objectives."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CONTENT: Final = 0
 REASONING: Final = 1
 TOOL: Final = 2
 KINDS: Final = ("content", "reasoning", "tool")
-"""Kinds of token; the position is the code that arrays and packed records carry."""
+"""Kinds of token; the index is the code in arrays and packed records."""
 
 OUTCOMES: Final = ("completed", "cancelled", "abandoned", "disconnected", "error", "lost")
-"""How a stream ended; the position is the code that arrays carry."""
+"""Outcomes of a stream; the index is the code in arrays."""
 ABORTED: Final = frozenset({"error", "disconnected"})
-"""Ends that the server's side owes: never met, and charged with the class's abort penalty."""
+"""Outcomes caused by the server's side: never met, and charged with the class's abort penalty."""
 
 NS_PER_S: Final = 1_000_000_000
 EXPONENTIAL_CAP_S: Final = 60.0
-"""Idle beyond this costs no more under the exponential penalty: e^60 is already past every sum of tokens."""
+"""Idle time beyond this costs no more under the exponential penalty: e^60 exceeds every sum of tokens."""
 
 Attribute = str | int | float | bool
 Policy = Literal["reading", "dslo", "ttft_tbt", "ttft_tpot", "e2e"]
@@ -32,7 +32,7 @@ Penalty = Literal["linear", "quadratic", "exponential"]
 
 
 class UnknownClassError(LookupError):
-    """Name an SLO class that the file does not define, with those it does."""
+    """A class is not in the SLO file; the text names the classes that are."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(f"no SLO class {name!r}: the file defines {', '.join(known)}")
@@ -42,7 +42,7 @@ class UnknownClassError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Say when a request counts as met.
+    """The condition under which a request counts as met.
 
     `first_ns` is `max_idle` for `reading`, `ttft` for `dslo`, `ttft_tbt` and `ttft_tpot`, and the whole allowance for
     `e2e`; `next_ns` is the time a further token may take, None where the policy has no such parameter.
@@ -55,7 +55,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Give the first token's target by prompt length: linear between points, constant outside.
+    """The first token's target by prompt length: linear between points, constant outside.
 
     `points`: (input tokens, ns) pairs, tokens strictly increasing, times not decreasing. Etalon section 4.1 asks for
     a first-token target that grows with the prompt.
@@ -78,7 +78,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Fluidity:
-    """Hold the targets of the fluidity-index (Etalon, section 4.1), in ns.
+    """The targets of the fluidity-index (Etalon, section 4.1), in ns.
 
     `ttft_credit`: whether an early first token's spare time is kept (`carry`) or dropped; `count`: every deadline
     that passes inside a stall (`deadlines`, the paper's algorithm) or one miss a late token (`tokens`, its prose).
@@ -91,7 +91,7 @@ class Fluidity:
     count: Literal["deadlines", "tokens"] = "deadlines"
 
     def first_deadline_ns(self, input_tokens: int | None = None) -> int | None:
-        """Return when the first token is due, scheduling slack included; None if a curve lacks its prompt length."""
+        """Return the first token's deadline, scheduling slack included; None if a curve lacks its prompt length."""
         if isinstance(self.ttft, int):
             return self.ttft + self.slack_ns
         return None if input_tokens is None else self.ttft.at(input_tokens) + self.slack_ns
@@ -99,14 +99,14 @@ class Fluidity:
 
 @dataclass(frozen=True, slots=True)
 class Benefit:
-    """Weigh idle time against tokens (Wang et al., equation 10); `abort_penalty` in tokens."""
+    """The weight of idle time against tokens (Wang et al., equation 10); `abort_penalty` in tokens."""
 
     alpha: float = 2.5
     penalty: Penalty = "linear"
     abort_penalty: float = 0.0
 
     def penalty_tokens(self, idle_ns: int) -> float:
-        """Return alpha f(l) in tokens: what so much idle time costs."""
+        """Return alpha f(l), the cost of idle time, in tokens."""
         idle_s = idle_ns / 1e9
         if self.penalty == "linear":
             return self.alpha * idle_s
@@ -117,7 +117,7 @@ class Benefit:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """State what is promised over many requests; exact fractions of the decimal text, None where not promised.
+    """A promise over many requests; exact fractions of the decimal text, None where nothing is promised.
 
     `fluidity_index` is promised to a `share` of the requests, `attainment` is the share of requests that meet their
     deadlines.
@@ -130,9 +130,9 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class SloClass:
-    """Describe one class of requests; the defaults are those of an absent key in the SLO file.
+    """One class of requests; the defaults are those of an absent key in the SLO file.
 
-    `pace_ns` is P, the time the reader takes for a token; `start_ns` the start-up allowance of the reading line;
+    `pace_ns` is P, the reader's time for a token; `start_ns` the start-up allowance of the reading line;
     `reads` the codes of the kinds of token that the user reads.
     """
 
@@ -149,7 +149,7 @@ class SloClass:
 
     @property
     def token_time_ns(self) -> int | None:
-        """Return the time a token that the class promises: 1 / reading speed, `tpot` or `tbt`; None for `e2e`."""
+        """Return the promised time per token: 1 / reading speed, `tpot` or `tbt`; None for `e2e`."""
         return self.pace_ns if self.deadline.policy == "reading" else self.deadline.next_ns
 
     def matches(self, attributes: Mapping[str, Attribute]) -> bool:
@@ -161,7 +161,7 @@ class SloClass:
 
 @dataclass(frozen=True, slots=True)
 class SloClasses:
-    """Hold the classes of one SLO file in file order, and the rule that gives a request its class."""
+    """The classes of one SLO file in file order, and the rule that gives a request its class."""
 
     classes: tuple[SloClass, ...]
     default: str
@@ -202,7 +202,7 @@ class SloClasses:
         return self.get(self.default), unknown
 
     def judging(self, name: str) -> SloClasses:
-        """Return the same classes where every request is judged by one of them, or raise UnknownClassError."""
+        """Return the same classes where every request is judged by one of them; raises UnknownClassError."""
         self.get(name)
         return replace(self, only=name)
 

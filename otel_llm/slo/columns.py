@@ -25,7 +25,7 @@ VERDICT_COLUMNS: Final = (
     "met",
     "benefit",
 )
-"""What is computed from a request's times (the rest of a row is identity)."""
+"""The columns that are computed from a request's times (the rest of a row is identity)."""
 
 REQUEST_COLUMNS: Final = (
     "trace_id",
@@ -62,7 +62,7 @@ REQUEST_COLUMNS: Final = (
 )
 
 JUDGED_COLUMNS: Final = REQUEST_COLUMNS[REQUEST_COLUMNS.index("normalized_latency_s") :]
-"""Null for a request of which tokens are missing: it cannot be judged (coverage below 1)."""
+"""The columns that are null for a request with missing tokens: it cannot be judged (coverage below 1)."""
 
 WINDOW_COLUMNS: Final = (
     "window_start_unix_nano",
@@ -110,4 +110,4 @@ CLASS_COLUMNS: Final = (
     "ttft_p99_s",
     "fluid_token_rate",
 )
-"""A class at one place of measurement in the summary, and the figures of it."""
+"""A class at one place of measurement in the summary, with its figures."""

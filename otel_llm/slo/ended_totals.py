@@ -1,4 +1,4 @@
-"""Requests that ended, added up: the part that windows of time and sliding windows have in common."""
+"""Totals of ended requests: the common part of event-time windows and sliding windows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EndedTotals:
-    """Count requests where they ended, and add up the benefit that readers got; exact in any order.
+    """Counts of ended requests, and the sum of the benefit that readers got; exact in any order.
 
     `met_null` counts every request without a verdict on its deadlines, incomplete ones included; `goodput_tokens` are
-    the tokens read of met requests; `idle`: seconds. A subclass names what it adds in COUNTS and SKETCHES.
+    the read tokens of met requests; `idle`: seconds. A subclass names its own fields in COUNTS and SKETCHES.
     """
 
     COUNTS: ClassVar[tuple[str, ...]] = (
@@ -35,7 +35,7 @@ class EndedTotals:
     idle: Sketch = field(default_factory=Sketch)
 
     def ended(self, outcome: str, verdict: Verdict | None) -> None:
-        """Count a request; no verdict where tokens of it are missing."""
+        """Count a request; no verdict where some of its tokens are missing."""
         met = None if verdict is None else verdict.met
         self.requests_ended += 1
         self.aborted += outcome in ABORTED
@@ -50,7 +50,7 @@ class EndedTotals:
             self.idle.add(verdict.idle_ns / 1e9)
 
     def merge(self, other: Self) -> None:
-        """Add all that another total holds."""
+        """Add another total."""
         for name in self.COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.benefit.merge(other.benefit)

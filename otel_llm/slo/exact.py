@@ -1,4 +1,4 @@
-"""A sum of floats that does not depend on the order of its terms."""
+"""An exact sum of floats, independent of the order of its terms."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SMALLEST_BITS: Final = 1074  # the smallest float is 2^-1074, so every finite one is a whole number of it
+_SMALLEST_BITS: Final = 1074  # the smallest float is 2^-1074, so every finite one is a multiple of it
 
 
 class ExactSum:
-    """Add floats exactly; the value is what `math.fsum` gives for all terms, in any order and however merged.
+    """A sum of floats; the value is that of `math.fsum` for all terms, in any order and however merged.
 
-    Costs one whole number of at most some 2,200 bits. Terms are finite; `value` raises OverflowError, as fsum does,
-    where the sum is beyond the floats.
+    Memory: one integer of at most some 2,200 bits. Terms are finite; `value` raises OverflowError, as fsum does, where
+    the sum is beyond the floats.
     """
 
     __slots__ = ("_scaled",)
@@ -36,12 +36,12 @@ class ExactSum:
         self._scaled += other._scaled
 
     def terms(self) -> list[float]:
-        """Return a few floats that add up to exactly this sum: how it travels where numbers are floats."""
+        """Return a few floats whose exact sum is this one: its form where numbers are floats."""
         rest, found = self._scaled, []
         while rest:
             try:
                 term = rest / (1 << _SMALLEST_BITS)
-            except OverflowError:  # beyond the floats: as much of it as one can say
+            except OverflowError:  # beyond the floats: the largest part that a float can hold
                 term = math.copysign(sys.float_info.max, rest)
             found.append(term)
             numerator, denominator = term.as_integer_ratio()

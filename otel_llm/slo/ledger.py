@@ -1,4 +1,4 @@
-"""What a request owes each window: its tokens and its reader's waiting, charged while they happen."""
+"""The charges of a request to windows: its tokens and its reader's waiting, while they happen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Charge(NamedTuple):
-    """Hold what one window gets of one request; signed, since a window may give back what an earlier one charged.
+    """The charge of one request to one window; signed, since a window may give back an earlier window's charge.
 
     `terms` add up exactly (ExactSum) to the window's part of the benefit. For counters that only grow,
     `penalty_tokens` and `refunded_tokens` are 0 or more: over a request's charges, the tokens that were charged
@@ -28,20 +28,20 @@ class Charge(NamedTuple):
 
 
 MOST_WINDOWS: Final = 20_000
-"""Windows that one stream is spread over at most: a clock that is far off must not cost a loop of years."""
+"""The most windows that one stream is spread over: a clock that is far off must not cost a loop of years."""
 
 _FEW: Final = 8
-"""Nearly always a reader has text from one of the first tokens on."""
+"""The number of tokens read in a loop first: nearly always the reader has text from one of them on."""
 _MANY: Final = 64
-"""From so many tokens on numpy is quicker."""
+"""The number of tokens from which numpy is faster."""
 NOTHING = Charge(0, 0, (), 0.0, 0.0)
 
 
 class Ledger:
-    """Charge one stream to windows, in the order in which they close.
+    """The charges of one stream to windows, in the order in which they close.
 
-    All instants in ns on the stream's axis. The same calls give the same charges whether the tokens are fed while the
-    stream runs or taken from its record.
+    All instants in ns on the stream's axis. The same calls give the same charges whether the tokens are fed live or
+    taken from a record.
     """
 
     __slots__ = ("_count", "_dry_ns", "_seen_to_ns", "_slo", "closed", "commit_ns", "idle_ns", "tokens_read")
@@ -59,12 +59,12 @@ class Ledger:
         self._dry_ns = commit_ns - 1  # as in Running
 
     def advance(self, read_ns: Sequence[int], x_ns: int, known_until_ns: int, *, unbroken: bool = False) -> Charge:
-        """Charge what happened before x and was not charged yet.
+        """Return the charge of all that happened before x and was not charged yet.
 
         `read_ns`: the sorted arrivals of all tokens read so far, later ones included; `known_until_ns`: the end of
-        what was reported without a gap. Waiting is charged up to there at most; a token that comes for a time already
-        charged is charged now, and waiting that it disproves is given back. `unbroken`: it is known that their reader
-        never waited between the first and the last of them (`Running.unbroken`), so that none has to be looked at.
+        reported stream without a gap. Waiting is charged up to there at most; a token for a time already charged is
+        charged now, and waiting that it disproves is given back. `unbroken`: the reader is known never to have waited
+        between the first and the last token (`Running.unbroken`), so none is read.
         """
         if self.closed:
             return NOTHING
@@ -75,7 +75,7 @@ class Ledger:
             if upto:
                 self._dry_ns = read_ns[0] + upto * self._slo.pace_ns
         else:
-            if not _divides(read_ns, count, self._seen_to_ns):  # a token came for a time already seen
+            if not _divides(read_ns, count, self._seen_to_ns):  # a token arrived for an earlier time
                 count, self._dry_ns = 0, self.commit_ns - 1
             upto = bisect_left(read_ns, x, count)
             if upto > count:
@@ -86,7 +86,7 @@ class Ledger:
         return self._charge(upto, idle)
 
     def close(self, verdict: Verdict | None) -> Charge:
-        """Charge the rest, so that all charges add up to the verdict; without one, all that was charged is given back.
+        """Return the rest, so that all charges add up to the verdict; without one, all charges are given back.
 
         None where the request cannot be judged (tokens are missing); a verdict that judges nothing does the same.
         """
@@ -100,7 +100,7 @@ class Ledger:
     def _read_on(self, times: Sequence[int]) -> None:
         pace, dry, count, last = self._slo.pace_ns, self._dry_ns, len(times), times[-1]
         for number, time in enumerate(times):
-            if last <= dry:  # nearly always soon: text comes quicker than it is read
+            if last <= dry:  # nearly always soon: text arrives faster than it is read
                 dry += (count - number) * pace
                 break
             if number == _FEW and count > _MANY:
@@ -128,15 +128,15 @@ class Ledger:
 
 
 def _divides(sorted_ns: Sequence[int], place: int, instant_ns: int) -> bool:
-    """Tell whether so many of these instants are before this one, and the others are not."""
+    """Tell whether the first `place` instants are before this one, and the others are not."""
     if place > len(sorted_ns) or (place and sorted_ns[place - 1] >= instant_ns):
         return False
     return place == len(sorted_ns) or sorted_ns[place] >= instant_ns
 
 
 def _dry_after(times: Sequence[int], dry_ns: int, pace_ns: int) -> int:
-    """Return when who reads a token each P runs dry: where t_i - i P is highest, and a P for each token later."""
-    import numpy as np  # for few tokens it is not needed, and not there in every process
+    """Return when a reader of one token each P runs dry: where t_i - i P is highest, and a P for each later token."""
+    import numpy as np  # not needed for few tokens, and not loaded in every process
 
     late = np.asarray(times, dtype=np.int64) - np.arange(len(times), dtype=np.int64) * pace_ns
     return max(dry_ns, int(late.max())) + len(times) * pace_ns
@@ -156,7 +156,7 @@ def window_charges(
     window_ns: int,
     known_until_ns: int | None = None,
 ) -> list[tuple[int, Charge]]:
-    """Return what a recorded request owes each window, as (window start, charge), in order; empty charges left out.
+    """Return a recorded request's charges to windows, as (window start, charge), in order; empty ones left out.
 
     `read_ns`: sorted arrivals of the tokens read; `end_ns`: its end, not before its last token; `known_until_ns` as
     for Ledger.advance, the end where None.

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 RELATIVE_ERROR: Final = 0.01
 SMALLEST: Final = 1e-9
 LARGEST: Final = 1e9
-_LOG_RATIO: Final = math.log(1.0099)  # of a bucket's edges: under the promise, which leaves room for float rounding
+_LOG_RATIO: Final = math.log(1.0099)  # of a bucket's edges: below the promise, which leaves room for float rounding
 
 
 class Sketch:
-    """Count values in buckets of equal ratio (as DDSketch does; Masson, Rim and Lee, VLDB 2019).
+    """Counts of values in buckets of equal ratio (as in DDSketch; Masson, Rim and Lee, VLDB 2019).
 
     A quantile is within 1 % of the exact nearest-rank one, for values that are 0 or from 1e-9 to 1e9; smaller ones
-    count as 0, larger ones as 1e9. It is a bucket's upper edge: the ones of a population of shares stay ones. At most
-    4,300 buckets, whatever comes in; merging gives the same as adding all values to one sketch.
+    count as 0, larger ones as 1e9. It is a bucket's upper edge, except that a quantile of 1 among shares is exactly 1.
+    At most 4,300 buckets for any input; merging gives the same as adding all values to one sketch.
     """
 
     __slots__ = ("_buckets", "_greatest", "_zeros", "count")
@@ -56,14 +56,14 @@ class Sketch:
 
     @classmethod
     def of(cls, zeros: int, greatest: float, buckets: Sequence[int], counts: Sequence[int]) -> Sketch:
-        """Return the sketch that has these `parts`."""
+        """Return the sketch with these `parts`."""
         sketch = cls()
         sketch.count, sketch._zeros, sketch._greatest = zeros + sum(counts), zeros, greatest
         sketch._buckets = dict(zip(buckets, counts, strict=True))
         return sketch
 
     def parts(self) -> dict[str, int | float | list[int]]:
-        """Return what it holds: `zeros`, `greatest`, and `buckets` by number, rising, with their `counts`."""
+        """Return its contents: `zeros`, `greatest`, and `buckets` by number, ascending, with their `counts`."""
         buckets = sorted(self._buckets)
         counts = [self._buckets[index] for index in buckets]
         return {"zeros": self._zeros, "greatest": self._greatest, "buckets": list(buckets), "counts": counts}

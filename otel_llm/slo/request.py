@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Hold sorted arrival times in ns since the commit: `every` token, those `read`, and how many were `skewed`."""
+    """Sorted arrival times in ns since the commit: `every` token, those `read`, and how many were `skewed`."""
 
     every: list[int]
     read: list[int]
@@ -35,11 +35,14 @@ def judge(
     kinds: Sequence[int] | None = None,
     input_tokens: int | None = None,
 ) -> Verdict:
-    """Judge one recorded request, the whole of which was seen.
+    """Judge one recorded request that was seen completely.
 
     `tokens_ns`: arrival times on any one clock, in any order, a chunk of k tokens as k equal times; `commit_ns` and
     `end_ns` on the same clock; `kinds`: a kind code a token, None where all is content; `input_tokens` is needed only
-    where the class has a first-token curve. Raises ValueError for an unknown outcome or kinds of another length.
+    where the class has a first-token curve.
+
+    Raises:
+        ValueError: an unknown outcome, or kinds of another length.
     """
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
@@ -49,7 +52,7 @@ def judge(
     e2e = None if outcome == "lost" else end
     gaps = sorted(after - before for before, after in pairwise(every))
     judged = outcome != "completed" or bool(read)
-    # Only an end that is no completion leaves the reader waiting for the token that should have come next.
+    # Only an end other than completion leaves the reader waiting for the next token.
     waited_to = None if outcome == "completed" else end
     idle = waits(read, slo.start_ns + slo.pace_ns, slo.pace_ns, waited_to)[-1]
     decode = None
@@ -90,7 +93,7 @@ def judge(
 
 
 def arrivals(tokens_ns: Sequence[int], commit_ns: int, kinds: Sequence[int] | None, reads: tuple[int, ...]) -> Arrivals:
-    """Sort the tokens and pick those that are read; a token before the commit counts as at the commit."""
+    """Sort the tokens and select those that are read; a token before the commit counts as at the commit."""
     if kinds is None:
         kinds = (CONTENT,) * len(tokens_ns)
     pairs = sorted(zip(tokens_ns, kinds, strict=True))
@@ -102,7 +105,7 @@ def arrivals(tokens_ns: Sequence[int], commit_ns: int, kinds: Sequence[int] | No
 def waits(read: Sequence[int], first_due_ns: int, pace_ns: int, waited_to_ns: int | None) -> list[int]:
     """Return M_0 = 0, M_1 .. M_n: how long the reader of the line d_i = A + (i-1) P has waited in all, in ns.
 
-    A is `first_due_ns`, P `pace_ns`. With `waited_to_ns` one more follows, as if token n+1 had come then. Waiting is
+    A is `first_due_ns`, P `pace_ns`. With `waited_to_ns` one more follows, as if token n+1 had arrived then. Waiting is
     never made good: the values do not fall. (Wang et al., equations 5 and 9, with their maximum clipped at 0.)
     """
     waited = [0]
@@ -119,7 +122,7 @@ def fluidity_misses(
     """Return missed deadlines and late tokens (Etalon, section 4.1); the tokens that are not late are the met ones.
 
     Early time is banked as slack. A late token misses every deadline that passed while it was awaited, and the
-    deadlines restart from it. An end that is no completion adds the deadlines that passed before it, never a met one.
+    deadlines restart from it. An end other than completion adds the deadlines passed before it, never a met one.
     """
     slack = missed = late = previous = 0
     tbt = fluidity.tbt_ns
@@ -143,7 +146,7 @@ def fluidity_misses(
 
 
 def met_given(outcome: str, *, passed: bool) -> bool | None:
-    """Tell whether a request is met, by whether a deadline passed; None is "cannot say": not all were due yet."""
+    """Return whether a request is met, by whether a deadline passed; None: not all deadlines were due yet."""
     if outcome in ABORTED or passed:
         return False
     return True if outcome == "completed" else None
@@ -151,7 +154,7 @@ def met_given(outcome: str, *, passed: bool) -> bool | None:
 
 def _deadline_passed(read: Sequence[int], waited_to_ns: int | None, slo: SloClass) -> bool:
     policy, first, following = slo.deadline.policy, slo.deadline.first_ns, slo.deadline.next_ns or 0
-    # An end that is no completion is held against the next deadline, as if the next token had come then.
+    # An end other than completion counts against the next deadline, as if the next token had arrived then.
     times = list(read) if waited_to_ns is None else [*read, waited_to_ns]
     if policy == "reading":  # d_i = start + max_idle + i P, that is l <= max_idle
         return waits(read, slo.start_ns + slo.pace_ns, slo.pace_ns, waited_to_ns)[-1] > first
@@ -179,10 +182,10 @@ def stalls(
     slo: SloClass,
     kinds: Sequence[int] | None = None,
 ) -> list[tuple[int, int]]:
-    """Return when the reader ran dry: (start, end) in ns since the commit, in order; the lengths add up to l.
+    """Return the reader's stalls: (start, end) in ns since the commit, in order; the lengths add up to l.
 
-    A wait ends with the token that ended it; waits before consecutive tokens are one stall, and begin as much before
-    the last of them as they add up to. Empty where there is nothing to judge.
+    A wait ends with its token; waits before consecutive tokens are one stall, which begins as long before the last of
+    them as they add up to. Empty where nothing is judged.
     """
     seen = arrivals(tokens_ns, commit_ns, kinds, slo.reads)
     end = max(end_ns - commit_ns, seen.every[-1] if seen.every else 0)

@@ -1,4 +1,4 @@
-"""The incremental form: one stream's tokens in any cut, judged so far at any instant, O(1) a token."""
+"""The incremental form: one stream's tokens in any partition, judged so far at any instant, O(1) a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Judge one stream while it runs.
+    """The judgement of one stream in flight.
 
     All instants, in and out, are ns on one axis (64 bits, signed). A batch in order costs O(1) a token, mostly less;
     one with a token earlier than the last applied costs a replay of the whole stream.
@@ -32,7 +32,7 @@ class Stream:
         self.commit_ns = commit_ns
         self.input_tokens = input_tokens
         self.resorted = 0
-        """Tokens that came earlier than one already applied."""
+        """Tokens earlier than one already applied."""
         self.skewed = 0
         """Tokens recorded before the commit, which count as at the commit."""
         self._every = array("q")
@@ -43,12 +43,12 @@ class Stream:
 
     @property
     def last_ns(self) -> int:
-        """Return when the last token of any kind came; the commit before the first."""
+        """Return the last token's arrival, of any kind; the commit before the first."""
         return self._every[-1] if self._every else self.commit_ns
 
     @property
     def times_ns(self) -> Sequence[int]:
-        """Return the arrivals of all tokens, sorted, none before the commit; not to be changed."""
+        """Return the arrivals of all tokens, sorted, none before the commit; the caller must not change them."""
         return self._every
 
     @property
@@ -58,14 +58,14 @@ class Stream:
 
     @property
     def running(self) -> Running:
-        """Return the running judgement: for whoever keeps it elsewhere between two batches."""
+        """Return the running judgement, for an owner that keeps it elsewhere between two batches."""
         return self._run
 
     @property
     def plain_times(self) -> array[int] | None:
-        """Return the array of all tokens where all of them are content and read, else None.
+        """Return the array of all tokens if all of them are content and read, else None.
 
-        Whoever keeps the running judgement elsewhere may append to it.
+        An owner that keeps the running judgement elsewhere may append to it.
         """
         return self._every if self._kinds is None and self._read is self._every else None
 
@@ -77,7 +77,7 @@ class Stream:
         return self._gaps
 
     def append(self, times: bytes, kind: int) -> None:
-        """Take sorted tokens of one kind, none before the last, as 64-bit integers, without judging them."""
+        """Append sorted tokens of one kind, none before the last, as 64-bit integers, without judging them."""
         before = len(self._every)
         self._every.frombytes(times)
         if kind != CONTENT and self._kinds is None:
@@ -91,14 +91,14 @@ class Stream:
 
     @property
     def read_ns(self) -> Sequence[int]:
-        """Return the arrivals of the tokens that are read, sorted; not to be changed."""
+        """Return the sorted arrivals of the read tokens; the caller must not change them."""
         return self._read
 
     def extend(self, times_ns: Sequence[int], kinds: Sequence[int] | None = None) -> None:
         """Apply tokens, in any order; `kinds`: a code a token, None where all is content.
 
-        Raises ValueError for kinds of another length or unknown ones and OverflowError for instants beyond 64 bits,
-        and is then as before.
+        Raises ValueError for kinds of another length or unknown ones and OverflowError for instants beyond 64 bits; the
+        stream is then unchanged.
         """
         if kinds is not None:
             _check(kinds, len(times_ns))
@@ -116,7 +116,7 @@ class Stream:
             self._run.apply(times)
 
     def know_input_tokens(self, input_tokens: int) -> None:
-        """Learn the prompt's length, on which a first-token curve depends; the fluidity so far is judged anew."""
+        """Set the prompt's length, on which a first-token curve depends; the fluidity so far is judged anew."""
         changed, self.input_tokens = self.input_tokens != input_tokens, input_tokens
         if changed and isinstance(self.slo.fluidity.ttft, Curve):
             self._run = Running(self.slo, self.commit_ns, input_tokens)
@@ -124,7 +124,7 @@ class Stream:
                 self._run.apply(self._read.tolist())
 
     def at(self, x_ns: int) -> InFlight:
-        """Return the facts at an instant, assuming no token since the last applied (an earlier x is taken as that)."""
+        """Return the facts at an instant, assuming no token since the last applied (an earlier x counts as that)."""
         run, last = self._run, self.last_ns
         x = max(x_ns, last)
         count, misses = run.count, run.misses(x)
@@ -146,7 +146,7 @@ class Stream:
         )
 
     def lines(self) -> Lines:
-        """Return the facts that are linear from the last token on, until the next."""
+        """Return the facts that are linear from the last token until the next."""
         run, last = self._run, self.last_ns
         decode = Line(0, 0, self.commit_ns)
         if run.count:
@@ -168,7 +168,7 @@ class Stream:
         count = run.count
         end = max(end_ns, self.last_ns)
         e2e_ns = end - self.commit_ns
-        # Only an end that is no completion leaves the reader waiting for the token that should have come next.
+        # Only an end other than completion leaves the reader waiting for the next token.
         waited_to = None if outcome == "completed" else end
         x = run.last_ns if waited_to is None else waited_to
         judged = waited_to is not None or count > 0
@@ -222,7 +222,7 @@ class Stream:
             self._run.apply(read)
 
     def _insert(self, times: list[int], kinds: bytes) -> None:
-        """Take in sorted tokens of which some come before what was applied or before the commit."""
+        """Insert sorted tokens, some of them before applied ones or before the commit."""
         every = array("q", (max(time, self.commit_ns) for time in times)).tolist()
         last = self.last_ns
         self.skewed += sum(time < self.commit_ns for time in times)
@@ -240,7 +240,7 @@ class Stream:
 
 
 def sort_gaps(streams: Sequence[Stream]) -> None:
-    """Have the gaps of several streams sorted in one pass, before they are asked for one by one."""
+    """Sort the gaps of several streams in one pass, before they are read one by one."""
     for stream, gaps_ns in zip(streams, sorted_gaps_of([stream._every for stream in streams]), strict=True):
         stream._gaps = gaps_ns
 

@@ -1,4 +1,4 @@
-"""The figures of `audit --format json`: many requests of one class, measured at one place, in a few numbers."""
+"""The figures of `audit --format json`: many requests of one class, measured at one place, summarised."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NUMBERS = (
 
 
 class Judgements(NamedTuple):
-    """The columns that a summary is made of, R requests: `texts` by name of TEXTS, `numbers` by name of NUMBERS.
+    """The columns of a summary, R requests: `texts` by name of TEXTS, `numbers` by name of NUMBERS, (R,) each.
 
     They are those of `--requests`, and `fluid_tbt_ns`: each one's smallest TBT target (`fluid_tbt_many`).
     """
@@ -55,7 +55,7 @@ class Judgements(NamedTuple):
         return len(self.texts["slo_class"])
 
     def only(self, chosen: Bools) -> Judgements:
-        """Return those requests that are chosen, (R,)."""
+        """Return the chosen requests, (R,) bool."""
         return Judgements(
             {name: values[chosen] for name, values in self.texts.items()},
             {name: type(column)(column.values[chosen], column.known[chosen]) for name, column in self.numbers.items()},
@@ -63,9 +63,9 @@ class Judgements(NamedTuple):
 
 
 def summarise(judged: Judgements, classes: SloClasses, span_ns: int | None, skipped: int) -> dict[str, Any]:
-    """Return the whole object; `classes` in it has those that occur, in file order, each by `measured_at`.
+    """Return the whole object; its `classes` are those that occur, in file order, each by `measured_at`.
 
-    `span_ns`: first commit to last end of them all, None where there is no such time.
+    `span_ns`: first commit to last end of all requests, None where there is no such time.
     """
     span_s = None if span_ns is None else span_ns / 1e9
     figures_of: dict[str, dict[str, Figures]] = {}
@@ -88,12 +88,12 @@ def summarise(judged: Judgements, classes: SloClasses, span_ns: int | None, skip
 
 
 def figures(judged: Judgements, objective: Objective, span_s: float | None) -> Figures:
-    """Return the figures of one class at one place; None where there is nothing to say.
+    """Return the figures of one class at one place; None where a figure has no value.
 
     Rates are per second of `span_s`, percentiles nearest rank. Incomplete requests are counted, and are in no other
-    figure but `requests`, `tokens`, `undetermined`, `aborted_share` and those of what was seen of them (TTFT). A sum of
-    which not one request says its part is None, not zero: throughput in tokens without any known tokens, goodput where
-    neither verdict nor benefit of any request is known, smooth goodput where no benefit is.
+    figure but `requests`, `tokens`, `undetermined`, `aborted_share` and those of their known parts (TTFT). A sum is
+    None, not zero, where no request has a known part of it: throughput in tokens without any known tokens, goodput
+    where neither verdict nor benefit of any request is known, smooth goodput where no benefit is.
     """
     requests = len(judged)
     none = requests == 0
@@ -132,7 +132,7 @@ def figures(judged: Judgements, objective: Objective, span_s: float | None) -> F
 
 
 def incomplete_ones(judged: Judgements) -> Bools:
-    """Tell which requests lack tokens, or their commit, so that they cannot be judged: (R,)."""
+    """Tell which requests (R,) lack tokens, or their commit, so that they cannot be judged."""
     coverage = judged.numbers["coverage"]
     lacking: Bools = ~judged.numbers["start_unix_nano"].known | (coverage.known & (coverage.values < 1))
     return lacking

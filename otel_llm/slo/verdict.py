@@ -10,13 +10,13 @@ Cell = int | float | bool | None
 
 
 class Verdict(NamedTuple):
-    """Hold what was found about one request; None is "not defined" or "cannot say", never zero.
+    """The verdict on one request; None is "not defined" or "cannot say", never zero.
 
     Times are ns since the commit or lengths in ns; seconds are ns / 1e9. `end_ns` is e, known even where `e2e_ns` is
     not (a stream whose end was never seen); `skewed` counts tokens that were recorded before the commit; `span_ns` is
-    the time from the first to the last token; `line_misses` are the deadlines that passed on the line without resets;
+    the time from the first to the last token; `line_misses` are the missed deadlines on the line without resets;
     `abort_penalty` is in tokens, 0 but for aborts.
-    `judged` is false for a completed reply of which nothing was to be read.
+    `judged` is false for a completed reply without anything to read.
     """
 
     outcome: str
@@ -44,24 +44,24 @@ class Verdict(NamedTuple):
 
     @property
     def normalized_latency_s(self) -> float | None:
-        """Return seconds of the whole reply per token of any kind."""
+        """Return the seconds of the whole reply per token of any kind."""
         return None if self.e2e_ns is None or self.tokens == 0 else self.e2e_ns / self.tokens / 1e9
 
     @property
     def tpot_s(self) -> float | None:
-        """Return the mean time of a further token, in seconds."""
+        """Return the mean time of a token after the first, in seconds."""
         return None if self.span_ns is None or self.tokens < 2 else self.span_ns / (self.tokens - 1) / 1e9
 
     @property
     def fluidity_index(self) -> float | None:
-        """Return the share of deadlines met, with resets (Etalon, section 4.1); None while nothing was due."""
+        """Return the share of met deadlines, with resets (Etalon, section 4.1); None while nothing was due."""
         if not self.deadlines or self.deadline_misses is None:
             return None
         return (self.deadlines - self.deadline_misses) / self.deadlines
 
     @property
     def fluidity_line(self) -> float | None:
-        """Return the share of deadlines met on the line without resets, which no delay can raise."""
+        """Return the share of met deadlines on the line without resets, which no delay can raise."""
         if self.line_misses is None or self.tokens_read + self.line_misses == 0:
             return None
         return self.tokens_read / (self.tokens_read + self.line_misses)

@@ -1,4 +1,4 @@
-"""Totals of one event-time window and group: they add up over streams, collectors and windows."""
+"""Totals of one event-time window and group; they add up over streams, collectors and windows."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COUNTS: Final = (
     "requests_started", "requests_ended", "met_true", "met_false", "met_null", "incomplete", "aborted", "tokens_read",
     "goodput_tokens", "idle_ns",
 )  # fmt: skip
-"""What is counted in whole numbers: requests, tokens, and ns of idle time."""
+"""The fields that are integers: requests, tokens, and ns of idle time."""
 
 
 @dataclass(slots=True)
 class WindowTotals(EndedTotals):
-    """Add up what requests owe one window; counts and ns are integers, sums of benefit exact in any order."""
+    """The sum of requests' charges to one window; counts and ns are integers, sums of benefit exact in any order."""
 
     COUNTS: ClassVar = COUNTS
     SKETCHES: ClassVar = ("fluidity", "idle")
@@ -43,11 +43,11 @@ class WindowTotals(EndedTotals):
 
     @property
     def empty(self) -> bool:
-        """Tell whether nothing is owed: what was has been given back."""
+        """Tell whether nothing is charged: all charges were given back."""
         return not any(getattr(self, name) for name in COUNTS) and not self.benefit.value
 
     def charge(self, charge: Charge) -> None:
-        """Add what one request owes this window."""
+        """Add one request's charge."""
         self.tokens_read += charge.tokens_read
         self.idle_ns += charge.idle_ns
         for term in charge.terms:
@@ -58,8 +58,8 @@ class WindowTotals(EndedTotals):
         self.requests_started += 1
 
     def ended(self, outcome: str, verdict: Verdict | None) -> None:
-        """Count a request that ended in this window; no verdict where tokens of it are missing."""
-        EndedTotals.ended(self, outcome, verdict)  # no super(): a dataclass with slots is made anew
+        """Count a request that ended in this window; no verdict where some of its tokens are missing."""
+        EndedTotals.ended(self, outcome, verdict)  # no super(): a dataclass with slots is created anew
         self.incomplete += verdict is None
         if verdict is not None and verdict.fluidity_index is not None:
             self.fluidity.add(verdict.fluidity_index)

@@ -11,7 +11,7 @@ import pytest
 from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.actions.alerting import T0, S, decision
 
-from otel_llm.actions.alerts.alert_words import for_alertmanager
+from otel_llm.actions.alerts.alert_formats import for_alertmanager
 from otel_llm.actions.alerts.alertmanager import MOST_AT_ONCE, Alertmanager, Post, valid_ns
 from otel_llm.actions.alerts.firing import Firing, Key
 from otel_llm.actions.settings import AlertmanagerSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.actions.alerting import T0, S, decision
 
-from otel_llm.actions.alerts.alert_words import cloud_event_of, line_of
+from otel_llm.actions.alerts.alert_formats import cloud_event_of, line_of
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings, Receiver
 from otel_llm.collector.config.schema import load_settings

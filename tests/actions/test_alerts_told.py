@@ -18,6 +18,7 @@ from support.collector.out_receiver import BACKENDS, Backend
 from support.commands import wait_until
 
 from otel_llm.actions import settings
+from otel_llm.actions.alerts.alert_state import STATE_FILE
 from otel_llm.actions.alerts.alerts import Alerts
 from otel_llm.actions.settings import AlertSettings
 from otel_llm.collector.config.settings import Settings
@@ -175,14 +176,15 @@ def test_a_message_of_somebody_else_is_brought_as_durably(tmp_path: Path) -> Non
     assert receiver.came[0].body == b'{"type":"x"}'
 
 
-def crashed(alerts: Alerts) -> None:
-    """Let a run end without a word: its threads go on with nothing to do, its files stay as they are."""
-    alerts._save = lambda more=None: None  # type: ignore[method-assign]
+def crashed(alerts: Alerts, folder: Path) -> None:
+    """Let a run end without a word: what is on the disk stays as it was."""
+    state = (folder / STATE_FILE).read_bytes()
     alerts.stop(STOP_S)
+    (folder / STATE_FILE).write_bytes(state)
 
 
-@pytest.mark.parametrize("end", [crashed, lambda alerts: alerts.stop(STOP_S)], ids=["crash", "stop"])
-def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, end: Callable[[Alerts], None]) -> None:
+@pytest.mark.parametrize("end", [crashed, lambda alerts, _: alerts.stop(STOP_S)], ids=["crash", "stop"])
+def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, end: Callable[[Alerts, Path], None]) -> None:
     log = tmp_path / "alerts.jsonl"
     with receiving(Receiver()) as receiver:
         settings = settings_of(tmp_path, receiver.url, log=log)
@@ -193,7 +195,7 @@ def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, end: 
         wait_until("both fire", lambda: len(receiver.came) == 2 and alerts.counts()["notifications_waiting"] == 0)
         kept = (tmp_path / "alerts.json").read_bytes
         wait_until("that is written down", lambda: json.loads(kept())["messages"] == [])
-        end(alerts)
+        end(alerts, tmp_path)
         again = Alerts(settings, tmp_path, MonotonicClock())
         again.take(taken[0])  # the journal, read again, says that this stream is still there and starves
         again.start()

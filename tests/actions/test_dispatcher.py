@@ -23,12 +23,12 @@ class Rig:
     def __init__(self, executor: Any, **more: Any) -> None:
         self.clock = FakeClock(NOW_NS)
         self.executor = executor
-        self.doing = ActionDispatcher(self.clock.now_ns, lambda order: executor, **more)
+        self.dispatcher = ActionDispatcher(self.clock.now_ns, lambda order: executor, **more)
         self.settled: dict[int, list[Settled]] = {}
 
     def take(self, number: int = 1, **of: Any) -> None:
         self.settled.setdefault(number, [])
-        self.doing.take(order(number, **of), self.settled[number].append)
+        self.dispatcher.take(order(number, **of), self.settled[number].append)
 
     def outcomes(self, number: int = 1) -> list[str]:
         return [settled.outcome for settled in self.settled[number]]
@@ -46,12 +46,12 @@ def rigs() -> Iterator[Any]:
     def rig(executor: Any, *, start: bool = True, **more: Any) -> Rig:
         made.append(Rig(executor, **more))
         if start:
-            made[-1].doing.start()
+            made[-1].dispatcher.start()
         return made[-1]
 
     yield rig
     for one in made:
-        one.doing.stop(0.0)
+        one.dispatcher.stop(0.0)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_reply_settles_what_nobody_can_look_at(rigs: Any, replies: list[Reply]
         wait_until("the first try", lambda: rig.executor.asked)
         rig.clock.pass_s(1.0)
     assert rig.wait() == outcome
-    assert rig.doing.counts()[f"actions.{outcome}"] == 1
-    assert rig.doing.counts()["actions_open"] == 0
+    assert rig.dispatcher.counts()[f"actions.{outcome}"] == 1
+    assert rig.dispatcher.counts()["actions_open"] == 0
 
 
 def test_what_may_have_arrived_is_unconfirmed(rigs: Any) -> None:
@@ -98,16 +98,16 @@ def test_an_abort_is_done_when_its_stream_is_seen_to_end_so(rigs: Any, end: str,
     rig = rigs(Scripted(in_stream=True, exclusive=True))
     rig.take(action="abort")
     wait_until("asked", lambda: rig.executor.asked)
-    wait_until("accepted", lambda: next(iter(rig.doing._open.values())).wedged_ns is not None)
+    wait_until("accepted", lambda: rig.dispatcher.awaited() == 1)
     assert rig.outcomes() == []
     other = decision(2).stream
     mine = decision(1).stream
     assert other is not None
     assert mine is not None
-    rig.doing.ended(other, "cancelled")
+    rig.dispatcher.ended(other, "cancelled")
     assert rig.outcomes() == []
-    rig.doing.ended(mine, end)
-    rig.doing.ended(mine, end)
+    rig.dispatcher.ended(mine, end)
+    rig.dispatcher.ended(mine, end)
     assert rig.outcomes() == [outcome]
 
 
@@ -118,16 +118,16 @@ def test_an_instance_has_one_open_action_until_it_is_confirmed_or_wedged(rigs: A
     rig.take(3, action="abort", instance="b")
     assert rig.outcomes(2) == ["budget"]
     assert rig.settled[2][0].open_elsewhere
-    wait_until("both are accepted", lambda: all(one.wedged_ns for one in rig.doing._open.values()))
+    wait_until("both are accepted", lambda: rig.dispatcher.awaited() == 2)
     stream = decision(3).stream
     assert stream is not None
-    rig.doing.ended(stream, "cancelled")
+    rig.dispatcher.ended(stream, "cancelled")
     assert rig.outcomes(3) == ["done"]
     rig.take(4, action="abort", instance="b")
     assert rig.outcomes(4) == []
-    rig.doing.tick(NOW_NS + 10_000 * MS - 1)
+    rig.dispatcher.tick(NOW_NS + 10_000 * MS - 1)
     assert rig.outcomes(1) == []
-    rig.doing.tick(NOW_NS + 10_000 * MS)
+    rig.dispatcher.tick(NOW_NS + 10_000 * MS)
     assert rig.outcomes(1) == ["unconfirmed"]
     rig.take(5, action="abort")
     assert rig.outcomes(5) == []
@@ -146,11 +146,11 @@ def test_a_drain_is_looked_for(rigs: Any, seen: bool | None, outcome: str | None
     if outcome is not None:
         assert rig.wait() == outcome
         return
-    wait_until("accepted", lambda: rig.executor.asked and any(one.wedged_ns for one in rig.doing._open.values()))
-    rig.doing.tick(NOW_NS)
+    wait_until("accepted", lambda: rig.dispatcher.awaited() == 1)
+    rig.dispatcher.tick(NOW_NS)
     assert rig.outcomes() == []
     rig.executor.seen = True
-    rig.doing.tick(NOW_NS + 1)
+    rig.dispatcher.tick(NOW_NS + 1)
     assert rig.wait() == "done"
 
 
@@ -160,12 +160,12 @@ def test_a_firing_that_ends_withdraws_what_nobody_has_sent(rigs: Any, end: str) 
     rig.take(1)
     rig.take(2)
     rig.take(3, rule_hash="f" * 16)
-    rig.doing.over(decision(1, action=None, outcome=end, flip_ns=NOW_NS + 5))
+    rig.dispatcher.withdraw(decision(1, action=None, outcome=end, flip_ns=NOW_NS + 5))
     assert (rig.outcomes(1), rig.outcomes(2), rig.outcomes(3)) == ([end], [], [])
-    rig.doing.start()
+    rig.dispatcher.start()
     assert (rig.wait(2), rig.wait(3)) == ("sent", "sent")
     assert len(rig.executor.asked) == 2
-    rig.doing.over(decision(2, action=None, outcome=end))
+    rig.dispatcher.withdraw(decision(2, action=None, outcome=end))
     assert rig.outcomes(2) == ["sent"]
 
 
@@ -181,7 +181,7 @@ def test_what_is_being_sent_is_not_withdrawn(rigs: Any) -> None:
     rig = rigs(Hangs())
     rig.take()
     wait_until("asked", lambda: rig.executor.asked)
-    rig.doing.over(decision(action=None, outcome="resolved"))
+    rig.dispatcher.withdraw(decision(action=None, outcome="resolved"))
     assert rig.outcomes() == []
     go_on.set()
     assert rig.wait() == "sent"
@@ -192,7 +192,7 @@ def test_a_stream_that_ends_before_its_abort_is_sent_withdraws_it(rigs: Any) -> 
     rig.take(action="abort")
     stream = decision().stream
     assert stream is not None
-    rig.doing.ended(stream, "completed")
+    rig.dispatcher.ended(stream, "completed")
     assert rig.outcomes() == ["ended"]
     rig.take(2, action="abort")
     assert rig.outcomes(2) == []  # the instance is free again
@@ -202,7 +202,7 @@ def test_what_expires_while_it_waits_is_never_sent(rigs: Any) -> None:
     rig = rigs(Scripted(), start=False)
     rig.take(ttl_ns=400 * MS)
     rig.clock.pass_s(0.4)
-    rig.doing.start()
+    rig.dispatcher.start()
     assert rig.wait() == "expired"
     assert rig.executor.asked == []
 
@@ -212,7 +212,7 @@ def test_the_kill_switch_holds_what_waits_too_and_lets_go_again(rigs: Any, tmp_p
     rig.take(1)
     (tmp_path / "off").write_text("")
     rig.take(2)
-    rig.doing.start()
+    rig.dispatcher.start()
     assert (rig.wait(1), rig.wait(2)) == ("shadow", "shadow")
     (tmp_path / "off").unlink()
     rig.take(3)
@@ -245,7 +245,7 @@ def test_stopping_settles_everything_once(rigs: Any) -> None:
     rig = rigs(Hangs())
     rig.take(1)
     wait_until("asked", lambda: rig.executor.asked)
-    rig.doing.stop(0.0)
+    rig.dispatcher.stop(0.0)
     rig.take(2)
     go_on.set()
     assert (rig.outcomes(1), rig.outcomes(2)) == (["unconfirmed"], ["expired"])
@@ -268,5 +268,5 @@ def test_two_thousand_at_once_are_settled_once_each(rigs: Any) -> None:
     assert {outcome for number in range(2000) for outcome in rig.outcomes(number)} == {"sent"}
     assert sum(len(found) for found in rig.settled.values()) == 2000
     assert len(set(rig.executor.asked)) == 2000
-    assert rig.doing.counts()["actions_open"] == 0
-    assert rig.doing._about == {}
+    assert rig.dispatcher.counts()["actions_open"] == 0
+    assert rig.dispatcher.is_idle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.actions.alerting import T0
 
 from otel_llm.actions.delivery.durable_queue import GIVE_UP_S, MOST_WAITING, DurableQueue, Message
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt
 from otel_llm.shared.clock import FakeClock
 
 

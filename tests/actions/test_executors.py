@@ -78,7 +78,7 @@ def test_an_entry_for_the_instance_goes_before_the_one_for_any(secret: Path) -> 
 
 def test_nobody_is_asked_to_preempt_where_there_is_nobody_to_take(secret: Path) -> None:
     asked = found(relay(secret, any="http://a")).find
-    assert asked(order(action="preempt")) == "nobody to take: no other stream is known on the instance"
+    assert asked(order(action="preempt")) == "no candidate: no other stream is known on the instance"
     assert isinstance(asked(order(action="preempt", candidates=(VICTIM,))), Webhook)
 
 
@@ -96,8 +96,8 @@ def test_what_a_relay_answers_is_what_becomes_of_it(
     secret: Path, verb: Any, body: bytes, outcome: Outcome, detail: str
 ) -> None:
     with receiving(Receiver(lambda came, before: Say(body=body))) as receiver:
-        doing = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
-        assert settled(doing, order(action=verb, ttl_ns=60_000 * MS)) == [Settled(outcome, detail)]
+        dispatcher = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
+        assert settled(dispatcher, order(action=verb, ttl_ns=60_000 * MS)) == [Settled(outcome, detail)]
     assert [came.path for came in receiver.came] == ["/v1/actions"]
 
 
@@ -108,22 +108,24 @@ def test_migrations_are_not_held_back_by_each_other_and_drains_are(secret: Path)
         if not said:  # while the first is open
             said.append("")
             for number, verb in ((2, "migrate"), (3, "drain"), (4, "abort")):
-                doing.take(order(number, action=verb, ttl_ns=60_000 * MS), lambda how: said.append(how.outcome))
+                dispatcher.take(order(number, action=verb, ttl_ns=60_000 * MS), lambda how: said.append(how.outcome))
         return Say(body=b'{"result":"done","detail":""}')
 
     with receiving(Receiver(inner)) as receiver:
-        doing = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
-        assert [how.outcome for how in settled(doing, order(action="drain", ttl_ns=60_000 * MS), more=1)] == ["done"]
+        dispatcher = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
+        assert [how.outcome for how in settled(dispatcher, order(action="drain", ttl_ns=60_000 * MS), more=1)] == [
+            "done"
+        ]
     assert sorted(said[1:]) == ["budget", "budget", "done"]
 
 
-def settled(doing: ActionDispatcher, one: Any, more: int = 0) -> list[Settled]:
+def settled(dispatcher: ActionDispatcher, one: Any, more: int = 0) -> list[Settled]:
     """Do an order, and wait until it and `more` others are settled."""
     how: list[Settled] = []
-    doing.start()
+    dispatcher.start()
     try:
-        doing.take(one, how.append)
-        wait_until("it is settled", lambda: sum(doing.outcomes.values()) >= 1 + 3 * bool(more))
+        dispatcher.take(one, how.append)
+        wait_until("it is settled", lambda: sum(dispatcher.outcomes.values()) >= 1 + 3 * bool(more))
     finally:
-        doing.stop(0.0)
+        dispatcher.stop(0.0)
     return how

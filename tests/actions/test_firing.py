@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import flushed, one_rule, run
 from support.actions.alerting import T0, S, decision
+from support.chance import chances
 
-from otel_llm.actions.alerts.alert_state import State, _state, state_bytes
-from otel_llm.actions.alerts.alert_words import annotations_of, event_id, for_alertmanager, label_name
+from otel_llm.actions.alerts.alert_formats import annotations_of, event_id, for_alertmanager, label_name
+from otel_llm.actions.alerts.alert_state import State, state_bytes, state_of
 from otel_llm.actions.alerts.firing import Alert, Event, Firing
 from otel_llm.rules.decisions.decision_records import Decision
 
@@ -234,14 +235,13 @@ def reread(firing: Firing, saved_s: float) -> State:
     """Return what another run reads of what this one writes."""
     import json
 
-    return _state(json.loads(state_bytes(State(T0 + round(saved_s * S), firing.alerts()))))
+    return state_of(json.loads(state_bytes(State(T0 + round(saved_s * S), firing.alerts()))))
 
 
 @settings(max_examples=200, deadline=None)
-@given(seed=st.integers(0, 2**32), crash_s=st.integers(1, 60))
-def test_a_crash_at_any_second_loses_nothing_and_doubles_nothing(seed: int, crash_s: int) -> None:
+@given(chance=chances(), crash_s=st.integers(1, 60))
+def test_a_crash_at_any_second_loses_nothing_and_doubles_nothing(chance: random.Random, crash_s: int) -> None:
     """Looked at, and written down, every second; the journal is read again from its beginning."""
-    chance = random.Random(seed)
     decisions = script(chance)
 
     def run(firing: Firing, from_s: int, until_s: int) -> list[Event]:

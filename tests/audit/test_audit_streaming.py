@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit.audit_oracle import one_by_one, windows_one_by_one
+from support.chance import chances
 from support.core.core_fleets import Fleet, fleet
 from support.core.core_spans import examples
 from support.otlp import T0_NS, export, request_span, stream_spans
@@ -34,7 +36,6 @@ from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 
 LATENESS_NS = 5_000_000_000
-seeds = st.integers(0, 2**32)
 
 
 def journal(drawn: Fleet) -> bytes:
@@ -52,11 +53,11 @@ def at_once(drawn: Fleet) -> tuple[list[Any], list[Any], Counter[str]]:
 
 
 @settings(max_examples=examples(30))
-@given(seed=seeds, group=st.sampled_from([1, 3, 4096]), held_bytes=st.sampled_from([0, 4000, 10**9]))
+@given(random=chances(), group=st.sampled_from([1, 3, 4096]), held_bytes=st.sampled_from([0, 4000, 10**9]))
 def test_any_journal_gives_the_rows_windows_and_counts_of_all_at_once(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, group: int, held_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, random: Random, group: int, held_bytes: int
 ) -> None:
-    drawn = fleet(Random(seed))
+    drawn = fleet(random)
     rows, windows, counts = at_once(drawn)
     path = tmp_path_factory.mktemp("fleet") / "a.otlp"
     path.write_bytes(journal(drawn))
@@ -85,10 +86,10 @@ SHAPES = (
 
 
 @settings(max_examples=examples(25))
-@given(seed=seeds, length_ns=st.sampled_from([10**8, 10**9, 10**10]), most_tokens=st.sampled_from([1, 40, 10**6]))
-def test_partial_windows_add_up_to_the_ledgers(seed: int, length_ns: int, most_tokens: int) -> None:
-    drawn = fleet(Random(seed))
-    slo = SHAPES[seed % len(SHAPES)]
+@given(random=chances(), length_ns=st.sampled_from([10**8, 10**9, 10**10]), most_tokens=st.sampled_from([1, 40, 10**6]))
+def test_partial_windows_add_up_to_the_ledgers(random: Random, length_ns: int, most_tokens: int) -> None:
+    drawn = fleet(random)
+    slo = random.choice(SHAPES)
     classes = SloClasses((slo,), slo.name)
     assembler = Assembler()
     for one in drawn.deliveries:
@@ -119,33 +120,31 @@ def recorded(tmp_path: Path) -> Path:
     return write_form(tmp_path, "journal.otlp", vector_messages())
 
 
-def test_several_processes_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_give_the_same(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     classes = vector_classes()
     one = audit.load(path, slo=classes)
     inputs = list(Inputs([path]).batches())
     single = [batch.slice(row, 1) for batch in inputs for row in range(min(8, len(batch)))]
-    monkeypatch.setattr(workers, "SMALL_BATCHES", 2)
     work = workers.Work(classes, 10**10, LATENESS_NS)
     alone = list(workers.outcomes(iter(single), work, 1))
-    together = list(workers.outcomes(iter(single), work, 3))
+    together = list(workers.outcomes(iter(single), work, 3, small_batches=2))
     assert [found.judged for found in together] == [found.judged for found in alone]
     assert [found.partials for found in together] == [found.partials for found in alone]
     assert audit.load(path, slo=classes, jobs=2).judged_table == one.judged_table  # too small for a second process
 
 
-def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_said(tmp_path: Path) -> None:
     single = [batch.slice(0, 1) for batch in Inputs([recorded(tmp_path)]).batches()] * 4
-    monkeypatch.setattr(workers, "SMALL_BATCHES", 0)
-    monkeypatch.setattr(workers, "_run", exit_now)
     with pytest.raises(audit.WorkerError, match="--jobs 1"):
-        list(workers.outcomes(iter(single), workers.Work(vector_classes(), None, LATENESS_NS), 2))
+        list(workers.outcomes(iter(single), Exits(vector_classes(), None, LATENESS_NS), 2, small_batches=0))
 
 
-def exit_now(_: pa.RecordBatch) -> None:
-    import os
+class Exits(workers.Work):
+    """Ends the process that is to judge."""
 
-    os._exit(1)
+    def __call__(self, streams: pa.RecordBatch) -> NoReturn:
+        os._exit(1)
 
 
 def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_against_the_rules_of_then(folder: Path) -> None:
     table = run(folder, "--rules", folder / "new.yaml", "--against", folder / "old.yaml").stdout
     assert "500 ms" in table
     assert "moved: Silent" in table
-    assert "1 action decided that nobody did" in table
+    assert "1 action decided that was not done in the recording" in table
 
 
 def test_what_is_written_can_be_compared_with(folder: Path) -> None:

@@ -27,7 +27,7 @@ def run(*arguments: str | Path) -> Result:
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Readers of 20 tokens (4 s) who then wait; they leave at 0.3 a second of waiting, and never else.
 
-    The first token takes 10 ms and 0.1 ms for each token of the prompt; nobody is in anybody's way.
+    The first token takes 10 ms and 0.1 ms for each token of the prompt; requests do not slow each other.
     """
     generator = np.random.default_rng(1)
     messages = []

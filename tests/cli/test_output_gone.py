@@ -1,4 +1,4 @@
-"""A service whose output nobody reads any more reloads and stops as any other."""
+"""A service whose output pipe is closed reloads and stops as any other."""
 
 from __future__ import annotations
 

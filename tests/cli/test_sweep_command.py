@@ -114,7 +114,7 @@ def test_several_files_of_one_load_are_one_path(runs: Path, path: str) -> None:
         (["--at", "q1.jsonl"], "--at 'q1.jsonl': write LOAD=PATH"),
         (["--at", "-1=q1.jsonl"], "write LOAD=PATH"),
         (["q1.jsonl", "--alpha", "x"], "--alpha 'x'"),
-        (["q1.jsonl", "--reading-speed", "0"], "nobody reads that slowly"),
+        (["q1.jsonl", "--reading-speed", "0"], "write speeds above zero"),
         (["q1.jsonl", "--class", "nobody"], "no SLO class 'nobody'"),
         (["q1.jsonl", "--points", "p.txt"], "cannot tell the format"),
         (["--at", "1=q1.jsonl", "--at", "1=q2.jsonl"], "give each load once; where a load is of several files"),

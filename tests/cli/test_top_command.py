@@ -1,4 +1,4 @@
-"""`otel-llm top` at doors of every kind: open, with a token, with TLS, and at what is no collector."""
+"""`otel-llm top` at collectors: open, with a token, with TLS; and at what is no collector."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.collector.doors_tls import authority, signed
 from support.collector.http_serving import serving
+from support.collector.tls_files import authority, signed
 from support.commands import Collector, collector
 from support.commands import run as run_command
 
 from otel_llm.cli.commands.top_command import top
 from otel_llm.cli.web_client import (
-    AskError,
     Source,
     UnauthenticatedError,
     UnexpectedError,
     UnreachableError,
     UntrustedError,
+    WebClientError,
 )
 
 TOKEN = "a-token-of-enough-characters"
@@ -48,8 +48,8 @@ def guarded(folder: Path, token_file: Path) -> Iterator[Collector]:
     settings.write_text(
         f"version: 1\ntls: {{certificate: {pair.certificate}, key: {pair.key}}}\nauth: {{tokens_file: {token_file}}}\n"
     )
-    with collector(folder, "--config", settings) as door:
-        yield door
+    with collector(folder, "--config", settings) as running:
+        yield running
 
 
 def test_help_names_the_files_with_an_example() -> None:
@@ -62,16 +62,16 @@ def test_it_looks_through_tls_with_a_token(tmp_path: Path, token_file: Path) -> 
     ca, other = authority().certificate, authority("two").certificate
     unknown = tmp_path / "unknown.txt"
     unknown.write_text(f"{TOKEN}-of-another\n")
-    with guarded(tmp_path, token_file) as door:
-        shown = run_command("top", door.web, "--once", "--token-file", token_file, "--ca", ca)
+    with guarded(tmp_path, token_file) as running:
+        shown = run_command("top", running.web, "--once", "--token-file", token_file, "--ca", ca)
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "0 in flight, 0 waiting, 0 judged" in shown.stdout
-        refused: list[tuple[tuple[str | Path, ...], type[AskError], str]] = [
-            ((door.web, "--ca", ca), UnauthenticatedError, "asks for a token: --token-file FILE"),
-            ((door.web, "--ca", ca, "--token-file", unknown), UnauthenticatedError, "does not know this token"),
-            ((door.web, "--token-file", token_file), UntrustedError, "--ca FILE names the authority that signed it"),
-            ((door.web, "--ca", other), UntrustedError, "--ca FILE names the authority that signed it"),
-            ((door.web.replace("https", "http"),), UnreachableError, "start one: otel-llm collect"),
+        refused: list[tuple[tuple[str | Path, ...], type[WebClientError], str]] = [
+            ((running.web, "--ca", ca), UnauthenticatedError, "asks for a token: --token-file FILE"),
+            ((running.web, "--ca", ca, "--token-file", unknown), UnauthenticatedError, "does not know this token"),
+            ((running.web, "--token-file", token_file), UntrustedError, "--ca FILE names the authority that signed it"),
+            ((running.web, "--ca", other), UntrustedError, "--ca FILE names the authority that signed it"),
+            ((running.web.replace("https", "http"),), UnreachableError, "start one: otel-llm collect"),
         ]
         for arguments, kind, says in refused:
             wrong = run(*arguments)
@@ -80,7 +80,7 @@ def test_it_looks_through_tls_with_a_token(tmp_path: Path, token_file: Path) -> 
             options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
             found = {str(name).strip("-").replace("-", "_"): Path(path) for name, path in options.items()}
             with pytest.raises(kind):
-                Source(str(arguments[0]), **found).streams()
+                Source(str(arguments[0]), token_file=found.get("token_file"), ca=found.get("ca")).streams()
 
 
 @contextmanager
@@ -112,10 +112,10 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (saying(200, b"<html>"), "is no collector"),
-        (saying(200, b"[]"), "is no collector (no streams in its answer)"),
-        (saying(200, b"\xff"), "is no collector"),
-        (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is no collector"),
+        (saying(200, b"<html>"), "is not a collector"),
+        (saying(200, b"[]"), "is not a collector (no streams in its answer)"),
+        (saying(200, b"\xff"), "is not a collector"),
+        (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is not a collector"),
         (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name\\u{1b}[2J"),
         (saying(404, b""), "answers 404: Not Found"),
     ],
@@ -128,16 +128,19 @@ def test_what_is_no_collector_is_said(answer: Callable[[BaseHTTPRequestHandler],
         assert run(url).exit_code == 2
 
 
-def test_the_wrong_door_of_a_collector_is_told_from_nobody(tmp_path: Path) -> None:
-    with collector(tmp_path) as door:
-        port = door.http.rpartition(":")[2]
+def test_the_wrong_port_of_a_collector_is_told_from_a_closed_one(tmp_path: Path) -> None:
+    with collector(tmp_path) as running:
+        port = running.http.rpartition(":")[2]
         for url, says in (
             (
-                door.web.replace("http", "https"),
-                f"no TLS is spoken at {door.web.replace('http', 'https')}: ask {door.web}",
+                running.web.replace("http", "https"),
+                f"{running.web.replace('http', 'https')} has no TLS: use {running.web}",
             ),
-            (f"http://127.0.0.1:{port}", "that is its OTLP door: ask its --web address (port 9464 by default)"),
-            (f"http://{door.grpc}", "(no HTTP/1.1, as at a gRPC door: ask its --web address (port 9464 by default))"),
+            (f"http://127.0.0.1:{port}", "that is its OTLP port: use its --web address (port 9464 by default)"),
+            (
+                f"http://{running.grpc}",
+                "(no HTTP/1.1, as at a gRPC port: use its --web address (port 9464 by default))",
+            ),
         ):
             wrong = run(url)
             text = " ".join(wrong.output.split())

@@ -251,7 +251,7 @@ def test_an_action_that_was_done_is_in_the_record(store: Store) -> None:
     [
         ("unconfirmed", {}, 2),
         ("sent", {}, 2),
-        ("failed", {}, 1),  # let through all the same, but nobody did it
+        ("failed", {}, 1),  # let through all the same, but not executed
         ("expired", {}, 1),
         ("shadow", {}, 1),  # the kill switch
         ("refuted", {}, 1),  # withdrawn

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.chance import chances
 from support.collector.backtest_runs import backtested, journaled, lived
 from support.core.core_fleets import Fleet, fleet
 from support.core.core_rules import rule_set
@@ -38,10 +38,9 @@ def group_rules(random: Random) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def drawn_fleet(seed: int) -> tuple[Random, Fleet]:
-    random = Random(seed)
+def drawn_fleet(random: Random) -> Fleet:
     drawn = fleet(random, streams=random.randint(1, 12), calm=random.random() < 0.4, spread_s=random.choice((0, 5, 40)))
-    return random, replace(drawn, rules=RuleSet((*rule_set(random).rules, *group_rules(random))))
+    return replace(drawn, rules=RuleSet((*rule_set(random).rules, *group_rules(random))))
 
 
 def write(path: Path, decisions: list[Decision]) -> Path:
@@ -52,9 +51,9 @@ def write(path: Path, decisions: list[Decision]) -> Path:
 
 
 @settings(max_examples=examples(60))
-@given(st.integers(0, 2**32))
-def test_the_same_is_decided_in_the_same_order(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    random, drawn = drawn_fleet(seed)
+@given(chances())
+def test_the_same_is_decided_in_the_same_order(tmp_path_factory: pytest.TempPathFactory, random: Random) -> None:
+    drawn = drawn_fleet(random)
     if not drawn.deliveries:
         return
     live = lived(drawn, random)
@@ -71,9 +70,11 @@ def test_the_same_is_decided_in_the_same_order(tmp_path_factory: pytest.TempPath
 
 
 @settings(max_examples=examples(20))
-@given(st.integers(0, 2**32))
-def test_rules_beside_others_decide_what_they_decide_alone(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    random, drawn = drawn_fleet(seed)
+@given(chances())
+def test_rules_beside_others_decide_what_they_decide_alone(
+    tmp_path_factory: pytest.TempPathFactory, random: Random
+) -> None:
+    drawn = drawn_fleet(random)
     if not drawn.deliveries:
         return
     others = rule_set(random)
@@ -89,7 +90,8 @@ def test_rules_beside_others_decide_what_they_decide_alone(tmp_path_factory: pyt
 
 def test_without_a_note_of_the_stop_time_passes_to_the_last_decision_that_is_known(tmp_path: Path) -> None:
     for seed in range(200):
-        random, drawn = drawn_fleet(seed)
+        random = Random(seed)
+        drawn = drawn_fleet(random)
         live = lived(drawn, random)
         if live and live[-1].now_ns > drawn.deliveries[-1].receipt_ns:
             break
@@ -102,7 +104,8 @@ def test_without_a_note_of_the_stop_time_passes_to_the_last_decision_that_is_kno
 
 
 def test_of_a_part_of_a_journal_the_decisions_of_other_times_are_left_out(tmp_path: Path) -> None:
-    random, drawn = drawn_fleet(11)
+    random = Random(11)
+    drawn = drawn_fleet(random)
     live = lived(drawn, random)
     half = drawn.deliveries[len(drawn.deliveries) // 2].receipt_ns
     early = replace(drawn, deliveries=tuple(one for one in drawn.deliveries if one.receipt_ns <= half))

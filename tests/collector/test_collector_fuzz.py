@@ -1,4 +1,4 @@
-"""Any bytes at the doors, and any mutation of valid messages, give a status; never a crash, a hang or growth.
+"""Any bytes at the listeners, and any mutation of valid messages, give a status; never a crash, a hang or growth.
 
 100,000 cases by default, most of them where a message is taken in, in this process; the same ones in each run. More by
 hand: `OTEL_LLM_FUZZ_CASES=5000000 OTEL_LLM_FUZZ_SEED=7 pytest tests/collector/test_collector_fuzz.py -s`. A case that
@@ -29,7 +29,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from support.collector.doors_mutations import OF_MESSAGES, mutate_bytes, mutate_json, varint
+from support.collector.message_mutations import OF_MESSAGES, mutate_bytes, mutate_json, varint
 from support.commands import WAIT_S, Collector, collector, wait_until
 from support.core.dense_exports import near_the_bound
 from support.otlp import T0_NS, attributes_of, export, request_span, segment_span, stream_spans, token
@@ -164,8 +164,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]) -> Counter[str]:
     """Have every case taken in; what is left behind is bounded, and good exports are judged as before."""
-    pipeline = service._pipeline
-    assert pipeline is not None
+    pipeline = service.pipeline
     outcomes: Counter[str] = Counter()
     threads, files = threading.active_count(), open_files()
     resident = 0
@@ -176,7 +175,7 @@ def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]
         if number == CASES // 20:
             resident = resident_bytes()
     wait_until("evaluated", lambda: pipeline.counts()["queue"] == 0)
-    assert pipeline.unwell() is None
+    assert pipeline.why_unhealthy() is None
     assert pipeline.counts().get("internal_errors", 0) == 0
     assert threading.active_count() <= threads + 2
     assert open_files() <= files + 5
@@ -190,8 +189,7 @@ def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]
 
 
 def test_any_message(service: Service) -> None:
-    assert service._pipeline is not None
-    outcomes = run(service, messages(MESSAGES, "messages"), service._pipeline.accept)
+    outcomes = run(service, messages(MESSAGES, "messages"), service.pipeline.accept)
     print(outcomes)
     assert set(outcomes) <= {"accepted", "DecodeError", "BusyError"}
     assert min(outcomes["accepted"], outcomes["DecodeError"]) > MESSAGES / 10
@@ -199,8 +197,7 @@ def test_any_message(service: Service) -> None:
 
 
 def test_any_document(service: Service) -> None:
-    pipeline = service._pipeline
-    assert pipeline is not None
+    pipeline = service.pipeline
 
     def take(text: bytes) -> bytes:
         return pipeline.accept(parse_json(text).SerializeToString())
@@ -212,7 +209,7 @@ def test_any_document(service: Service) -> None:
 
 
 def test_both_ways_of_reading_agree() -> None:
-    """What comes as columns is what would have come one by one, and is refused where that is."""
+    """Columns hold what one-by-one reading gives, and are refused where that is."""
 
     def summary(read_it: Callable[[bytes], Batch], raw: bytes) -> object:
         try:
@@ -231,9 +228,9 @@ def test_both_ways_of_reading_agree() -> None:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    """A collector as a process, which waits for nobody for long."""
-    folder = tmp_path_factory.mktemp("door")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    """A collector as a process, with short timeouts."""
+    folder = tmp_path_factory.mktemp("running")
     (folder / "collector.yaml").write_text(
         "version: 1\n"
         "limits: {header_seconds: 2, body_seconds: 2, idle_connection_seconds: 3, streams_in_flight: 20000}\n"
@@ -244,14 +241,14 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
 
 
 @pytest.fixture
-def unharmed(door: Collector) -> Iterator[None]:
-    """What a test leaves behind at the door is bounded, and it does its work."""
-    good(door)
-    pid = door.process.pid
+def unharmed(running: Collector) -> Iterator[None]:
+    """What a test leaves behind in the collector is bounded, and it does its work."""
+    good(running)
+    pid = running.process.pid
     files, resident = open_files(pid), resident_bytes(pid)
     yield
     time.sleep(SHARED_NS / 1e9)  # a scrape may show what the one before the test found
-    good(door)
+    good(running)
     wait_until("the files are given back", lambda: open_files(pid) <= files + 5)
     assert resident_bytes(pid) < resident + 150 * MIB
     threads = re.search(r"Threads:\s+(\d+)", Path("/proc", str(pid), "status").read_text())
@@ -259,16 +256,16 @@ def unharmed(door: Collector) -> Iterator[None]:
     assert int(threads[1]) < 2 * Limits().concurrent_exports + 50
 
 
-def good(door: Collector) -> None:
+def good(running: Collector) -> None:
     raw = export(*stream_spans([T0_NS + 1], end_ns=T0_NS + 2)).SerializeToString()
-    with grpc.insecure_channel(door.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    with grpc.insecure_channel(running.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         assert channel.unary_unary(EXPORT)(raw, timeout=WAIT_S, wait_for_ready=True) == b""
-    request = urllib.request.Request(f"http://{door.http}/v1/traces", raw, {"Content-Type": PROTOBUF})
+    request = urllib.request.Request(f"http://{running.http}/v1/traces", raw, {"Content-Type": PROTOBUF})
     with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         assert answer.status == 200
-    with urllib.request.urlopen(f"{door.web}/healthz", timeout=WAIT_S) as answer:
+    with urllib.request.urlopen(f"{running.web}/healthz", timeout=WAIT_S) as answer:
         assert answer.status == 200
-    with urllib.request.urlopen(f"{door.web}/metrics", timeout=WAIT_S) as answer:
+    with urllib.request.urlopen(f"{running.web}/metrics", timeout=WAIT_S) as answer:
         assert b"\notel_llm_collector_internal_errors_total 0.0\n" in answer.read()
 
 
@@ -278,9 +275,9 @@ def connect(address: str) -> socket.socket:
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_any_message_over_grpc(door: Collector) -> None:
+def test_any_message_over_grpc(running: Collector) -> None:
     answers: Counter[str] = Counter()
-    with grpc.insecure_channel(door.grpc) as channel:
+    with grpc.insecure_channel(running.grpc) as channel:
         export_it = channel.unary_unary(EXPORT)
         for raw in messages(CALLS, "calls"):
             try:
@@ -294,10 +291,10 @@ def test_any_message_over_grpc(door: Collector) -> None:
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_any_body_over_http(door: Collector) -> None:
+def test_any_body_over_http(running: Collector) -> None:
     random = Random(f"{SEED} posts")
     answers: Counter[int] = Counter()
-    connection = http.client.HTTPConnection(door.http, timeout=WAIT_S)
+    connection = http.client.HTTPConnection(running.http, timeout=WAIT_S)
     for raw, text in zip(messages(POSTS // 2, "posts"), documents(POSTS // 2, "posted"), strict=True):
         for body, kind in ((raw, PROTOBUF), (text, "application/json")):
             headers = {"Content-Type": kind if random.random() < 0.95 else random.choice(("", "text/plain", kind * 99))}
@@ -360,10 +357,10 @@ def grpc_request(random: Random) -> bytes:
 
 @pytest.mark.usefixtures("unharmed")
 @pytest.mark.parametrize("protocol", ["http", "grpc", "web"])
-def test_any_bytes_on_a_connection(door: Collector, protocol: str) -> None:
+def test_any_bytes_on_a_connection(running: Collector, protocol: str) -> None:
     random = Random(f"{SEED} {protocol}")
     make = grpc_request if protocol == "grpc" else http_request
-    address = {"http": door.http, "grpc": door.grpc, "web": door.web.removeprefix("http://")}[protocol]
+    address = {"http": running.http, "grpc": running.grpc, "web": running.web.removeprefix("http://")}[protocol]
     open_ones: deque[socket.socket] = deque()
     for _ in range(RAW_GRPC if protocol == "grpc" else RAW_HTTP // 2):
         raw = random.randbytes(300) if random.random() < 0.1 else make(random)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.collector.doors_tls import signed
+from support.collector.tls_files import signed
 
 from otel_llm.actions.settings import (
     ActionSettings,

@@ -18,9 +18,9 @@ MS = 1_000_000
 STREAMS = 40
 
 
-def post(door: Collector, spans: list[Span]) -> None:
+def post(running: Collector, spans: list[Span]) -> None:
     request = urllib.request.Request(
-        f"http://{door.http}/v1/traces",
+        f"http://{running.http}/v1/traces",
         data=export(*spans).SerializeToString(),
         headers={"Content-Type": "application/x-protobuf"},
     )
@@ -44,22 +44,22 @@ def test_what_stands_in_closed_files_is_not_decided_again(tmp_path: Path) -> Non
         stream_spans([T0_NS + 100 * MS, T0_NS + 200 * MS], request=n, end_ns=T0_NS + 300 * MS, segment_tokens=1)
         for n in range(1, STREAMS + 1)
     ]
-    with collector(tmp_path, *arguments) as door:
+    with collector(tmp_path, *arguments) as running:
         for commit, first, _ in streams:
-            post(door, [commit, first])
+            post(running, [commit, first])
         wait_until("all fire", lambda: len(records(decisions)) == STREAMS)
-        door.process.kill()
-        door.process.wait()
+        running.process.kill()
+        running.process.wait()
     closed = decision_files(decisions)
     assert len(closed) > 3
     before = {path: path.read_bytes() for path in closed}
     # Most of what the journal makes again stands in closed files.
     assert decisions.read_text().count("\n") < STREAMS / 2
-    with collector(tmp_path, *arguments) as door:
+    with collector(tmp_path, *arguments) as running:
         for _, _, last in streams:
-            post(door, [last])
+            post(running, [last])
         wait_until("all end", lambda: len(records(decisions)) >= 2 * STREAMS)
-        assert door.stop()[0] == 0
+        assert running.stop()[0] == 0
     for path in closed[:-1]:
         assert path.read_bytes() == before[path], "a closed file is never touched again"
     made = Counter((one["trace_id"], one["state"], one["flip_unix_nano"]) for one in records(decisions))

@@ -59,8 +59,8 @@ def requests_of(web: str) -> list[dict[str, Any]]:
 
 def test_an_application_that_dies(tmp_path: Path) -> None:
     decisions = tmp_path / "decisions.jsonl"
-    with collector(tmp_path, "--lost-after", "3s", "--lateness", "1s", "--decisions", decisions) as door:
-        settings = environment() | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{door.grpc}"}
+    with collector(tmp_path, "--lost-after", "3s", "--lateness", "1s", "--decisions", decisions) as running:
+        settings = environment() | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{running.grpc}"}
         application = subprocess.Popen([sys.executable, "-c", APPLICATION], env=settings, stdout=subprocess.PIPE)
         assert application.stdout is not None
         try:
@@ -70,9 +70,9 @@ def test_an_application_that_dies(tmp_path: Path) -> None:
             application.wait()
             application.stdout.close()
         killed_ns = time.time_ns()
-        wait_until("judged", lambda: requests_of(door.web))
-        (row,) = requests_of(door.web)
-        assert door.stop()[0] == 0
+        wait_until("judged", lambda: requests_of(running.web))
+        (row,) = requests_of(running.web)
+        assert running.stop()[0] == 0
     assert (row["outcome"], row["tokens"], row["met"]) == ("lost", 10, None)
     # A dead sender is not a stalled model: nothing begins to fire once its facts are old.
     lines = [json.loads(line) for line in decisions.read_text().splitlines()]

@@ -275,7 +275,7 @@ def test_a_stop_leaves_a_backend_that_does_not_answer(protocol: Protocol) -> Non
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a key and a certificate for 127.0.0.1 that nobody but itself has signed."""
+    """Return a key and a self-signed certificate for 127.0.0.1."""
     folder = tmp_path_factory.mktemp("tls")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = (

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from support.collector.doors import Behind
+from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
@@ -33,12 +33,12 @@ RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
 
 
 @pytest.fixture
-def behind() -> Behind:
-    return Behind()
+def behind() -> FakeEvaluator:
+    return FakeEvaluator()
 
 
 @pytest.fixture
-def receiver(behind: Behind) -> Iterator[GrpcReceiver]:
+def receiver(behind: FakeEvaluator) -> Iterator[GrpcReceiver]:
     made = GrpcReceiver(LOCAL, behind, limits=Limits(message_bytes=2**20))
     made.start()
     yield made
@@ -69,7 +69,9 @@ def details(error: grpc.RpcError) -> Status:
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-def test_the_standard_exporter_delivers(receiver: GrpcReceiver, behind: Behind, compression: grpc.Compression) -> None:
+def test_the_standard_exporter_delivers(
+    receiver: GrpcReceiver, behind: FakeEvaluator, compression: grpc.Compression
+) -> None:
     exporter = OTLPSpanExporter(endpoint=f"http://{receiver.address}", insecure=True, compression=compression)
     provider = TracerProvider(
         resource=Resource({"service.name": "app"}), span_limits=SpanLimits(max_events=3000), shutdown_on_exit=False
@@ -85,7 +87,7 @@ def test_the_standard_exporter_delivers(receiver: GrpcReceiver, behind: Behind, 
     assert behind.messages[0].resource_spans[0].resource.attributes[0].value.string_value == "app"
 
 
-def test_the_answer_is_an_otlp_response(channel: grpc.Channel, behind: Behind) -> None:
+def test_the_answer_is_an_otlp_response(channel: grpc.Channel, behind: FakeEvaluator) -> None:
     assert ExportTraceServiceResponse.FromString(call(channel, RAW)) == ExportTraceServiceResponse()
     assert ExportTraceServiceResponse.FromString(call(channel, b"")) == ExportTraceServiceResponse()
     mixed = export(segment_span(1, 0), segment_span(None, 0), segment_span(-1, 0)).SerializeToString()
@@ -95,7 +97,7 @@ def test_the_answer_is_an_otlp_response(channel: grpc.Channel, behind: Behind) -
     assert len(behind.spans) == 4
 
 
-def test_bytes_that_are_no_export(channel: grpc.Channel, behind: Behind) -> None:
+def test_bytes_that_are_no_export(channel: grpc.Channel, behind: FakeEvaluator) -> None:
     error = refused(channel, b"\xff\xff\xff")
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "not an OTLP trace export request" in error.details()
@@ -114,7 +116,7 @@ def test_bytes_that_are_no_export(channel: grpc.Channel, behind: Behind) -> None
     ],
 )
 def test_refusals(
-    channel: grpc.Channel, behind: Behind, failure: Exception, code: grpc.StatusCode, retry_s: int | None
+    channel: grpc.Channel, behind: FakeEvaluator, failure: Exception, code: grpc.StatusCode, retry_s: int | None
 ) -> None:
     behind.fail_with = failure
     error = refused(channel, RAW)
@@ -129,7 +131,7 @@ def test_refusals(
 
 
 def test_a_bug_of_ours_is_logged_and_not_told(
-    channel: grpc.Channel, behind: Behind, caplog: pytest.LogCaptureFixture
+    channel: grpc.Channel, behind: FakeEvaluator, caplog: pytest.LogCaptureFixture
 ) -> None:
     behind.fail_with = KeyError("secret")
     error = refused(channel, RAW)
@@ -151,7 +153,7 @@ def test_other_signals_are_unimplemented(channel: grpc.Channel, receiver: GrpcRe
     exporter.shutdown()
 
 
-def test_size_limits_also_once_decompressed(channel: grpc.Channel, behind: Behind) -> None:
+def test_size_limits_also_once_decompressed(channel: grpc.Channel, behind: FakeEvaluator) -> None:
     assert refused(channel, bytes(2**20 + 1)).code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bomb = bytes(2**28)
@@ -166,25 +168,25 @@ def test_size_limits_also_once_decompressed(channel: grpc.Channel, behind: Behin
 
 
 def test_a_port_in_use_is_said_with_its_remedy(receiver: GrpcReceiver) -> None:
-    second = GrpcReceiver(receiver.address, Behind())
+    second = GrpcReceiver(receiver.address, FakeEvaluator())
     with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{receiver.port} is in use .* choose --grpc HOST:PORT"):
         second.bind()
     second.stop(0)
     with socket.create_server(("127.0.0.1", 0)) as other:
-        third = GrpcReceiver(Address("127.0.0.1", other.getsockname()[1]), Behind())
+        third = GrpcReceiver(Address("127.0.0.1", other.getsockname()[1]), FakeEvaluator())
         with pytest.raises(AddressError, match="is in use"):
             third.start()
         third.stop(0)
 
 
 def test_an_address_that_is_not_ours() -> None:
-    receiver = GrpcReceiver(Address("192.0.2.1", 0), Behind())
+    receiver = GrpcReceiver(Address("192.0.2.1", 0), FakeEvaluator())
     with pytest.raises(AddressError, match=r"cannot listen at 192\.0\.2\.1:0: .* --grpc HOST:PORT"):
         receiver.bind()
     receiver.stop(0)
 
 
-def test_the_port_is_taken_before_anything_is_served(behind: Behind) -> None:
+def test_the_port_is_taken_before_anything_is_served(behind: FakeEvaluator) -> None:
     receiver = GrpcReceiver(LOCAL, behind)
     assert receiver.port == 0
     receiver.bind()
@@ -233,7 +235,7 @@ def test_stopping_answers_what_was_begun() -> None:
         stopped.result(30)
 
 
-def test_many_clients_at_once(receiver: GrpcReceiver, behind: Behind) -> None:
+def test_many_clients_at_once(receiver: GrpcReceiver, behind: FakeEvaluator) -> None:
     def client(number: int) -> None:
         with grpc.insecure_channel(str(receiver.address)) as channel:
             for seq in range(10):

@@ -17,7 +17,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from support.collector.doors import Behind
+from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
@@ -51,8 +51,8 @@ Answer = tuple[int, Mapping[str, str], bytes]
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[tuple[HttpServer, Behind]]:
-    behind = Behind()
+def served() -> Iterator[tuple[HttpServer, FakeEvaluator]]:
+    behind = FakeEvaluator()
     app = otlp_app(behind, limits=Limits(message_bytes=2**20, body_s=0.5))
     server = HttpServer(app, Address("127.0.0.1", 0), option="--http")
     server.start()
@@ -61,14 +61,14 @@ def door() -> Iterator[tuple[HttpServer, Behind]]:
 
 
 @pytest.fixture
-def behind(door: tuple[HttpServer, Behind]) -> Behind:
-    door[1].forget()
-    return door[1]
+def behind(served: tuple[HttpServer, FakeEvaluator]) -> FakeEvaluator:
+    served[1].forget()
+    return served[1]
 
 
 @pytest.fixture
-def server(door: tuple[HttpServer, Behind], behind: Behind) -> HttpServer:
-    return door[0]
+def server(served: tuple[HttpServer, FakeEvaluator], behind: FakeEvaluator) -> HttpServer:
+    return served[0]
 
 
 def ask(
@@ -89,7 +89,7 @@ def ask(
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip])
-def test_the_standard_exporter_delivers(server: HttpServer, behind: Behind, compression: Compression) -> None:
+def test_the_standard_exporter_delivers(server: HttpServer, behind: FakeEvaluator, compression: Compression) -> None:
     exporter = OTLPSpanExporter(endpoint=f"http://{server.address}/v1/traces", compression=compression)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -103,7 +103,9 @@ def test_the_standard_exporter_delivers(server: HttpServer, behind: Behind, comp
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize(("body", "headers"), [(RAW, PROTOBUF), (JSON_EXPORT, JSON)])
-def test_both_encodings(server: HttpServer, behind: Behind, body: bytes, headers: dict[str, str], zipped: bool) -> None:
+def test_both_encodings(
+    server: HttpServer, behind: FakeEvaluator, body: bytes, headers: dict[str, str], zipped: bool
+) -> None:
     http_status, answered, content = ask(
         server, gzip.compress(body) if zipped else body, headers | GZIP if zipped else headers
     )
@@ -129,7 +131,7 @@ def test_partial_success_in_both_encodings(server: HttpServer) -> None:
     assert json.loads(content) == {"partialSuccess": {"rejectedSpans": "1", "errorMessage": "missing_seq"}}
 
 
-def test_errors_are_a_status_in_the_encoding_of_the_question(server: HttpServer, behind: Behind) -> None:
+def test_errors_are_a_status_in_the_encoding_of_the_question(server: HttpServer, behind: FakeEvaluator) -> None:
     http_status, headers, content = ask(server, b"\xff", PROTOBUF)
     made = Status.FromString(content)
     assert (http_status, headers["content-type"], made.code) == (400, "application/x-protobuf", 3)
@@ -177,7 +179,7 @@ def test_other_methods(server: HttpServer, method: str) -> None:
     assert not any(name.lower().startswith("access-control") for name in headers)
 
 
-def test_size_limits(server: HttpServer, behind: Behind) -> None:
+def test_size_limits(server: HttpServer, behind: FakeEvaluator) -> None:
     for body, headers in (
         (bytes(2**20 + 1), PROTOBUF),
         (gzip.compress(bytes(2**20 + 1)), PROTOBUF | GZIP),
@@ -234,7 +236,7 @@ def test_a_body_that_does_not_come(server: HttpServer) -> None:
 
 
 def test_a_client_that_goes_away_is_no_error(
-    server: HttpServer, behind: Behind, caplog: pytest.LogCaptureFixture
+    server: HttpServer, behind: FakeEvaluator, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(
@@ -249,7 +251,7 @@ def test_a_client_that_goes_away_is_no_error(
     ("failure", "http_status", "retry"), [(JournalError("No space"), 503, "5"), (BusyError("behind"), 429, "1")]
 )
 def test_what_may_be_sent_again_says_when(
-    server: HttpServer, behind: Behind, failure: Exception, http_status: int, retry: str
+    server: HttpServer, behind: FakeEvaluator, failure: Exception, http_status: int, retry: str
 ) -> None:
     behind.fail_with = failure
     for headers in (PROTOBUF, JSON):
@@ -259,7 +261,7 @@ def test_what_may_be_sent_again_says_when(
 
 
 def test_a_bug_of_ours_is_logged_and_not_told(
-    server: HttpServer, behind: Behind, caplog: pytest.LogCaptureFixture
+    server: HttpServer, behind: FakeEvaluator, caplog: pytest.LogCaptureFixture
 ) -> None:
     behind.fail_with = KeyError("secret")
     http_status, _, content = ask(server, JSON_EXPORT, JSON)
@@ -267,7 +269,7 @@ def test_a_bug_of_ours_is_logged_and_not_told(
     assert "secret" in caplog.text
 
 
-def test_many_clients_at_once(server: HttpServer, behind: Behind) -> None:
+def test_many_clients_at_once(server: HttpServer, behind: FakeEvaluator) -> None:
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         for seq in range(10):

@@ -40,7 +40,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[tuple[HttpServer, Told]]:
+def served() -> Iterator[tuple[HttpServer, Told]]:
     told = Told()
     app = web_app(
         metrics=told.metrics,
@@ -57,14 +57,14 @@ def door() -> Iterator[tuple[HttpServer, Told]]:
 
 
 @pytest.fixture
-def told(door: tuple[HttpServer, Told]) -> Told:
-    door[1].forget()
-    return door[1]
+def told(served: tuple[HttpServer, Told]) -> Told:
+    served[1].forget()
+    return served[1]
 
 
 @pytest.fixture
-def server(door: tuple[HttpServer, Told], told: Told) -> HttpServer:
-    return door[0]
+def server(served: tuple[HttpServer, Told], told: Told) -> HttpServer:
+    return served[0]
 
 
 def get(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:

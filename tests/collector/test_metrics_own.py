@@ -77,7 +77,7 @@ def test_the_table_has_a_line_for_each() -> None:
     lines = own_metrics_table().splitlines()
     assert lines[0] == "| name | kind | what |"
     assert (
-        "| `otel_llm_collector_refused_spans_total{reason}` | counter | Spans of ours that could not be used. |"
+        "| `otel_llm_collector_refused_spans_total{reason}` | counter | otel-llm spans that could not be used. |"
         in lines
     )
     assert len(lines) == len(OWN_METRICS) + 3

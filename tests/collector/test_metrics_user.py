@@ -166,13 +166,13 @@ def test_an_unlisted_value_counts_as_other_and_an_unknown_one_does_not() -> None
 @pytest.mark.parametrize("by_instance", [False, True])
 def test_the_number_of_series_is_bounded_whatever_comes(by_instance: bool) -> None:
     metrics = UserMetrics(by_instance=by_instance)
-    total = metrics_user.REMEMBERED_KEYS + MAX_SERIES
+    total = metrics_user.CACHED_KEYS + MAX_SERIES
     for number in range(total):
         metrics.charge(("chat", f"m{number}", "client", f"pod-{number}"), 1, 0, 0.0, 0.0)
         metrics.foreign({"slo_class": "chat", "model": f"n{number}", "measured_at": "relay", "instance": "",
                          "outcome": "completed", "met": True, "ttft_s": None})  # fmt: skip
     assert len(metrics.series) == MAX_SERIES + 2
-    assert len(metrics._known) <= metrics_user.REMEMBERED_KEYS
+    assert len(metrics.known) <= metrics_user.CACHED_KEYS
     assert sum(series.tokens_read for series in metrics.series.values()) == total
     other = ("chat", OTHER, "client", OTHER)[: len(metrics.labels)]
     assert metrics.series[other].tokens_read == total - MAX_SERIES // 2

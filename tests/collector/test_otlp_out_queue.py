@@ -13,7 +13,7 @@ from support.commands import wait_until
 from support.patience import examples
 
 from otel_llm.collector.export.send_queue import OutQueue
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt
 
 FINE = Attempt("accepted")
 AGAIN = Attempt("retry", "not now", after_s=0.0)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from rules.scripted import one_rule, ruleset
+from support.chance import chances
 from support.core.core_cases import MS, at, commit, ends, piece, request, seen, story, take
 from support.core.core_fleets import Fleet, Seen, advances, fleet, slo_classes
 from support.core.core_rules import rule, rule_set
@@ -202,9 +202,8 @@ def driven(drawn: Fleet, reloads: list[tuple[int, SloClasses, RuleSet]], *, by_c
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 2**32))
-def test_columns_and_the_engine_alone_decide_the_same_through_reloads(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_columns_and_the_engine_alone_decide_the_same_through_reloads(random: Random) -> None:
     drawn = replace(fleet(random), rules=rule_set(random))
     if not drawn.deliveries:
         return

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rules.scripted import one_rule
+from support.chance import chances
 from support.core.core_cases import SECOND, at, commit, ends, piece, request
 from support.core.core_fleets import Delivery, Fleet, fleet
 from support.core.core_restart import Crash, Restarted, unbroken
@@ -75,13 +75,14 @@ def crash_of(random: Random, drawn: Fleet) -> Crash:
 
 
 @settings(max_examples=examples(40))
-@given(st.integers(0, 2**32))
-@example(6)  # a stream of which records lie on both sides of the resume point
-@example(5031)
-@example(5100)  # one whose request span is later than the verdict
-@example(11207677)  # one whose group changes while a window is charged early: it has another slot after the restart
-def test_a_collector_that_died_goes_on_as_if_it_had_not(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+@example(Random(6))  # a stream with records on both sides of the resume point
+@example(Random(5031))
+@example(Random(5100))  # one whose request span is later than the verdict
+@example(Random(11207677))  # one whose group changes while a window is charged early: it gets another slot
+def test_a_collector_that_died_goes_on_as_if_it_had_not(
+    tmp_path_factory: pytest.TempPathFactory, random: Random
+) -> None:
     drawn = fleet(
         random, streams=random.randint(2, 14), calm=random.random() < 0.4, spread_s=random.choice((0, 20, 60))
     )

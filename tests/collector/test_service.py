@@ -1,4 +1,4 @@
-"""The service as a process: real doors, real exporters, the journal, the page, a clean stop."""
+"""The service as a process: real listeners, real exporters, the journal, the page, a clean stop."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def refusal(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> str:
     return refused.stderr
 
 
-def post_json(door: Collector, line: bytes) -> None:
+def post_json(running: Collector, line: bytes) -> None:
     request = urllib.request.Request(
-        f"http://{door.http}/v1/traces", data=line, headers={"Content-Type": "application/json"}
+        f"http://{running.http}/v1/traces", data=line, headers={"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status == 200
@@ -59,19 +59,19 @@ def post_json(door: Collector, line: bytes) -> None:
 
 def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp_path: Path) -> None:
     settings = ("--window", "2s", "--lateness", "1s", "--lost-after", "2s", "--windows", tmp_path / "windows.jsonl")
-    with collector(tmp_path, *settings) as door:
+    with collector(tmp_path, *settings) as running:
         for line in (FOLDER / "rows.jsonl").read_bytes().splitlines():
-            post_json(door, line)
-        wait_until("every stream judged", lambda: len(get_json(f"{door.web}/v1/requests")["requests"]) == 18)
-        live = get_json(f"{door.web}/v1/requests")["requests"]
+            post_json(running, line)
+        wait_until("every stream judged", lambda: len(get_json(f"{running.web}/v1/requests")["requests"]) == 18)
+        live = get_json(f"{running.web}/v1/requests")["requests"]
         metrics = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families(get(f"{door.web}/metrics"))
+            for family in text_string_to_metric_families(get(f"{running.web}/metrics"))
             for sample in family.samples
         }
-        page = get(f"{door.web}/")
-        assert (get(f"{door.web}/healthz"), get(f"{door.web}/readyz")) == ("ok\n", "ok\n")
-        status, said = door.stop()
+        page = get(f"{running.web}/")
+        assert (get(f"{running.web}/healthz"), get(f"{running.web}/readyz")) == ("ok\n", "ok\n")
+        status, said = running.stop()
     assert status == 0, said
     assert "6 exports, 18 streams judged, 0 still in flight" in said
     rows: list[dict[str, Any]] = otel_llm.audit.load(tmp_path / "journal").rows
@@ -97,10 +97,10 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
     assert metrics["otel_llm_streams_in_flight", labels] == 0
     assert ("otel_llm_idle_seconds_bucket", (("le", "+Inf"), *labels)) in metrics
     assert "MISSED" in page
-    with collector(tmp_path, *settings) as door:
+    with collector(tmp_path, *settings) as running:
         # What was open when it stopped is not written half: the next run goes on with it.
         wait_until("the last window closed", lambda: ended(tmp_path / "windows.jsonl") == 18)
-        assert door.stop()[0] == 0
+        assert running.stop()[0] == 0
     assert ended(tmp_path / "windows.jsonl") == 18
 
 
@@ -115,32 +115,45 @@ def test_the_standard_exporters_are_understood(tmp_path: Path, protocol: str) ->
     provider.add_span_processor(SimpleSpanProcessor(kept))
     with provider.get_tracer("another").start_as_current_span("GET /"):
         pass
-    with collector(tmp_path) as door:
+    with collector(tmp_path) as running:
         made: SpanExporter
         if protocol == "http":
-            made = HttpExporter(endpoint=f"http://{door.http}/v1/traces")
+            made = HttpExporter(endpoint=f"http://{running.http}/v1/traces")
         else:
             from grpc import Compression
 
             zipped = Compression.Gzip if "gzip" in protocol else None
-            made = GrpcExporter(endpoint=f"http://{door.grpc}", insecure=True, compression=zipped)
+            made = GrpcExporter(endpoint=f"http://{running.grpc}", insecure=True, compression=zipped)
         spans: tuple[ReadableSpan, ...] = kept.get_finished_spans()
         assert made.export(spans) is SpanExportResult.SUCCESS
         made.shutdown()
-        wait_until("counted", lambda: "otel_llm_collector_ignored_spans_total 1.0" in get(f"{door.web}/metrics"))
-        assert door.stop()[0] == 0
+        wait_until("counted", lambda: "otel_llm_collector_ignored_spans_total 1.0" in get(f"{running.web}/metrics"))
+        assert running.stop()[0] == 0
     ((message, receipt_ns),) = received([tmp_path / "journal"])
     assert message.resource_spans[0].scope_spans[0].spans[0].name == "GET /"
     assert receipt_ns is not None
 
 
+def test_it_is_ready_when_it_says_that_it_listens(tmp_path: Path) -> None:
+    with collector(tmp_path) as running:
+        assert (get(f"{running.web}/readyz"), get(f"{running.web}/healthz")) == ("ok\n", "ok\n")
+
+
 def test_a_port_in_use_says_what_to_do_and_starts_nothing(tmp_path: Path) -> None:
-    with collector(tmp_path) as door:
+    with collector(tmp_path) as running:
         again = run(
-            "collect", "--grpc", door.grpc, "--http", "127.0.0.1:0", "--web", "127.0.0.1:0", "--journal", tmp_path / "b"
+            "collect",
+            "--grpc",
+            running.grpc,
+            "--http",
+            "127.0.0.1:0",
+            "--web",
+            "127.0.0.1:0",
+            "--journal",
+            tmp_path / "b",
         )
     assert again.returncode == 2
-    assert f"{door.grpc} is in use" in again.stderr
+    assert f"{running.grpc} is in use" in again.stderr
     assert "--grpc" in again.stderr
 
 
@@ -217,8 +230,8 @@ def test_decisions_and_windows_are_two_files_and_go_on_after_a_restart(
     assert "x would be written twice; name two files" in said
     assert not (tmp_path / "x").exists()
     for _ in range(2):
-        with collector(tmp_path, "--decisions", tmp_path / "d.jsonl", "--windows", tmp_path / "w.jsonl") as door:
-            assert door.stop()[0] == 0
+        with collector(tmp_path, "--decisions", tmp_path / "d.jsonl", "--windows", tmp_path / "w.jsonl") as running:
+            assert running.stop()[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -261,8 +274,8 @@ def test_one_collector_writes_to_a_file(tmp_path: Path, option: str) -> None:
 def test_rules_that_can_never_hold_beside_the_classes_are_told_at_the_start(tmp_path: Path) -> None:
     slo = tmp_path / "slo.yaml"
     slo.write_text("version: 1\ndefault: support\nclasses: {support: {}}\n")
-    with collector(tmp_path, "--slo", slo) as door:
-        said = door.stop()[1]
+    with collector(tmp_path, "--slo", slo) as running:
+        said = running.stop()[1]
     told = [line for line in said.splitlines() if line.startswith("warning: ")]
     assert len(told) == 2
     assert all('`slo_class == "chat"` never holds: slo_class is "support"' in line for line in told)
@@ -286,18 +299,18 @@ def test_decisions_are_written_as_they_are_made(tmp_path: Path) -> None:
         "version: 1\ngroups:\n- name: g\n  scope: stream\n  rules:\n"
         "  - {rule: Slow, when: 'tokens == 1', actions: [alert: {name: Slow, by: [model]}]}\n"
     )
-    with collector(tmp_path, "--rules", rules, "--decisions", decisions) as door:
+    with collector(tmp_path, "--rules", rules, "--decisions", decisions) as running:
         # Far in the past: the stream's own axis is all that counts.
         spans = stream_spans(
             [1_790_000_000_100 * MS, 1_790_000_000_200 * MS], end_ns=1_790_000_000_300 * MS, segment_tokens=1
         )
-        exporter = f"http://{door.http}/v1/traces"
+        exporter = f"http://{running.http}/v1/traces"
         for span in [*spans, request_span(end_ns=1_790_000_000_300 * MS)]:
             body = export(span).SerializeToString()
             request = urllib.request.Request(exporter, data=body, headers={"Content-Type": "application/x-protobuf"})
             urllib.request.urlopen(request, timeout=10).close()
-        wait_until("judged", lambda: get_json(f"{door.web}/v1/requests")["requests"])
-        assert door.stop()[0] == 0
+        wait_until("judged", lambda: get_json(f"{running.web}/v1/requests")["requests"])
+        assert running.stop()[0] == 0
     records = [json.loads(line) for line in decisions.read_text().splitlines()]
     assert [record["state"] for record in records] == ["firing", "resolved"]
     assert records[0]["facts"] == {"tokens": 1}

@@ -19,7 +19,7 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
-from support.collector.doors_mutations import field_of
+from support.collector.message_mutations import field_of
 from support.core.core_spans import SEED, TIMES_USUAL
 from support.core.dense_exports import TINY, tiny
 from support.core.guarded import GuardedMemory

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.chance import chances
 from support.core.core_fleets import slo_class
 from support.core.core_spans import examples
 from support.core.kernel_modes import MODES, shown_in
@@ -229,9 +230,8 @@ def expected(alone: list[Alone], segments: list[Segment]) -> tuple[list[bool], d
 
 
 @settings(max_examples=examples(300))
-@given(st.lists(slo_classes(10 * MS), min_size=1, max_size=3), st.integers(0, 2**32))
-def test_a_message_moves_every_stream_as_one_alone(classes: list[SloClass], seed: int) -> None:
-    random = Random(seed)
+@given(st.lists(slo_classes(10 * MS), min_size=1, max_size=3), chances())
+def test_a_message_moves_every_stream_as_one_alone(classes: list[SloClass], random: Random) -> None:
     alone = drawn_streams(random, classes)
     streams = Streams(alone)
     check(streams, alone)

@@ -17,13 +17,12 @@ from otel_llm import semconv
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.service import build_pipeline
 from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
 from otel_llm.evaluate.intake import MAX_CHOICES
-from otel_llm.evaluate.streams import stream_table as tabling
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read
@@ -35,9 +34,8 @@ from otel_llm.shared.clock import FakeClock
 # Names.
 
 
-def test_names_that_no_stream_bears_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabling, "MOST_GROUPS", 16)
-    one = seen()
+def test_names_that_no_stream_bears_any_more_are_forgotten() -> None:
+    one = seen(limits=RegistryLimits(groups=16))
     table = one.evaluator.table
     for number in range(1, 3000):
         said = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: f"model {number}"}
@@ -98,11 +96,11 @@ def test_so_many_that_are_over_are_remembered() -> None:
     assert 10 <= len(one.evaluator.registry.tombstones) <= 20
     take(one, 40, commit(request=30))
     assert (one.evaluator.counts["late_or_duplicate_segments"], len(one.evaluator.live)) == (1, 0)
-    take(one, 41, commit(request=1))  # forgotten: nobody can tell it from a new one
+    take(one, 41, commit(request=1))  # forgotten: it looks like a new one
     assert len(one.evaluator.live) == 1
 
 
-# Numbers, and streams in flight, through the service's own door.
+# Numbers, and streams in flight, through the service.
 
 
 @contextmanager
@@ -119,7 +117,7 @@ def pipeline(folder: Path, limits: Limits) -> Iterator[Pipeline]:
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),
-            outgoing=Outgoing(Settings(limits=limits), clock),
+            egress=Egress(Settings(limits=limits), clock),
         )
         flow.start()
         try:
@@ -142,7 +140,7 @@ def test_segments_numbered_beyond_the_limit_are_refused_and_said(tmp_path: Path,
             spans = [as_sent(span) for span in spans]
         assert accept(flow, *spans) == (4, "spans refused: 4 too_many_segments")
         assert accept(flow, *spans[:5]) == (0, "")
-        counts = flow.ask(lambda: dict(flow.evaluator.counts))
+        counts = flow.call(lambda: dict(flow.evaluator.counts))
         assert (counts["segments"], counts["refused.too_many_segments"]) == (5, 4)
 
 
@@ -151,7 +149,7 @@ def test_choices_beyond_the_limit_are_refused_and_said(tmp_path: Path) -> None:
         spans = [segment_span(0, 0, choice=choice, attributes=IDENTITY) for choice in range(MAX_CHOICES + 3)]
         beyond = segment_span(7, 0, choice=MAX_CHOICES + 1)
         assert accept(flow, *spans, beyond) == (4, "spans refused: 3 too_many_choices, 1 too_many_segments")
-        assert flow.ask(lambda: len(flow.evaluator.live)) == MAX_CHOICES
+        assert flow.call(lambda: len(flow.evaluator.live)) == MAX_CHOICES
 
 
 @pytest.mark.parametrize("said", [IDENTITY, {}])
@@ -159,11 +157,11 @@ def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Pat
     with pipeline(tmp_path, Limits(streams_in_flight=8)) as flow:
         first = [sent_segment(0, 0, request=number, attributes=said) for number in range(1, 9)]
         assert accept(flow, *first) == (0, "")
-        assert flow.ask(lambda: len(flow.evaluator.live)) == 8
+        assert flow.call(lambda: len(flow.evaluator.live)) == 8
         with pytest.raises(BusyError):
             accept(flow, *[sent_segment(0, 0, request=number, attributes=said) for number in range(20, 30)])
         assert accept(flow, *[sent_segment(1, 0, request=number) for number in range(1, 9)]) == (0, "")
-        assert flow.ask(lambda: len(flow.evaluator.live)) == 8
+        assert flow.call(lambda: len(flow.evaluator.live)) == 8
 
 
 def test_a_bound_tells_segments_read_as_columns_from_the_rest() -> None:

@@ -1,4 +1,4 @@
-"""However a fleet is fed to the evaluator, and whoever looks at its rules: the same rows, windows and decisions.
+"""Rows, windows and decisions do not depend on how a fleet is fed to the evaluator or how its rules are evaluated.
 
 `OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_columns_same.py` tries a hundred times as many fleets.
 """
@@ -9,8 +9,8 @@ from dataclasses import replace
 from random import Random
 
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from support.audit.audit_oracle import audited as of_audit
+from support.chance import chances
 from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.core.core_rules import rule_set
 from support.core.core_spans import examples
@@ -20,7 +20,6 @@ from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
 
-seeds = st.integers(0, 2**32)
 """A seed draws a whole fleet: there is nothing to be made smaller one draw at a time."""
 
 
@@ -38,15 +37,14 @@ def same(one: Seen, other: Seen) -> None:
 
 
 @settings(max_examples=examples(30))
-@given(seeds)
-@example(1046)  # a sibling appears at the very instant at which the first choice falls due
-@example(2050)  # a request span ends a stream that was due before
-@example(2151)  # a rule on deadlines at the instant of another rule
-@example(2181)
-@example(2509)
-@example(10058)  # an edge of a linear fact between two looks at deadlines
-def test_columns_and_the_engine_alone_decide_the_same(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+@example(Random(1046))  # a sibling appears at the very instant at which the first choice falls due
+@example(Random(2050))  # a request span ends a stream that was due before
+@example(Random(2151))  # a rule on deadlines at the instant of another rule
+@example(Random(2181))
+@example(Random(2509))
+@example(Random(10058))  # an edge of a linear fact between two looks at deadlines
+def test_columns_and_the_engine_alone_decide_the_same(random: Random) -> None:
     drawn = fleet(random)
     drawn = replace(drawn, rules=rule_set(random))
     instants = advances(random, drawn)
@@ -63,10 +61,9 @@ def test_columns_and_the_engine_alone_decide_the_same(seed: int) -> None:
 
 
 @settings(max_examples=examples(30))
-@given(seeds)
-@example(75)  # clocks that are off, and a first batch that is not in order of number
-def test_the_grouping_into_export_requests_makes_no_difference(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+@example(Random(75))  # clocks that are off, and a first batch that is not in order of number
+def test_the_grouping_into_export_requests_makes_no_difference(random: Random) -> None:
     drawn = fleet(random)
     together, alone = Seen(drawn).run(), Seen(drawn.alone()).run()
     assert by_stream(together.rows) == by_stream(alone.rows)
@@ -82,11 +79,11 @@ def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
 
 
 @settings(max_examples=examples(30))
-@given(seeds)
-@example(230078)  # a choice that ended long before its request span comes, and would be lost if it had not
-@example(19218646)  # a choice that begins by the request span, and whose own segment 0 then says that it began later
-def test_columns_give_the_rows_and_windows_of_the_audit(seed: int) -> None:
-    drawn = fleet(Random(seed), calm=True)
+@given(chances())
+@example(Random(230078))  # a choice that ended long before its request span comes, and would be lost if it had not
+@example(Random(19218646))  # a choice that begins by the request span; its own segment 0 then says that it began later
+def test_columns_give_the_rows_and_windows_of_the_audit(random: Random) -> None:
+    drawn = fleet(random, calm=True)
     live = Seen(drawn).run()
     rows, windows = audited(drawn)
     assert by_stream(live.rows) == by_stream(rows)

@@ -1,4 +1,4 @@
-"""Decisions come in the order of their instants, whoever looks at the clock meanwhile, and whether anybody does."""
+"""Decisions come in the order of their instants, whether or not the clock is advanced in between."""
 
 from __future__ import annotations
 

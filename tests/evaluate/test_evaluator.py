@@ -234,7 +234,7 @@ def test_a_token_in_the_far_future_costs_no_loop_of_years() -> None:
 
 @st.composite
 def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
-    """Requests of several choices of which segment 0, the identity or the end is told late, elsewhere or twice."""
+    """Requests of several choices whose segment 0, identity or end is reported late, elsewhere or twice."""
     deliveries: list[Delivery] = []
     for request in range(1, draw(st.integers(1, 3)) + 1):
         commit = T0_NS + draw(st.integers(0, 3000)) * MS
@@ -293,7 +293,7 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
     assert not evaluator.registry.orphans
     assert not evaluator.registry.ended
     assert evaluator.timers.next_due() is None
-    assert not live.windowing._open
+    assert not live.windowing.open_windows
 
 
 def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
@@ -321,7 +321,7 @@ def test_request_spans_of_a_thousand_years_leave_no_window_open() -> None:
         live.evaluator.apply(decode(export(span), T0_NS), T0_NS)
     live.evaluator.advance(T0_NS + 60 * SECOND)
     assert len(live.rows) == 200
-    assert not live.windowing._open
+    assert not live.windowing.open_windows
 
 
 def test_waiting_is_charged_only_for_time_that_was_reported() -> None:

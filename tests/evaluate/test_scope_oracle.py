@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from rules.scripted import ruleset
+from support.chance import chances
 from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.core.core_spans import examples
 from support.evaluate.groups import scoped
@@ -205,9 +205,8 @@ def stories(decisions: list[Decision]) -> list[tuple[Any, ...]]:
 
 
 @settings(max_examples=examples(8))
-@given(st.integers(0, 2**32))
-def test_any_way_of_taking_exports_in_decides_the_same(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_any_way_of_taking_exports_in_decides_the_same(random: Random) -> None:
     drawn = drawn_fleet(random)
     extra = "(starving_share > 0.3 && streams > 1) || smooth_goodput_1m < 0.0 || smooth_goodput_5m > 0.4"
     more = scoped("instance", extra).rules
@@ -218,10 +217,9 @@ def test_any_way_of_taking_exports_in_decides_the_same(seed: int) -> None:
 
 
 @settings(max_examples=examples(8))
-@given(st.integers(0, 2**32))
-@example(5335)  # a stream that begins before an idle second that is late to be looked at
-def test_decisions_are_those_of_adding_everything_up_anew(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+@example(Random(5335))  # a stream that begins before an idle second that is late to be looked at
+def test_decisions_are_those_of_adding_everything_up_anew(random: Random) -> None:
     drawn = drawn_fleet(random)
     one = Noting(drawn)
     one.run()

@@ -12,8 +12,7 @@ from support.evaluate.groups import at, commit, ends, identity, piece, request, 
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.evaluate import subjects
-from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.evaluate.evaluator import Evaluator, RegistryLimits
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -206,7 +205,7 @@ def test_benefit_adds_up_to_the_verdict(penalty: Penalty, outcome: str) -> None:
     (row,) = one.rows
     groups = one.evaluator.groups
     assert groups is not None
-    (subject,) = groups._subjects.all()
+    (subject,) = groups.subjects()
     assert subject.windows["1m"].total(at(6_000)).benefit.value == pytest.approx(row["benefit"], abs=1e-12)
 
 
@@ -222,7 +221,7 @@ def test_what_was_charged_under_another_name_goes_back() -> None:
     one.evaluator.advance(at(3_000))
     groups = one.evaluator.groups
     assert groups is not None
-    found = {dict(one.labels)["model"]: one.windows["1m"].total(at(3_000)) for one in groups._subjects.all()}
+    found = {dict(one.labels)["model"]: one.windows["1m"].total(at(3_000)) for one in groups.subjects()}
     assert {model: total.benefit.value for model, total in found.items()} == {
         "": 0.0,
         "other": pytest.approx(one.rows[0]["benefit"], abs=1e-12),
@@ -281,9 +280,8 @@ def test_only_if_is_asked_of_the_same_facts() -> None:
     assert flips(one) == [("firing", "only_if", 10_000)]
 
 
-def test_beyond_the_bound_the_rest_is_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "MAX_SUBJECTS", 2)
-    one = seen(scoped("class", "requests_1m > 0"))
+def test_beyond_the_bound_the_rest_is_other() -> None:
+    one = seen(scoped("class", "requests_1m > 0"), limits=RegistryLimits(subjects=2))
     for number, model in enumerate(("a", "b", "c", "d", "c"), start=1):
         whole(one, 10_000 + number, number=number, said=identity(model=model))
     one.evaluator.advance(at(11_000))
@@ -337,7 +335,7 @@ def test_rules_that_come_with_a_reload_begin_there() -> None:
 
 
 def told_again(one: Seen, now_ns: int) -> list[Decided]:
-    """Return what whoever follows firings is told of them after a restart."""
+    """Return the firings that a subscriber gets after a restart."""
     again: list[Decision] = []
     fleet = one.fleet
     engine = RuleEngine(fleet.rules, [decision.key for decision in one.decisions], again.append)

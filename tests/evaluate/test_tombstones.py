@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from otel_llm.evaluate.tombstones import Tombstones
 
@@ -13,13 +12,16 @@ def key(number: int) -> tuple[bytes, bytes]:
     return number.to_bytes(16, "big"), bytes(7) + b"\x01"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_last_are_remembered_with_their_choices_and_memory_is_bounded(seed: int) -> None:
-    rng = random.Random(seed)
-    most = rng.choice([1, 3, 10])
+@settings(max_examples=50)
+@given(
+    st.sampled_from([1, 3, 10]),
+    st.lists(st.tuples(st.integers(0, 39), st.sampled_from([0, 0, 1, 127])), min_size=1, max_size=150),
+)
+def test_the_last_are_remembered_with_their_choices_and_memory_is_bounded(
+    most: int, added: list[tuple[int, int]]
+) -> None:
     finished, told = Tombstones(most), dict[int, set[int]]()
-    for _ in range(300):
-        number, choice = rng.randrange(40), rng.choice([0, 0, 1, 127])
+    for number, choice in added:
         known = set(finished.choices(key(number)))
         finished.add(key(number), choice)
         told[number] = {*told.pop(number, set()), choice}  # the last at the end
@@ -28,8 +30,8 @@ def test_the_last_are_remembered_with_their_choices_and_memory_is_bounded(seed: 
         for recent in list(told)[-most:]:
             assert key(recent) in finished
             assert finished.has(key(recent), choice) == (choice in set(finished.choices(key(recent))))
-        for number, choices in told.items():
-            assert set(finished.choices(key(number))) <= choices
+        for one, choices in told.items():
+            assert set(finished.choices(key(one))) <= choices
 
 
 def test_a_stream_that_never_was_is_not_remembered() -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.chance import chances
 from support.core.core_cases import at, commit, ends, piece, request, seen, take
 from support.core.core_fleets import Seen, fleet, slo_classes
 from support.core.core_spans import examples
@@ -30,9 +30,8 @@ def balance(metered: list[Metered]) -> tuple[float, float]:
 
 
 @settings(max_examples=examples(60))
-@given(st.integers(0, 2**32))
-def test_charges_come_to_the_benefit_whenever_somebody_looks(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_charges_come_to_the_benefit_whenever_somebody_looks(random: Random) -> None:
     drawn = fleet(random)
     one = Seen(drawn)
     often = random.choice((0.0, 0.1, 0.5, 0.9))

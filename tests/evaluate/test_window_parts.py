@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.audit.audit_oracle import audited as of_audit
+from support.chance import chances
 from support.core.core_cases import SECOND, at, commit, ends, piece, seen, take
 from support.core.core_fleets import Delivery, Fleet, Seen
 from support.core.core_spans import examples, sent_segment
@@ -54,7 +54,7 @@ def stream(random: Random, number: int, unit: int) -> tuple[list[Span], int]:
 
 
 def drawn(random: Random) -> Fleet:
-    """Draw streams of which nothing is late, in any proportion of window and lateness."""
+    """Draw streams with nothing late, in any proportion of window and lateness."""
     unit = random.choice(UNITS)
     received: dict[int, list[Span]] = {}
     for number in range(1, random.choice((1, 5, PARTS - 1, PARTS, PARTS + 1, 3 * PARTS)) + 1):
@@ -78,7 +78,7 @@ def audited(one: Fleet) -> list[Row]:
 
 
 def timers(one: Seen, until_ns: int) -> int:
-    """Do one timer after the other, each of which must move time on; return how many there were."""
+    """Do one timer after the other, checking that each moves time on; return how many there were."""
     count = 0
     while (due_ns := one.evaluator.next_timer()) is not None and due_ns <= until_ns:
         one.evaluator.advance(due_ns)
@@ -89,18 +89,18 @@ def timers(one: Seen, until_ns: int) -> int:
 
 
 @settings(max_examples=examples(50))
-@given(st.integers(0, 2**32))
-def test_windows_charged_in_parts_are_the_audits_to_the_bit(seed: int) -> None:
-    fleet = drawn(Random(seed))
+@given(chances())
+def test_windows_charged_in_parts_are_the_audits_to_the_bit(random: Random) -> None:
+    fleet = drawn(random)
     live = Seen(fleet).run()
     assert [dict(one) for one in live.windows] == audited(fleet)
     assert live.windowing.late == 0
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 2**32))
-def test_timer_by_timer_it_is_the_same(seed: int) -> None:
-    fleet = drawn(Random(seed))
+@given(chances())
+def test_timer_by_timer_it_is_the_same(random: Random) -> None:
+    fleet = drawn(random)
     live = Seen(fleet)
     for delivery in fleet.deliveries:
         timers(live, delivery.receipt_ns - 1)
@@ -188,5 +188,5 @@ def test_who_has_told_everything_is_charged_before_the_window_closes() -> None:
             one.evaluator.advance(until_ns + 5 * SECOND - 1)
             assert one.windowing.closed_until_ns == until_ns - SECOND
             assert (table.charged_ns[table.slots_in_flight()] == until_ns).all()
-        if end % 1000 == 500 and end > 5000:  # half of the lateness before that, nobody was
+        if end % 1000 == 500 and end > 5000:  # half of the lateness before that, none was
             assert (table.charged_ns[table.slots_in_flight()] <= (one.windowing.closed_until_ns or 0)).any()

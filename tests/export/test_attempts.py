@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -16,9 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
 
-from otel_llm.export.attempt import LONGEST_BACKOFF_S, backoff_s, rejected_spans, retry_after_s
+from otel_llm.export.attempt import (
+    LONGEST_BACKOFF_S,
+    Attempt,
+    backoff_s,
+    rejected_spans,
+    retry_after_s,
+    retry_wait_s,
+)
 from otel_llm.export.grpc import GrpcSender
-from otel_llm.export.http import HttpSender
+from otel_llm.export.http import ANSWER_BYTES, HttpSender
 from otel_llm.export.settings import OtlpSettings
 
 Code = grpc.StatusCode
@@ -150,6 +161,53 @@ def test_a_partial_success_counts_what_was_rejected() -> None:
 
 def test_a_body_that_is_no_response_is_none() -> None:
     assert rejected_spans(b"<html>") == (0, "")
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[HttpSender]:
+    """Give a sender to a server that reads one request, and answers it by `answer`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            made, _ = listener.accept()
+            with made, suppress(OSError):
+                made.recv(65536)
+                answer(made)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        sender = HttpSender(OtlpSettings("http/protobuf", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"))
+        yield sender
+        thread.join(60)
+        assert not thread.is_alive()
+        sender.close()
+
+
+def test_no_answer_without_end_is_read() -> None:
+    sent = 0
+
+    def answer(made: socket.socket) -> None:
+        nonlocal sent
+        made.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            made.sendall(b" " * 65536)
+            sent += 65536
+
+    with answering(answer) as sender:
+        assert sender.send(b"").verdict == "accepted"
+    assert ANSWER_BYTES <= sent < 2**26
+
+
+def test_an_answer_that_breaks_off_is_tried_again() -> None:
+    with answering(lambda made: made.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx")) as sender:
+        assert sender.send(b"").verdict == "retry"
+
+
+def test_the_wait_is_what_the_server_asks_for_within_a_bound() -> None:
+    asked = Attempt("retry", after_s=400.0)
+    assert [retry_wait_s(asked, 0, most) for most in (300.0, math.inf)] == [300.0, 400.0]
+    assert retry_wait_s(Attempt("retry", after_s=0.0), 9) == 0.0
+    assert 3.2 <= retry_wait_s(Attempt("retry"), 2, 1.0) <= 4.8
 
 
 @given(attempt=st.integers(0, 10_000))

@@ -19,7 +19,7 @@ from support.sse_server import SseServer, whole
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.export.delivery import otlp_delivery
+from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.process import runtime
 
@@ -101,7 +101,6 @@ def test_through_the_standard_exporters_and_ours_alike(url: str, monkeypatch: py
             HttpExporter(endpoint=f"{standard_http.endpoint}/v1/traces"),
             memory,
         )
-        otel_llm.instrument(exporter=tee)
         deliveries = [
             otlp_delivery(from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": ours_grpc.endpoint})),
             otlp_delivery(
@@ -110,21 +109,21 @@ def test_through_the_standard_exporters_and_ours_alike(url: str, monkeypatch: py
                 )
             ),
         ]
-        running = runtime.running()
-        assert running is not None
-        through_spans = running.outbox._delivery
 
-        class Both:
+        class Both(SpanExporterDelivery):
             def deliver(self, batch: Any, pause: Any) -> tuple[int, str]:
                 for delivery in deliveries:
                     assert delivery.deliver(batch, pause) == (0, "")
-                return through_spans.deliver(batch, pause)
+                return super().deliver(batch, pause)
 
             def close(self) -> None:
                 for delivery in deliveries:
                     delivery.close()
 
-        monkeypatch.setattr(running.outbox, "_delivery", Both())
+        monkeypatch.setattr(runtime, "SpanExporterDelivery", Both)
+        otel_llm.instrument(exporter=tee)
+        running = runtime.running()
+        assert running is not None
         try:
             read_reply(url)
             assert otel_llm.flush(20)

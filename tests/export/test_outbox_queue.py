@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext
 
-from otel_llm.export import outbox as outbox_module
 from otel_llm.export import threads as native
 from otel_llm.export.delivery import Pause, SpanExporterDelivery
 from otel_llm.export.outbox import BATCH, Outbox
@@ -91,10 +90,9 @@ def test_records_arrive_in_order_in_batches(slow: Slow) -> None:
     assert slow.closed == 1
 
 
-def test_what_is_urgent_or_much_does_not_wait_for_its_turn(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "SPACING_S", 3600.0)
+def test_what_is_urgent_or_much_does_not_wait_for_its_turn(slow: Slow) -> None:
     slow.open.set()
-    outbox = Outbox(slow)
+    outbox = Outbox(slow, spacing_s=3600.0)
     outbox.put([segment(0)])  # the first one has nothing to keep its distance from
     poll(lambda: slow.delivered == [0])
     outbox.put([segment(1)])
@@ -258,23 +256,22 @@ class Cycle:
         self.outbox.put([segment(9)])
 
 
-def test_what_the_garbage_collector_ends_may_send_while_something_is_sent(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Collecting(list[Record]):
+    """Records that are queued, under the lock, while the garbage collector runs."""
+
+    def __iter__(self) -> Iterator[Record]:
+        gc.collect()
+        return super().__iter__()
+
+
+def test_what_the_garbage_collector_ends_may_send_while_something_is_sent(slow: Slow) -> None:
     slow.open.set()
     outbox = Outbox(slow)
-    count = Outbox._count
-
-    def collecting(self: Outbox, records: Sequence[Record], dropped: int) -> None:  # under the lock
-        gc.collect()
-        count(self, records, dropped)
-
-    monkeypatch.setattr(Outbox, "_count", collecting)
     Cycle(outbox)
     done = threading.Event()
 
     def put() -> None:
-        outbox.put([segment(1)])
+        outbox.put(Collecting([segment(1)]))
         done.set()
 
     threading.Thread(target=put, daemon=True).start()

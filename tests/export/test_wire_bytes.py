@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_llm import semconv
 from otel_llm.export.records import Origin, Record, RequestRecord, Segment, SpanEvent, mark
-from otel_llm.export.spans import readable
+from otel_llm.export.spans import TokenEvents, readable
 from otel_llm.export.wire import INT64_MAX, INT64_MIN, export_request
 
 ids64 = st.integers(1, 2**64 - 1)
@@ -116,12 +116,13 @@ def test_a_hundred_tokens_are_1800_bytes_of_events() -> None:
 
 def test_a_read_only_span_tells_its_events_without_keeping_them() -> None:
     origin = Origin(SpanContext(1, 2, is_remote=False), Resource({}))
-    span = readable(Segment(origin, 3, 4, 5, [10, 20, 30], [mark(0, 1), mark(1, 2), mark(2, 1)], {}))
+    segment = Segment(origin, 3, 4, 5, [10, 20, 30], [mark(0, 1), mark(1, 2), mark(2, 1)], {})
+    span = readable(segment)
     assert [(event.name, event.timestamp, dict(event.attributes or {})) for event in span.events] == [
         ("token", 10, {}),
         ("token", 20, {semconv.TOKEN_COUNT: 2, semconv.TOKEN_KIND: "reasoning"}),
         ("token", 30, {semconv.TOKEN_KIND: "tool"}),
     ]
-    assert [event.timestamp for event in span._events[1:]] == [20, 30]
+    assert [event.timestamp for event in TokenEvents(segment)[1:]] == [20, 30]
     assert '"otel_llm.token.kind": "tool"' in span.to_json()
     assert span.dropped_events == 0

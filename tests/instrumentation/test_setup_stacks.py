@@ -143,8 +143,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / f"{name}.py").write_text(SOURCE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(ToyInstrumentor, "package", name)
-    for kind in (ToyInstrumentor, ToyOfTheFuture, MovedToy):
-        monkeypatch.setattr(kind, "_awaited", False)
     yield name
     sys.modules.pop(name, None)
     for kind in (ToyInstrumentor, ToyOfTheFuture, MovedToy):

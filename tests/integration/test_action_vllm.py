@@ -68,17 +68,17 @@ def acting_on(
     server = both if middleware else alone
     engine = f"tiny: {{kind: vllm, instances: {{'*': 'http://127.0.0.1:{server.port}'}}}}"
     files = acting(tmp_path, RULES, f"actions: {{wedge_timeout: 30s, engines: {{{engine}}}}}\n")
-    with collector(tmp_path, *files) as door, ExitStack() as after:
-        server.received.hand_on = partial(post_raw, door)
+    with collector(tmp_path, *files) as running, ExitStack() as after:
+        server.received.hand_on = partial(post_raw, running)
         after.callback(setattr, server.received, "hand_on", None)
-        yield door, server
+        yield running, server
 
 
 @pytest.mark.parametrize("middleware", [False, True])
 def test_a_request_is_aborted_and_its_stream_confirms_it(
     acting_on: tuple[Collector, VllmServer], middleware: bool, tmp_path: Path
 ) -> None:
-    door, server = acting_on
+    running, server = acting_on
     aborted = []
     for kind in ("chat", "completion"):
         trace_id = uuid.uuid4().hex
@@ -87,7 +87,7 @@ def test_a_request_is_aborted_and_its_stream_confirms_it(
         assert 20 < chunks * (1 if middleware else TOKENS_A_CHUNK) < LONG
         aborted.append(trace_id)
         wait_until("the abort is recorded", lambda: {*aborted} <= outcomes(tmp_path).keys())
-    status, said = door.stop()
+    status, said = running.stop()
     assert status == 0, said
     found = [outcomes(tmp_path)[trace_id] for trace_id in aborted]
     # The middleware sees vLLM end the reply in good order; that it was aborted only the engine knows.

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
-from support.collector.doors_mutations import OF_MESSAGES, field_of
+from support.collector.message_mutations import OF_MESSAGES, field_of
 from support.core.core_spans import TIMES_USUAL
 from support.core.dense_exports import dense
 from support.core.scan_messages import random_message

@@ -32,7 +32,7 @@ from otel_llm.readers.io.bytestream import (
     unzstd_bytes,
 )
 from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.io.skipped import Received, Skipped
+from otel_llm.readers.io.skipped import RawRecord, Received, Skipped
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.records import DecodeError, InputError
 
@@ -213,10 +213,11 @@ def test_a_record_that_is_no_message_is_counted(write: Write) -> None:
     ]
 
 
-def test_a_record_that_expands_without_end_is_counted(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_files, "MAX_RECORD_BYTES", 1000)
-    path = write("a.otlp", frame(zstandard.compress(bytes(10**6)), 1) + frame(RAWS[0], T0_NS))
-    assert read(path) == (RECEIVED[:1], Counter(bad_record=1))
+def test_a_record_that_expands_without_end_is_counted() -> None:
+    data, skipped = frame(zstandard.compress(bytes(10**6)), 1) + frame(RAWS[0], T0_NS), Skipped()
+    (found,) = otlp_files.read_records(Path("a.otlp"), [data], skipped, most_bytes=1000)
+    assert isinstance(found, RawRecord)
+    assert (found.raw, found.receipt_ns, skipped.counts) == (RAWS[0], T0_NS, Counter(bad_record=1))
 
 
 def test_a_bomb_in_a_record_is_not_held_whole() -> None:
@@ -229,12 +230,12 @@ def test_a_bomb_in_a_record_is_not_held_whole() -> None:
     assert peak < 2**28
 
 
-def test_a_line_without_end_is_not_held_whole(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_files, "MAX_DOCUMENT_BYTES", 5000)
-    path = write("a.jsonl", JSON_LINES + b'{"a": "' + b"x" * 9000 + b'"}\n' + LINES[0])
-    assert read(path) == ([*WITHOUT_RECEIPT, WITHOUT_RECEIPT[0]], Counter(bad_record=1))
+def test_a_line_without_end_is_not_held_whole() -> None:
+    data, skipped = JSON_LINES + b'{"a": "' + b"x" * 9000 + b'"}\n' + LINES[0], Skipped()
+    found = list(otlp_files.read_json(Path("a.jsonl"), [data], skipped, most_bytes=5000))
+    assert (found, skipped.counts) == ([*WITHOUT_RECEIPT, WITHOUT_RECEIPT[0]], Counter(bad_record=1))
     with pytest.raises(InputError, match="more than 5000 bytes"):
-        read(write("a.bin", b"\n" + b"\xff" * 9000))
+        list(otlp_files.read_message(Path("a.bin"), [b"\n" + b"\xff" * 9000], skipped, most_bytes=5000))
 
 
 # Folders

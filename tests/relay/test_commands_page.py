@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.collector.doors_tls import authority, signed
+from support.collector.tls_files import authority, signed
 from support.relay.signed_actions import write_secret
 
 from otel_llm.actions.execute.executors import RELAY_DOES, executors

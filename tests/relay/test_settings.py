@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from support.collector.doors_tls import authority, signed
+from support.collector.tls_files import authority, signed
 
 from otel_llm.actions.settings import DecisionSettings, MetricsSettings
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from support.collector.doors_tls import Pair, authority, signed
+from support.collector.tls_files import Pair, authority, signed
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.readers import read
 from support.relay.rig import Rig, rig

@@ -58,7 +58,7 @@ def recorded(times_ms: list[int], end_ms: int | None, until_ms: int) -> Told:
         if now == end_ms:
             recording.ended("completed")
             break
-        if now == due or host.flusher._urgent:
+        if now == due or host.urged:
             due = host.step()
     return host.told()
 

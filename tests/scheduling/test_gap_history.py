@@ -108,7 +108,7 @@ def test_the_number_that_was_seen_the_longest_ago_makes_room() -> None:
         now_s += 0.001
         history.observe(streams, 0.001, now_s)
     assert history.predict(1, now_s) == pytest.approx(0.001), "what is left is level"
-    assert len(history._gaps) == COUNTS
+    assert len(history.kept()) == COUNTS
 
 
 @pytest.mark.parametrize("gap_s", [0.0, -1.0, math.nan, math.inf])
@@ -153,5 +153,5 @@ def test_it_is_a_number_that_is_not_negative_whatever_was_seen(
         history.observe(count, gap_s, now_s)
     found = history.predict(streams, now_s)
     assert found is None or (math.isfinite(found) and found >= 0.0)
-    assert len(history._gaps) <= COUNTS
-    assert all(len(kept) <= KEPT for kept in history._gaps.values())
+    assert len(history.kept()) <= COUNTS
+    assert max(history.kept().values(), default=0) <= KEPT

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.collector.doors_http import PROTOBUF, RAW
-from support.collector.doors_tls import authority, signed
+from support.collector.http_client import PROTOBUF, RAW
+from support.collector.tls_files import authority, signed
 from support.commands import WAIT_S, collector, wait_until
 from support.relay.process import relay
 

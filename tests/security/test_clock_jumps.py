@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.collector.doors_http import PROTOBUF
+from support.collector.http_client import PROTOBUF
 from support.commands import WAIT_S, wait_until
 from support.otlp import IDENTITY, export, segment_span
 from support.recordings import received

@@ -9,22 +9,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.collector.doors import Behind
+from support.collector.fake_evaluator import FakeEvaluator
 from support.commands import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector import pipeline as module
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.decoding import READ_APART_BYTES
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.inbox import HEAVY_WAIT_NS
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
@@ -241,17 +241,18 @@ def test_threads_are_left_for_others() -> None:
     pool.shutdown()
 
 
-def test_who_calls_is_told_from_what_grpc_hands_over() -> None:
+def test_who_calls_is_told_from_what_grpc_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC's own event is looked into: this is what notices another version of gRPC."""
     seen = []
 
-    class Noting(FairPool):
-        def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
-            seen.append(caller_of(args))
-            return super().submit(fn, *args, **kwargs)
+    submit = FairPool.submit
 
-    receiver = GrpcReceiver(LOCAL, Behind())
-    receiver._exports.__class__ = Noting
+    def noting(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        seen.append(caller_of(args))
+        return submit(self, fn, *args, **kwargs)
+
+    monkeypatch.setattr(FairPool, "submit", noting)
+    receiver = GrpcReceiver(LOCAL, FakeEvaluator())
     receiver.start()
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
@@ -271,7 +272,7 @@ def test_a_sender_is_its_token_or_its_network() -> None:
 
 
 def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
-    from support.collector.doors_http import PROTOBUF, RAW, ask, serving
+    from support.collector.http_client import PROTOBUF, RAW, ask, serving
 
     from otel_llm.collector.receive.otlp_http import otlp_app
 
@@ -286,9 +287,9 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
             channel.unary_unary(EXPORT)(RAW, timeout=60)
-        from support.collector.doors_http import otlp_door
+        from support.collector.http_client import otlp_listener
 
-        with serving(otlp_door(app=otlp_app(accept))) as server:
+        with serving(otlp_listener(app=otlp_app(accept))) as server:
             assert ask(server.port, "POST", "/v1/traces", RAW, PROTOBUF)[0] == 200
     finally:
         receiver.stop(0)
@@ -299,7 +300,7 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
 
 
 @contextmanager
-def flowing(folder: Path, limits: Limits | None = None) -> Iterator[Pipeline]:
+def flowing(folder: Path, limits: Limits | None = None, sizes: PartSizes | None = None) -> Iterator[Pipeline]:
     clock, limits = FakeClock(), limits or Limits()
     with Journal(folder, fsync="never", compress=False) as journal:
         flow = build_pipeline(
@@ -311,13 +312,38 @@ def flowing(folder: Path, limits: Limits | None = None) -> Iterator[Pipeline]:
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),
-            outgoing=Outgoing(Settings(limits=limits), clock),
+            egress=Egress(Settings(limits=limits), clock),
+            sizes=sizes,
         )
         flow.start()
         try:
             yield flow
         finally:
             flow.stop()
+
+
+@contextmanager
+def busy(flow: Pipeline) -> Iterator[None]:
+    """Keep the evaluator's thread busy."""
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return go.wait(60)
+
+    with ThreadPoolExecutor(1) as threads:
+        blocked = threads.submit(flow.call, work, 60.0)
+        assert began.wait(60)
+        try:
+            yield
+        finally:
+            go.set()
+        assert blocked.result(60)
+
+
+def waits(flow: Pipeline, number: int) -> None:
+    """Wait until so many exports wait."""
+    wait_until(f"{number} wait", lambda: flow.counts()["queue"] == number)
 
 
 def raw_of(request: int) -> bytes:
@@ -333,24 +359,17 @@ def in_journal(folder: Path) -> list[int]:
     return [int.from_bytes(one[0].trace_id, "big") for one in spans]
 
 
-@pytest.mark.parametrize("apart_bytes", [2**20, 0])
-def test_others_are_taken_in_before_the_backlog_of_who_used_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_bytes: int
-) -> None:
-    monkeypatch.setattr(module, "READ_APART_BYTES", apart_bytes)
-    go = threading.Event()
-    with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
-        flow._inbox.charge(HEAVY, 1.0)
-        blocked = threads.submit(flow.ask, lambda: go.wait(60), 60.0)
-        wait_until("it is busy", lambda: flow._inbox.empty())
+@pytest.mark.parametrize("large_bytes", [2**20, 0])
+def test_others_are_taken_in_before_the_backlog_of_who_used_much(tmp_path: Path, large_bytes: int) -> None:
+    with flowing(tmp_path, sizes=PartSizes(background=large_bytes)) as flow, ThreadPoolExecutor(8) as threads:
+        flow.inbox.charge(HEAVY, 1.0)
         answers = []
-        for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
-            answers.append(threads.submit(flow.accept, raw_of(number), sender))
-            wait_until("it waits", lambda number=number: flow._inbox.qsize() == number)
-        go.set()
-        assert blocked.result(60)
+        with busy(flow):
+            for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
+                answers.append(threads.submit(flow.accept, raw_of(number), sender))
+                waits(flow, number)
         assert [answer.result(60) for answer in answers] == [b""] * 5
-    assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if apart_bytes else in_journal(tmp_path))
+    assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if large_bytes else in_journal(tmp_path))
     found = in_journal(tmp_path)
     assert [one for one in found if one < 4] == [1, 2, 3]
     assert [one for one in found if one > 3] == [4, 5]
@@ -358,11 +377,10 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(
 
 def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one export to its sender, and several records in the journal."""
-    monkeypatch.setattr(module, "READ_APART_BYTES", 1_000)
-    monkeypatch.setattr(module, "PART_BYTES", 1_000)
     large = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 60)]).SerializeToString()
     applied, go, light = threading.Event(), threading.Event(), list[Future[bytes]]()
-    with flowing(tmp_path) as flow, ThreadPoolExecutor(4) as threads:
+    sizes = PartSizes(background=1_000, part=1_000)
+    with flowing(tmp_path, sizes=sizes) as flow, ThreadPoolExecutor(4) as threads:
         apply = flow.evaluator.apply
 
         def slowly(batch: Batch, now_ns: int) -> None:
@@ -372,19 +390,19 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
             apply(batch, now_ns)
 
         monkeypatch.setattr(type(flow.evaluator), "apply", lambda _, batch, now_ns: slowly(batch, now_ns))
-        flow._inbox.charge(HEAVY, 1.0)
+        flow.inbox.charge(HEAVY, 1.0)
         heavy = threads.submit(flow.accept, large, HEAVY)
         assert applied.wait(60)
         later = threads.submit(flow.accept, raw_of(2), HEAVY)
-        wait_until("it waits", lambda: flow._inbox.qsize() >= 1)
+        wait_until("it waits", lambda: flow.counts()["queue"] >= 1)
         light.append(threads.submit(flow.accept, raw_of(3), LIGHT))
-        wait_until("both wait", lambda: flow._inbox.qsize() >= 2)
+        wait_until("both wait", lambda: flow.counts()["queue"] >= 2)
         assert not heavy.done()
         go.set()
         assert [one.result(60) for one in (heavy, later, *light)] == [b""] * 3
-        counts = flow.ask(flow.counts)
+        counts = flow.call(flow.counts)
         assert (counts["exports"], counts["received_exports"], counts["received_spans"]) == (3, 3, 63)
-        assert flow._room.count == 0
+        assert flow.room.count == 0
     assert in_journal(tmp_path)[:2] == [1, 3]
     assert in_journal(tmp_path)[-1] == 2
     assert in_journal(tmp_path).count(1) > 5
@@ -392,61 +410,62 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
 
 @pytest.mark.parametrize(("others", "used_s", "records"), [(True, 1.0, 3), (True, 0.0, 1), (False, 1.0, 1)])
 def test_who_used_much_has_shorter_turns_where_there_are_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bool, used_s: float, records: int
+    tmp_path: Path, others: bool, used_s: float, records: int
 ) -> None:
-    monkeypatch.setattr(module, "SMALL_PART_BYTES", 1_500)
     raw = export(*[sent_segment(seq, 0, request=1) for seq in range(1, 31)]).SerializeToString()
-    assert 2 * 1_500 < len(raw) < READ_APART_BYTES
-    with flowing(tmp_path) as flow:
+    assert 2 * 1_500 < len(raw) < BACKGROUND_DECODE_BYTES
+    with flowing(tmp_path, sizes=PartSizes(small_part=1_500)) as flow:
         if others:
             flow.accept(raw_of(2), LIGHT)
-        flow._inbox.charge(HEAVY, used_s)
+        flow.inbox.charge(HEAVY, used_s)
         flow.accept(raw, HEAVY)
-        assert flow.ask(flow.counts)["received_spans"] == 30 + 2 * others
+        assert flow.call(flow.counts)["received_spans"] == 30 + 2 * others
     assert in_journal(tmp_path).count(1) == records or in_journal(tmp_path).count(1) > records > 1
 
 
-def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path) -> None:
+def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: dict[int, list[float]] = {}
+    charge = FairQueue.charge
+
+    def noting(self: FairQueue[Any], sender: int, cost_s: float) -> None:
+        charged.setdefault(sender, []).append(cost_s)
+        charge(self, sender, cost_s)
+
+    monkeypatch.setattr(FairQueue, "charge", noting)
     with flowing(tmp_path) as flow:
         flow.accept(raw_of(1) * 2_000, HEAVY)
-        flow.ask(lambda: None)
-        flow._inbox.charge(LIGHT, 0.0)
-        senders = flow._inbox._exports._senders
-        assert senders[HEAVY].forgiven_at_s > senders[LIGHT].forgiven_at_s
+        flow.call(lambda: None)
+    assert charged.keys() == {HEAVY}
+    assert len(charged[HEAVY]) > 2, "for decoding it, and for evaluating each of its parts"
+    assert min(charged[HEAVY]) > 0.0
 
 
 @pytest.mark.parametrize(("other", "behind_ns"), [(LIGHT, HEAVY_WAIT_NS), (HEAVY, 3600 * 10**9)])
-def test_exports_of_who_used_much_do_not_hold_time_back(tmp_path: Path, other: int, behind_ns: int) -> None:
-    """Timers of another sender's streams run while they wait; those of a sender alone wait with its exports."""
-    go = threading.Event()
+def test_exports_of_a_heavy_sender_do_not_delay_the_timers_of_others(
+    tmp_path: Path, other: int, behind_ns: int
+) -> None:
+    """Timers of another sender's streams run while they wait; those of a lone sender wait with its exports."""
     with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
         assert isinstance(flow.clock, FakeClock)
         flow.accept(raw_of(2), other)
-        flow._inbox.charge(HEAVY, 1.0)
-        blocked = threads.submit(flow.ask, lambda: go.wait(60), 60.0)
-        wait_until("it is busy", lambda: flow._inbox.empty())
-        answer = threads.submit(flow.accept, raw_of(1), HEAVY)
-        wait_until("it waits", lambda: flow._inbox.qsize() == 1)
-        flow.clock.at_ns += 3600 * 10**9
-        turn_ns = flow.clock.now_ns()
-        go.set()
-        assert blocked.result(60)
+        flow.inbox.charge(HEAVY, 1.0)
+        with busy(flow):
+            answer = threads.submit(flow.accept, raw_of(1), HEAVY)
+            waits(flow, 1)
+            flow.clock.at_ns += 3600 * 10**9
+            turn_ns = flow.clock.now_ns()
         assert answer.result(60) == b""
     records = [record for path in sorted(tmp_path.glob("*.otlp")) for record in split(path.read_bytes())[0]]
     assert turn_ns - (records[-1].receipt_ns or 0) == behind_ns
 
 
 def test_one_that_fills_the_room_keeps_nobody_out(tmp_path: Path) -> None:
-    go = threading.Event()
     with flowing(tmp_path, Limits(queued_exports=16)) as flow, ThreadPoolExecutor(32) as threads:
-        blocked = threads.submit(flow.ask, lambda: go.wait(60), 60.0)
-        wait_until("it is busy", lambda: flow._inbox.empty())
-        answers = [threads.submit(flow.accept, raw_of(number), HEAVY) for number in range(1, 15)]
-        wait_until("they wait", lambda: flow._inbox.qsize() == 14)
-        with pytest.raises(BusyError):
-            flow.accept(raw_of(99), HEAVY)
-        answers.append(threads.submit(flow.accept, raw_of(50), LIGHT))
-        wait_until("there is room", lambda: flow._inbox.qsize() == 15)
-        go.set()
-        assert blocked.result(60)
+        with busy(flow):
+            answers = [threads.submit(flow.accept, raw_of(number), HEAVY) for number in range(1, 15)]
+            waits(flow, 14)
+            with pytest.raises(BusyError):
+                flow.accept(raw_of(99), HEAVY)
+            answers.append(threads.submit(flow.accept, raw_of(50), LIGHT))
+            waits(flow, 15)
         assert [answer.result(60) for answer in answers] == [b""] * 15

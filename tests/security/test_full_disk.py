@@ -18,7 +18,7 @@ SCRIPT = """
     from itertools import count
     from pathlib import Path
     from support.commands import WAIT_S, collector, wait_until
-    from support.collector.doors_http import PROTOBUF
+    from support.collector.http_client import PROTOBUF
     from support.otlp import IDENTITY, export, segment_span
     from support.recordings import received
     from otel_llm.readers.io.skipped import Skipped
@@ -52,21 +52,21 @@ SCRIPT = """
             return error.code
 
     outputs = ("--decisions", base / "decisions", "--windows", base / "windows", "--window", "100ms")
-    with collector(base, "--config", base / "settings.yaml", *outputs) as door:
-        threads = [threading.Thread(target=send, args=[door.http]) for _ in range(3)]
+    with collector(base, "--config", base / "settings.yaml", *outputs) as running:
+        threads = [threading.Thread(target=send, args=[running.http]) for _ in range(3)]
         for thread in threads:
             thread.start()
         wait_until("the disk is full", lambda: answers[503] >= 20)
-        said = {"metrics": status(f"{door.web}/metrics"), "streams": status(f"{door.web}/v1/streams")}
-        said["ready"] = status(f"{door.web}/readyz")
+        said = {"metrics": status(f"{running.web}/metrics"), "streams": status(f"{running.web}/v1/streams")}
+        said["ready"] = status(f"{running.web}/readyz")
         (base / "other").unlink()
         before = len(acknowledged)
         wait_until("it goes on", lambda: len(acknowledged) > before + 20)
         stop.set()
         for thread in threads:
             thread.join()
-        said["ready again"] = status(f"{door.web}/readyz")
-        said["end"] = door.stop()[0]
+        said["ready again"] = status(f"{running.web}/readyz")
+        said["end"] = running.stop()[0]
     skipped = Skipped()
     found = [int.from_bytes(message.resource_spans[0].scope_spans[0].spans[0].trace_id, "big")
              for message, _ in received([base / "journal"], skipped)]

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.collector.doors_http import RAW
+from support.collector.http_client import RAW
 from support.commands import WAIT_S, collector, run
 from support.otlp import T0_NS
 
@@ -24,7 +24,7 @@ from otel_llm.shared.web.settings import Tls
 from otel_llm.shared.web.tls import Certificates
 
 TIMES = "request,t_seconds,model,outcome\nr,0.1,m,completed\nr,0.2,m,completed\n"
-NOBODY = "a pipe that nobody writes to: start its writer first"
+NO_WRITER = "a pipe without a writer: start its writer first"
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def pipe(tmp_path: Path) -> Path:
 
 
 def test_a_pipe_is_read_where_it_has_a_writer_and_refused_at_once_where_it_has_none(pipe: Path) -> None:
-    with pytest.raises(OSError, match=NOBODY):
+    with pytest.raises(OSError, match=NO_WRITER):
         open_input(pipe)
     keeper = os.open(pipe, os.O_RDWR)
     with open_input(pipe) as file:  # its writer has written nothing yet
@@ -67,11 +67,11 @@ def test_a_device_is_refused_and_the_null_device_is_empty(tmp_path: Path) -> Non
 
 
 def test_files_of_settings_secrets_and_certificates_do_not_wait(pipe: Path) -> None:
-    with pytest.raises(UnreadableConfigError, match=NOBODY):
+    with pytest.raises(UnreadableConfigError, match=NO_WRITER):
         load_yaml(pipe)
-    with pytest.raises(UnreadableConfigError, match=NOBODY):
+    with pytest.raises(UnreadableConfigError, match=NO_WRITER):
         secret_lines(pipe)
-    with pytest.raises(TlsFileError, match=NOBODY):
+    with pytest.raises(TlsFileError, match=NO_WRITER):
         Certificates(Tls(certificate=pipe, key=pipe))
 
 
@@ -79,7 +79,7 @@ def test_files_of_settings_secrets_and_certificates_do_not_wait(pipe: Path) -> N
 def test_a_collector_does_not_wait_for_its_settings(tmp_path: Path, pipe: Path, option: str) -> None:
     done = run("collect", "--journal", tmp_path / "journal", option, pipe)
     assert done.returncode == 2
-    assert f"{pipe}: {NOBODY}" in done.stderr
+    assert f"{pipe}: {NO_WRITER}" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe.otlp", "pipe.parquet", "/dev/zero"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.collector.doors import Behind
+from support.collector.fake_evaluator import FakeEvaluator
 from support.core.dense_exports import TINY, dense, tiny, verdicts
 from support.core.kernel_modes import shown_in
 from support.otlp import T0_NS, event_of, export, request_span
@@ -95,7 +95,7 @@ def test_a_bomb_is_refused_while_it_expands() -> None:
 
 
 def test_the_grpc_receiver_decompresses_what_is_no_bomb() -> None:
-    behind = Behind()
+    behind = FakeEvaluator()
     receiver = GrpcReceiver(Address("127.0.0.1", 0), behind)
     receiver.start()
     try:

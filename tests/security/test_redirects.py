@@ -11,13 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support.collector.doors_http import WAIT_S
-from support.collector.doors_tls import authority, signed
+from support.collector.http_client import WAIT_S
+from support.collector.tls_files import authority, signed
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
-from otel_llm.cli import web_client as asking
 from otel_llm.cli.web_client import Source, UnexpectedError
-from otel_llm.collector.export.forward_transport import HttpTransport
+from otel_llm.collector.export.forward import sender_to
 from otel_llm.export.http import HttpSender
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.shared.otlp_target import OtlpTarget
@@ -83,9 +82,9 @@ def by_a_webhook(url: str, _: Path) -> None:
 
 
 def by_forward(url: str, _: Path) -> None:
-    transport = HttpTransport(OtlpTarget(url, "http/protobuf", headers=(("api-key", SECRET),)))
-    assert transport.send(b"", WAIT_S).verdict == "refused"
-    transport.close()
+    sender = sender_to(OtlpTarget(url, "http/protobuf", headers=(("api-key", SECRET),)))
+    assert sender.send(b"", WAIT_S).verdict == "refused"
+    sender.close()
 
 
 def by_the_recorder(url: str, _: Path) -> None:
@@ -112,8 +111,7 @@ def test_a_redirect_takes_no_secret_elsewhere(tmp_path: Path, status: int, send:
     assert elsewhere.came == []
 
 
-def test_top_reads_no_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "MOST_ANSWER_BYTES", 2**20)
+def test_top_reads_no_answer_without_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -127,7 +125,7 @@ def test_top_reads_no_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> Non
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(UnexpectedError, match="an answer of more than 1048576 bytes"):
-            Source(f"http://127.0.0.1:{listener.getsockname()[1]}").streams()
+            Source(f"http://127.0.0.1:{listener.getsockname()[1]}", most_bytes=2**20).streams()
         thread.join(WAIT_S)
     assert not thread.is_alive()
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.collector.doors_http import PROTOBUF, RAW
-from support.collector.doors_tls import signed
+from support.collector.http_client import PROTOBUF, RAW
+from support.collector.tls_files import signed
 from support.commands import WAIT_S, Collector, collector, wait_until
 
 from otel_llm.collector.config.schema import load_settings
@@ -68,12 +68,12 @@ def remove(path: Path) -> None:
 class Load:
     """Exports one after the other over HTTP and gRPC, each on a connection of its own now and then."""
 
-    door: Collector
+    collector: Collector
     answers: dict[str, int] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def over_http(self) -> None:
-        connection = http.client.HTTPConnection(self.door.http, timeout=WAIT_S)
+        connection = http.client.HTTPConnection(self.collector.http, timeout=WAIT_S)
         while not self._stop.is_set():
             connection.request("POST", "/v1/traces", RAW, PROTOBUF | {"Authorization": f"Bearer {TOKEN}"})
             answer = connection.getresponse()
@@ -82,7 +82,7 @@ class Load:
         connection.close()
 
     def over_grpc(self) -> None:
-        with grpc.insecure_channel(self.door.grpc) as channel:
+        with grpc.insecure_channel(self.collector.grpc) as channel:
             call = channel.unary_unary(EXPORT)
             while not self._stop.is_set():
                 try:
@@ -107,14 +107,14 @@ class Load:
                 thread.join(WAIT_S)
 
 
-def told(door: Collector, lines: int) -> list[str]:
+def told(running: Collector, lines: int) -> list[str]:
     """Return the next so many lines about a reload."""
-    assert door.process.stdout is not None
-    late = threading.Timer(WAIT_S, door.process.kill)
+    assert running.process.stdout is not None
+    late = threading.Timer(WAIT_S, running.process.kill)
     late.start()
     found: list[str] = []
     while len(found) < lines:
-        line = door.process.stdout.readline()
+        line = running.process.stdout.readline()
         assert line, "it has ended"
         if line.startswith(("reloaded:", "error:")):
             found.append(line)
@@ -127,13 +127,13 @@ def test_broken_files_change_nothing_and_hold_up_nobody(tmp_path: Path) -> None:
     rules.write_text(RULES)
     tokens.write_text(f"{TOKEN}\n")
     settings.write_text("version: 1\nauth: {tokens_file: tokens}\n")
-    with collector(tmp_path, "--rules", rules, "--config", settings) as door, Load(door).running() as load:
+    with collector(tmp_path, "--rules", rules, "--config", settings) as running, Load(running).running() as load:
         for name, broken in BROKEN.items():
             for path in (rules, tokens):
                 remove(path)
                 broken(path)
-            door.process.send_signal(signal.SIGHUP)
-            first, second = told(door, 2)
+            running.process.send_signal(signal.SIGHUP)
+            first, second = told(running, 2)
             assert first.startswith("error: classes and rules not reloaded, the old ones stay: "), name
             assert second.startswith("error: tokens not reloaded, the old ones stay: "), name
             assert all(str(tmp_path) in line for line in (first, second)), name
@@ -143,8 +143,8 @@ def test_broken_files_change_nothing_and_hold_up_nobody(tmp_path: Path) -> None:
             remove(path)
         rules.write_text(RULES)
         tokens.write_text(f"{TOKEN}\n")
-        door.process.send_signal(signal.SIGHUP)
-        (line,) = told(door, 1)
+        running.process.send_signal(signal.SIGHUP)
+        (line,) = told(running, 1)
         assert line.startswith("reloaded: classes and rules")
         assert load.answers.keys() == {"HTTP 200", "gRPC OK"}
 
@@ -176,9 +176,9 @@ def test_a_token_that_stays_is_known_at_every_instant_of_a_reload(tmp_path: Path
     for number in range(2):
         path = tmp_path / f"{number}"
         path.write_text(f"{TOKEN}\nthe-other-token-{number}\n")
-        known.append(Tokens(path).known)
+        known.append(Tokens(path).digests)
     served = KnownTokens()
-    served.take(known[0])
+    served.replace(known[0])
     stop, refused = threading.Event(), []
 
     def ask() -> None:
@@ -192,7 +192,7 @@ def test_a_token_that_stays_is_known_at_every_instant_of_a_reload(tmp_path: Path
     for thread in asking:
         thread.start()
     for number in range(20_000):
-        served.take(known[number % 2])
+        served.replace(known[number % 2])
     stop.set()
     for thread in asking:
         thread.join()

@@ -23,7 +23,7 @@ from otel_llm import audit
 from otel_llm.actions.sinks.console import Console
 from otel_llm.collector.config.settings import JournalSettings, Limits, Settings
 from otel_llm.collector.receive.listeners import Addresses
-from otel_llm.collector.restart import MOST_NOTES, SAID_EVERY_S, Progress
+from otel_llm.collector.restart import LOG_EVERY_S, MOST_NOTES, Progress
 from otel_llm.collector.service import Service
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.names import file_name
@@ -72,8 +72,7 @@ def service(folder: Path, limits: Limits | None = None) -> Iterator[Service]:
 
 
 def counts(made: Service) -> dict[str, int | float]:
-    assert made._pipeline is not None
-    return made._pipeline.ask(made._pipeline.counts)
+    return made.pipeline.call(made.pipeline.counts)
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(message_bytes=1024)], ids=["default", "a lower setting"])
@@ -112,9 +111,8 @@ def test_records_that_are_left_out_are_named_up_to_a_bound(tmp_path: Path, caplo
 
 
 def ready(made: Service) -> tuple[int, str]:
-    assert made._doors is not None
     try:
-        with urllib.request.urlopen(f"http://{made._doors.web.address}/readyz", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{made.listeners.web.address}/readyz", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -137,8 +135,7 @@ def test_a_restart_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
         try:
             assert reading.wait(60)
             assert ready(made) == (503, "restarting: 0 of 0 MB of the journal read (50 %)\n")
-            assert made._doors is not None
-            with urllib.request.urlopen(f"http://{made._doors.web.address}/healthz", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://{made.listeners.web.address}/healthz", timeout=60) as answer:
                 assert answer.status == 200
         finally:
             go.set()
@@ -153,7 +150,7 @@ def test_it_says_so_in_the_log_now_and_then(caplog: pytest.LogCaptureFixture) ->
     progress = Progress(now_s=lambda: now_s[0])
     for done in range(0, 101, 5):
         progress.at(done * 10**6, 100 * 10**6)
-        now_s[0] += SAID_EVERY_S / 5
+        now_s[0] += LOG_EVERY_S / 5
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     shares = ("25", "50", "75", "100")
     assert said == [f"otel-llm: restarting: {one} of 100 MB of the journal read ({one} %)" for one in shares]

@@ -23,8 +23,8 @@ from support.commands import WAIT_S, collector, environment, run, wait_until
 from support.otlp import export, segment_span
 
 from otel_llm import semconv
+from otel_llm.cli.output.echo import SafeLog, echo
 from otel_llm.cli.output.live_view import view
-from otel_llm.cli.output.say import SafeLog, say
 from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.shared.printable import one_line, printable, printable_lines
 
@@ -53,7 +53,7 @@ def test_nothing_acts_and_what_is_printable_stays(text: str) -> None:
 
 
 def test_a_line_of_ours_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
-    say(f"error: {HOSTILE[:20]}", err=True)
+    echo(f"error: {HOSTILE[:20]}", err=True)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert not acts(said)

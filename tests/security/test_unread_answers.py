@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from aiohttp.test_utils import BaseTestServer, TestServer
 from prometheus_client.core import GaugeMetricFamily, Metric
-from support.collector.doors_http import WAIT_S, serving
+from support.collector.http_client import WAIT_S, serving
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app

@@ -4,16 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.shared import whole_files
 from otel_llm.shared.whole_files import whole_lines
 
 
 @pytest.mark.parametrize("size", range(1, 60))
-def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_of_a_large_file_the_end_is_read(tmp_path: Path, size: int) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"one\ntwo\nthree\nfour\ntor")
-    monkeypatch.setattr(whole_files, "TAIL_BYTES", size)
-    found = whole_lines(path)
+    found = whole_lines(path, size)
     assert found == ["one", "two", "three", "four"][len(["one", "two", "three", "four"]) - len(found) :]
     assert path.read_bytes().startswith(b"one\ntwo\nthree\nfour\n")
     if size >= 22:

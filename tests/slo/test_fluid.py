@@ -16,9 +16,10 @@ from support.vectors import document
 from otel_llm.slo.batch.many_fluid import fluid_tbt_many
 from otel_llm.slo.batch.ragged import LONG
 from otel_llm.slo.batch.recorded import Recorded
+from otel_llm.slo.batch.running_maxima import running_maxima
 from otel_llm.slo.classes import CONTENT, REASONING, TOOL, Objective, SloClass
+from otel_llm.slo.fluid import fluid_search
 from otel_llm.slo.fluid.fluid_rate import DEFAULT_FLUIDITY, DEFAULT_SHARE, fluid_tbt_ns, fluid_token_rate, targets
-from otel_llm.slo.fluid.fluid_search import TargetSearch
 from otel_llm.slo.stream import Stream
 
 FLUIDITIES = (Fraction(0), Fraction(3, 10**9), Fraction(1, 2), Fraction(9, 10), Fraction(99, 100), Fraction(1))
@@ -113,13 +114,12 @@ def test_gaps_that_leave_64_bits_when_every_token_is_given_one_are_judged_too(le
 @pytest.mark.parametrize("length", [1_000, 30_000])
 def test_few_targets_are_tried_where_the_slow_tokens_come_first(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    step = TargetSearch._step
 
     def counted(*arguments: Any) -> Any:
         tried.append(arguments)
-        return step(*arguments)
+        return running_maxima(*arguments)
 
-    monkeypatch.setattr(TargetSearch, "_step", counted)
+    monkeypatch.setattr(fluid_search, "running_maxima", counted)  # once for each target that is tried
     slow = length // 10 + 3
     times = np.cumsum([0] + [20_000_000] * slow + [0] * (length - slow - 1)).tolist()
     assert fluid_tbt_many(recorded([times]), [SloClass()]).values.tolist() == [20_000_000] == [fluid_tbt_ns(times)]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from support.patience import examples
 from support.slo.requests import Request, requests, slo_classes
 
-from otel_llm.slo.batch import ragged
 from otel_llm.slo.batch.judged import Judged
 from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.many_fluid import FluidTargets, fluid_tbt_many
@@ -54,10 +53,8 @@ def test_blocks_of_any_size_give_the_same(classes: list[SloClass], found: list[R
     )
     index = [number % 2 for number in range(len(found))]
     fluid = FluidTargets(len(found))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged, "BLOCK_TOKENS", most)
-        many = judge_many(recorded, classes, np.array(index, np.intp), fluid)
-        alone = fluid_tbt_many(recorded, classes, np.array(index, np.intp))
+    many = judge_many(recorded, classes, np.array(index, np.intp), fluid, block_tokens=most)
+    alone = fluid_tbt_many(recorded, classes, np.array(index, np.intp), block_tokens=most)
     assert many.verdicts() == one_by_one(recorded, classes, index)
     wanted = []
     for request, code in zip(found, index, strict=True):
@@ -75,14 +72,11 @@ def test_blocks_of_any_size_give_the_same(classes: list[SloClass], found: list[R
 
 @pytest.mark.parametrize("block_tokens", [1, 1000])
 @pytest.mark.parametrize("fluidity", [Fraction(1), Fraction(9, 10), Fraction(2, 3)], ids=str)
-def test_spans_that_leave_64_bits_together_are_searched_apart(
-    monkeypatch: pytest.MonkeyPatch, block_tokens: int, fluidity: Fraction
-) -> None:
-    monkeypatch.setattr(ragged, "BLOCK_TOKENS", block_tokens)
+def test_spans_that_leave_64_bits_together_are_searched_apart(block_tokens: int, fluidity: Fraction) -> None:
     generator = np.random.default_rng(3)
     times = [np.cumsum(generator.integers(0, 2**55, 40) * generator.integers(0, 2, 40)).tolist() for _ in range(1500)]
     recorded = Recorded.of(times, [0] * 1500, [0] * 1500, ["completed"] * 1500)
-    many = fluid_tbt_many(recorded, [SloClass(objective=Objective(fluidity))])
+    many = fluid_tbt_many(recorded, [SloClass(objective=Objective(fluidity))], block_tokens=block_tokens)
     assert many.values.tolist() == [fluid_tbt_ns(one, fluidity) for one in times]
 
 

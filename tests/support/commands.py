@@ -18,7 +18,7 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Collector:
-    """A running `otel-llm collect`: its doors, and its process."""
+    """A running `otel-llm collect`: its addresses, and its process."""
 
     process: subprocess.Popen[str]
     grpc: str
@@ -32,9 +32,9 @@ class Collector:
         return self.process.returncode, said
 
     def rest(self) -> str:
-        """Wait for its end; return what it says until then.
+        """Wait for its end; return its output until then.
 
-        Not `communicate`, which misses what came together with a line that was read before.
+        Not `communicate`, which misses output that arrived together with a line read before.
         """
         assert self.process.stdout is not None
         late = threading.Timer(WAIT_S, self.process.kill)
@@ -82,11 +82,11 @@ def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
     try:
         assert process.stdout is not None
         said = ""
-        while (doors := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)", said)) is None:
+        while (addresses := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)", said)) is None:
             line = process.stdout.readline()  # the first is about its kernels, where they are not kept yet
             assert line, said
             said += line
-        yield Collector(process, *doors.groups())
+        yield Collector(process, *addresses.groups())
     finally:
         process.kill()
         process.wait()

@@ -39,7 +39,7 @@ class Live:
     decisions: list[Decision] = field(default_factory=list)
     metered: list[Metered] = field(default_factory=list)
     columns: bool = True
-    """Whether plain segments come as columns, as they do from the doors."""
+    """Whether plain segments come as columns, as from the receivers."""
 
     def __post_init__(self) -> None:
         self.windowing = Windowing(self.window_ns, self.timeouts.lateness_ns, self.windows.append)

@@ -1,1 +1,1 @@
-"""Alerts: one for each name and set of labels, told to Alertmanagers, webhooks, a log file, OTLP."""
+"""Alerts: one for each name and set of labels, sent to Alertmanagers, webhooks, a log file and OTLP."""

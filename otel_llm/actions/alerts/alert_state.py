@@ -1,4 +1,4 @@
-"""What of alerts a restart needs, in one file beside the journal: those that were told, and messages on their way."""
+"""The alerts that a restart needs: those that were sent, and messages in delivery, in one file beside the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class State:
-    """What stands in the file; `saved_ns`: every decision until then is in it, None where there was no file."""
+    """The contents of the file; `saved_ns`: it covers every decision until then, None where there was no file."""
 
     saved_ns: int | None = None
     alerts: list[Alert] = field(default_factory=list)
@@ -31,7 +31,7 @@ class State:
 
 
 def state_bytes(state: State) -> bytes:
-    """Return the file's contents. Who fires for an alert is not in it: the journal, read again, tells."""
+    """Return the file's contents. The members of an alert are not in it: they come from the journal, read again."""
     alerts = [{"labels": dict(one.key), **{name: getattr(one, name) for name in _KEPT}} for one in state.alerts]
     messages = [message.record() for message in state.messages]
     whole = {"version": VERSION, "saved_ns": state.saved_ns, "alerts": alerts, "messages": messages}
@@ -39,20 +39,20 @@ def state_bytes(state: State) -> bytes:
 
 
 def write_state(folder: Path, data: bytes) -> None:
-    """Replace the file; raises OSError where it cannot be written, and then the old one stands."""
+    """Replace the file; raises OSError where it cannot be written, and then leaves the old one in place."""
     replace_whole(folder / STATE_FILE, data, durable=False)
 
 
 def read_state(folder: Path) -> State:
-    """Return what stands in the file; an empty state where there is none, or (logged) a broken one."""
+    """Return the saved state; an empty state where there is no file, or (logged) a broken one."""
     path = folder / STATE_FILE
     try:
         whole = json.loads(_contents(path))
-        return _state(whole)
+        return state_of(whole)
     except FileNotFoundError:
         return State()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _log.warning("%s: cannot be used: %s; alerts that fire are told anew", path, error)
+        _log.warning("%s: cannot be used: %s; alerts that fire are sent again", path, error)
         return State()
 
 
@@ -61,7 +61,8 @@ def _contents(path: Path) -> bytes:
         return file.readall()
 
 
-def _state(whole: dict[str, Any]) -> State:
+def state_of(whole: dict[str, Any]) -> State:
+    """Return what the file's JSON says. Raises ValueError, KeyError, TypeError or AttributeError where it is broken."""
     if whole["version"] != VERSION:
         raise ValueError(f"version {whole['version']}")
     alerts = [_alert(one) for one in whole["alerts"]]

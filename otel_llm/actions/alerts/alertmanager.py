@@ -1,9 +1,9 @@
-"""Keep one Alertmanager told of all alerts: by what it was told last, and when, so that nothing piles up meanwhile.
+"""Send all alerts to one Alertmanager: what to send follows from what was sent last, and when, so nothing piles up.
 
-As Prometheus does: an alert that fires is valid for four times the resend interval and sent again at each, so that two
-sendings may fail; one that has resolved is sent again for a while, since the first time may not have arrived. An
-Alertmanager that was restarted has lost its alerts and knows, from its own log, whom it has notified: it gets them anew
-within one interval.
+As in Prometheus, an alert that fires is valid for four times the resend interval and sent again at each, so that two
+requests may fail. A resolved alert is sent again for a while, since the first request may not have arrived. An
+Alertmanager that was restarted has lost its alerts, but its own log names the people that it has notified; it gets the
+alerts anew within one interval.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
-from otel_llm.export.attempt import backoff_s
+from otel_llm.export.attempt import Attempt, retry_wait_s
+from otel_llm.export.http import attempt_of_status
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.printable import one_line
 from otel_llm.shared.secret_files import read_tokens
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Post(NamedTuple):
-    """An alert that is to be sent: which state of it, and what is sent."""
+    """An alert to send: the version of its state, and its entry."""
 
     key: Key
     version: int
@@ -48,7 +48,7 @@ class Post(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """Count alerts by what became of them at this Alertmanager; one that is sent again counts again."""
+    """Counts of alerts by their result at this Alertmanager; one that is sent again counts again."""
 
     sent: int = 0
     refused: int = 0
@@ -62,10 +62,10 @@ def valid_ns(settings: AlertmanagerSettings) -> int:
 
 
 class Alertmanager:
-    """Tell one Alertmanager, from a thread of its own: `start`, `wake` after each change, `stop`.
+    """The sender of alerts to one Alertmanager, with a thread of its own: `start`, `wake` after each change, `stop`.
 
-    `render`: asked for all alerts with a version other than the one told, or none; given now, and what is up to date by
-    key and version. It returns those that are to be sent, and the keys of all there are.
+    `render(now_ns, sent)`: `sent` maps keys to the versions that were sent. It returns the alerts whose version is
+    another one, and the keys of all alerts.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Alertmanager:
         self._thread = threading.Thread(target=self._run, name="otel-llm-alertmanager", daemon=True)
 
     def start(self) -> None:
-        """Start telling."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Say that there is something new; after a failure it waits all the same until its time."""
+        """Send soon, since something has changed; after a failure the wait goes on all the same."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
@@ -107,7 +107,7 @@ class Alertmanager:
             self._thread.join(grace_s)
 
     def step(self, now_ns: int) -> float | None:
-        """Send what is due; return in how many seconds to come back after a failure, None if there was none."""
+        """Send what is due; return the seconds to wait after a failure, None if there was none."""
         resend_ns = round(max(SHORTEST_RESEND_S, self._settings.resend_s) * 1e9)
         fresh = {key: version for key, (version, at_ns) in self._told.items() if now_ns - at_ns < resend_ns}
         posts, keys = self._render(now_ns, fresh)
@@ -116,7 +116,7 @@ class Alertmanager:
         for first in range(0, len(posts), MOST_AT_ONCE):
             attempt = self._deliver(posts[first : first + MOST_AT_ONCE], now_ns)
             if attempt.verdict != "accepted":
-                wait_s = backoff_s(self._failures) if attempt.after_s is None else min(attempt.after_s, LONGEST_WAIT_S)
+                wait_s = retry_wait_s(attempt, self._failures, LONGEST_WAIT_S)
                 self._failures += 1
                 return wait_s
         self._failures = 0
@@ -135,7 +135,7 @@ class Alertmanager:
                 stopping = self._stopping
             try:
                 wait_s = self.step(self._clock.now_ns())
-            except Exception:  # noqa: BLE001  a bug of ours: the alerts stay, the next look may do
+            except Exception:  # noqa: BLE001  a bug of ours: the alerts stay, the next round may succeed
                 _log.exception("otel-llm: alerts could not be sent")
                 wait_s = LONGEST_WAIT_S
             if stopping:
@@ -149,7 +149,7 @@ class Alertmanager:
         return min(max(wait_s, 0.0), LONGEST_WAIT_S)
 
     def _deliver(self, posts: Sequence[Post], now_ns: int) -> Attempt:
-        """Send; where some are refused find out which: the others were taken, or will be."""
+        """Send; where some are refused, find out which: the others were accepted, or will be."""
         attempt = self._post([post.entry for post in posts])
         if attempt.verdict == "accepted":
             self.counts.sent += len(posts)
@@ -186,11 +186,6 @@ class Alertmanager:
             return Attempt("retry", str(error))
         if answer.ok:
             return Attempt("accepted")
-        attempt = of_http_status(answer.status, answer.headers.get("retry-after"))
-        return Attempt(
-            attempt.verdict,
-            f"{attempt.reason}: {one_line(answer.body[:200].decode('utf-8', 'replace'))}",
-            attempt.after_s,
-            0,
-            attempt.divisible,
-        )
+        attempt = attempt_of_status(answer.status, answer.headers.get("retry-after"))
+        body = one_line(answer.body[:200].decode("utf-8", "replace"))
+        return replace(attempt, reason=f"{attempt.reason}: {body}")

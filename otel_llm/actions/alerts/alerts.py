@@ -1,8 +1,9 @@
-"""Alerts from decisions to whoever is to know: Alertmanagers, webhooks, a log file, OTLP.
+"""Alerts made of decisions and sent to Alertmanagers, webhooks, a log file and OTLP.
 
-`take` is called by the evaluator and only notes who fires. A thread looks a moment later: it ends what has settled,
-writes down what is to be told, and hands it on; each Alertmanager and each other channel has a thread of its own, so
-that none waits for another. What is written down before it is told is told at least once; under its id, at most once.
+`take` is called by the evaluator and only notes which streams fire. A thread works a moment later: it ends alerts that
+have settled, saves what is to be sent, and hands it to the channels. Each Alertmanager and each other channel has a
+thread of its own, so that none waits for another. What was saved before it was sent arrives at least once; its id
+makes it known as a repetition.
 """
 
 from __future__ import annotations
@@ -10,43 +11,45 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.actions.alerts.alert_formats import cloud_event_of, for_alertmanager, line_of
 from otel_llm.actions.alerts.alert_state import State, read_state, state_bytes, write_state
-from otel_llm.actions.alerts.alert_words import cloud_event_of, for_alertmanager, line_of
 from otel_llm.actions.alerts.alertmanager import Alertmanager, Post, valid_ns
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, channels_of, close
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS, bury
 from otel_llm.actions.delivery.durable_queue import DurableQueue, Message
 from otel_llm.actions.execute.events import rfc3339
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from otel_llm.actions.alerts.firing import Event, Key
-    from otel_llm.actions.settings import Acting
+    from otel_llm.actions.settings import AlertAndActionSettings
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.shared.clock import Clock
 
 LINGER_S: Final = 0.2
-"""How long what was taken waits for company: 2,000 readers who starve at once are one alert of 2,000, not of one."""
+"""How long decisions are collected: 2,000 readers who starve at once are one alert of 2,000, not 2,000 of one."""
 _IDLE_S: Final = 60.0
 _REPLAYED_AT_ONCE: Final = 1000
 _log = logging.getLogger(__name__)
 
 
 class Alerts:
-    """Make alerts known: `take` every decision, those of a replay too, then `start`; `stop` once.
+    """The alerts of a service: `take` every decision, those of a replay too, then `start`; `stop` once.
 
-    `folder`: the journal's, where what a restart needs is kept. Nothing leaves before `start`. Without a channel that
-    is configured nothing is kept and no thread runs. `source` names this collector in CloudEvents.
+    `folder`: the journal's; the state for a restart is kept there. Nothing is sent before `start`. Where no channel is
+    configured, nothing is kept and no thread runs. `source` names this collector in CloudEvents.
     """
 
-    def __init__(self, settings: Acting, folder: Path, clock: Clock, source: str = "otel-llm-collector") -> None:
+    def __init__(
+        self, settings: AlertAndActionSettings, folder: Path, clock: Clock, source: str = "otel-llm-collector"
+    ) -> None:
         self._clock = clock
         self._folder = folder
         self._source = source
@@ -80,22 +83,22 @@ class Alerts:
 
     @property
     def sends(self) -> bool:
-        """Return whether alerts go anywhere besides the records: then an alert's outcome is `sent`, not `done`."""
+        """Return whether alerts go anywhere besides the records: if so, an alert's outcome is `sent`, not `done`."""
         return bool(self._managers or self._told)
 
     def take(self, decision: Decision) -> None:
-        """Note who fires; never waits for anybody and raises nothing."""
+        """Note what fires; never waits and raises nothing."""
         if not self.sends or (decision.state == "firing" and decision.action != "alert"):
             return
         self._taken.append(decision)
         if self._thread is not None:
             self._wake()
-        elif len(self._taken) >= _REPLAYED_AT_ONCE:  # a replay: nobody waits, and there may be many
+        elif len(self._taken) >= _REPLAYED_AT_ONCE:  # a replay: waiting does no harm, and there may be many
             with self._lock:
                 self._drain()
 
     def notify(self, receiver: str, message_id: str, body: bytes, about: str) -> bool:
-        """Bring a message to a receiver of kind notification until it arrives; return whether there is such a one.
+        """Queue a message for a receiver of kind notification until it arrives; return whether the receiver exists.
 
         Never waits and raises nothing. Messages about the same thing arrive in their order.
         """
@@ -108,7 +111,7 @@ class Alerts:
         return True
 
     def start(self) -> None:
-        """Go on where the run before stopped, and begin to tell."""
+        """Go on where the run before stopped, and begin to send."""
         if not self._managers and not self._queues:
             return
         state = read_state(self._folder)
@@ -130,23 +133,23 @@ class Alerts:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Tell what is due within the grace, and stop. What fires goes on firing: the next run takes it up."""
+        """Send what is due within the grace, and stop. What fires goes on firing: the next run takes it up."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread is None:
             return
-        until_s = time.monotonic() + grace_s
+        until_s = monotonic_s() + grace_s
         self._thread.join(grace_s)
         for queue in self._queues.values():
-            queue.stop(max(0.0, until_s - time.monotonic()))
+            queue.stop(max(0.0, until_s - monotonic_s()))
         for manager in self._managers:
-            manager.stop(max(0.0, until_s - time.monotonic()))
+            manager.stop(max(0.0, until_s - monotonic_s()))
         close(self._channels.values())
         self._save()
 
     def look(self) -> None:
-        """End what has settled, write down what is to be told, then hand it on."""
+        """End what has settled, save what is to be sent, then hand it to the channels."""
         with self._changed:
             dirty, self._dirty = self._dirty, False
         now_ns = self._clock.now_ns()
@@ -156,7 +159,7 @@ class Alerts:
             messages = [message for event in events for message in self._messages(event, now_ns)]
         while self._handed:
             messages.append(self._handed.popleft())
-        if dirty or events or messages:  # who else joins or leaves, the journal tells
+        if dirty or events or messages:  # which members join or leave, the journal tells
             self._save(messages)
         for channel, queue in self._queues.items():
             mine = [message for message in messages if message.to == channel]
@@ -166,7 +169,7 @@ class Alerts:
             manager.wake()
 
     def counts(self) -> dict[str, int]:
-        """Return what became of alerts and messages, by the keys that the collector's own metrics have."""
+        """Return the counts of alerts and messages by result, under the keys of the collector's own metrics."""
         with self._lock:
             firing = sum(alert.ends_ns is None for alert in self._firing.alerts())
             left_out = self._firing.left_out
@@ -195,8 +198,8 @@ class Alerts:
                 stopping = self._stopping
             try:
                 self.look()
-            except Exception:  # noqa: BLE001  a bug of ours: the alerts stay, the next look may do
-                _log.exception("otel-llm: alerts could not be looked at")
+            except Exception:  # noqa: BLE001  a bug of ours: the alerts stay, the next round may succeed
+                _log.exception("otel-llm: alerts could not be updated")
 
     def _until_s(self) -> float:
         with self._lock:
@@ -229,7 +232,7 @@ class Alerts:
             write_state(self._folder, data)
         except OSError as error:
             if not self._unwritten:
-                _log.warning("otel-llm: the state of alerts cannot be written (%s): a restart may tell twice", error)
+                _log.warning("otel-llm: the state of alerts cannot be written (%s): a restart may send twice", error)
             self._unwritten += 1
 
     def _settled(self) -> None:
@@ -245,8 +248,8 @@ class Alerts:
             self._unwritten += 1
 
     def _drain(self) -> None:
-        """Let what was taken count; the lock is held."""
-        self._saved_ns = self._clock.now_ns()  # what is decided from here on may not be in it
+        """Apply the decisions that were taken; the lock is held."""
+        self._saved_ns = self._clock.now_ns()  # decisions from here on may not be covered
         while self._taken:
             decision = self._taken.popleft()
             try:

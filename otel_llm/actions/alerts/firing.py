@@ -1,8 +1,8 @@
-"""Alerts out of decisions: one for each name and set of labels, however many streams fire; no clock is read, no I/O.
+"""Alerts made of decisions: one for each name and set of labels, however many streams fire. No clock, no I/O.
 
-A stream that begins to fire joins an alert, the end of its firing leaves it. The alert fires from its first member to
-its last. It resolves when it had no member for the settling time: at an instance at which one reader after the other
-starves for a moment there is one alert, not one a second.
+A stream that begins to fire joins an alert; it leaves when its firing ends. The alert fires from its first member to
+its last. It resolves when it had no member for the settling time: where readers of an instance starve one after the
+other, for a moment each, there is one alert and not one a second.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 SAMPLES: Final = 5
 """How many trace ids an alert shows."""
 MOST_ALERTS: Final = 10_000
-"""Alerts that are kept at once, those not long resolved too; what would be one more is counted and left out."""
+"""Alerts that are kept at once, those recently resolved included; any beyond are counted and left out."""
 
 _ON_THE_WAY_NS: Final = 5_000_000_000
-"""How long after its instant a decision may be taken at most, in doubt."""
+"""How long after its instant a decision may be taken at most."""
 
 Key = tuple[tuple[str, str], ...]
-"""An alert's labels, its name among them as `alertname`, sorted; labels without a value are left out."""
+"""An alert's labels, sorted, its name among them as `alertname`; labels without a value are left out."""
 Member = tuple[str, "Subject"]
-"""A rule, by its hash, and what it fires for."""
+"""A rule, by its hash, and the stream or labels for which it fires."""
 Status = Literal["firing", "resolved"]
 
 
@@ -59,7 +59,7 @@ class Alert:
 
     @property
     def status(self) -> Status:
-        """Return whether it fires; one whose last member left not long ago still does."""
+        """Return whether it fires; one whose last member left recently still does."""
         return "firing" if self.ends_ns is None else "resolved"
 
     @property
@@ -69,14 +69,14 @@ class Alert:
 
 
 class Event(NamedTuple):
-    """An alert has begun or ended."""
+    """The beginning or the end of an alert."""
 
     alert: Alert
     status: Status
 
 
 class Firing:
-    """Keep the alerts: `take` every decision in order; `begin` once, when they may be told; then `poll`."""
+    """The alerts in memory: `take` every decision in order; `begin` once, when sending may start; then `poll`."""
 
     def __init__(self, settle_ns: int, keep_ns: int) -> None:
         self._settle_ns = settle_ns
@@ -87,10 +87,10 @@ class Firing:
         self._version = 0
         self._begun = False
         self.left_out = 0
-        """Firings that were not told: there were too many alerts."""
+        """Firings that were left out: there were too many alerts."""
 
     def take(self, decision: Decision) -> None:
-        """Let what a decision is about join or leave its alerts; those in shadow and beyond a budget join none."""
+        """Let a decision's subject join or leave its alerts; shadow decisions and those over a budget join none."""
         member = (decision.rule_hash, decision.subject)
         at_ns = min(decision.flip_ns - decision.offset_ns, decision.now_ns)
         if decision.state == "resolved":
@@ -115,10 +115,10 @@ class Firing:
             self._join(alert, member, decision, at_ns)
 
     def begin(self, saved: Iterable[Alert], saved_ns: int | None, now_ns: int) -> None:
-        """Go on from what an earlier run had told when it last wrote it down, at `saved_ns`; None: there was none.
+        """Go on from the alerts that an earlier run had sent when it last saved, at `saved_ns`; None: there was none.
 
-        What was taken until now is what fires. An alert that fires now as then goes on; one that fires no more ends
-        like any other. One that began after that instant and is over already is told now, any older one was.
+        What was taken until now is what fires. An alert that fires both then and now goes on; one that fires no more
+        ends like any other. One that began and ended after that instant is sent now; any older one was sent then.
         """
         told = {alert.key: alert for alert in saved}
         untold_from_ns = now_ns if saved_ns is None else saved_ns - _ON_THE_WAY_NS
@@ -144,7 +144,7 @@ class Firing:
         self._begun = True
 
     def poll(self, now_ns: int) -> list[Event]:
-        """End the alerts that have settled, forget those that ended long ago; return what began and ended since."""
+        """End the alerts that have settled, forget those that ended long ago; return what has begun and ended since."""
         for key, alert in list(self._alerts.items()):
             if alert.ends_ns is not None:
                 if alert.ends_ns + self._keep_ns <= now_ns:
@@ -163,7 +163,7 @@ class Firing:
         return min(empty, default=None) if not empty else min(empty) + self._settle_ns
 
     def alerts(self) -> list[Alert]:
-        """Return those that fire and those that ended not long ago."""
+        """Return those that fire and those that ended recently."""
         return list(self._alerts.values())
 
     def _new(self, alert: Alert) -> Alert:
@@ -175,7 +175,7 @@ class Firing:
         return alert
 
     def _begin_anew(self, alert: Alert, at_ns: int) -> None:
-        """Before anything is told nothing ends either: what was before the pause was another alert."""
+        """Begin an alert anew: nothing ends before the first sending, so the one before the pause was another."""
         alert.starts_ns, alert.total = at_ns, 0
         alert.rules.clear()
         alert.samples.clear()
@@ -199,11 +199,11 @@ class Firing:
 
 
 def key_of(name: str, by: Iterable[str], identity: Mapping[str, str]) -> Key:
-    """Return the labels of an alert: its name, and of what it is about the labels that it is told apart by."""
+    """Return the labels of an alert: its name, and the labels of `identity` that are named in `by`."""
     labels = {label: identity[label] for label in by if identity.get(label)}
     return tuple(sorted({**labels, "alertname": name}.items()))
 
 
 def _covers(was: Alert | None, at_ns: int) -> bool:
-    """Tell whether an alert that has ended was told of what fired at an instant."""
+    """Tell whether an alert that has ended had covered a firing at this instant."""
     return was is not None and was.ends_ns is not None and at_ns <= was.ends_ns

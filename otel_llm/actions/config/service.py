@@ -26,7 +26,7 @@ _DECISIONS = DecisionSettings()
 
 
 def _mode(value: object) -> int:
-    """Return the mode of a new file: ours to read and write, for others to read at most."""
+    """Return the mode of a new file: the owner reads and writes, others read at most."""
     try:
         mode = int(str(value), 8)  # as chmod reads it; of 0640 our YAML makes the number 640
     except ValueError:
@@ -90,7 +90,7 @@ class AuthShape(StrictModel):
 
 
 def build_tls(file: YamlFile, folder: Path, section: TlsShape) -> Tls:
-    """Return the section; raises ConfigError where a file that it names cannot be used."""
+    """Build the section; raises ConfigError where a file that it names cannot be used."""
     ca = None if section.client_ca is None else folder / section.client_ca
     made = Tls(folder / section.certificate, folder / section.key, ca, section.web)
     try:
@@ -101,7 +101,7 @@ def build_tls(file: YamlFile, folder: Path, section: TlsShape) -> Tls:
 
 
 def build_auth(file: YamlFile, folder: Path, section: AuthShape) -> Auth:
-    """Return the section; raises ConfigError where its file cannot be used."""
+    """Build the section; raises ConfigError where its file cannot be used."""
     made = Auth(folder / section.tokens_file, section.web)
     try:
         read_tokens(made.tokens_file)

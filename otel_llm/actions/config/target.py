@@ -1,4 +1,4 @@
-"""What several sections of the settings file have: durations, names of files, OTLP endpoints."""
+"""The parts that several sections of the settings file share: durations, names of files, OTLP endpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FileName = Annotated[str, Field(min_length=1)]
 
 
 class EndpointShape(StrictModel):
-    """Where something is sent over OTLP, and how."""
+    """An OTLP endpoint and how to send to it."""
 
     endpoint: Annotated[str, Field(min_length=1)]
     protocol: Literal["grpc", "http/protobuf"] = "grpc"
@@ -50,7 +50,7 @@ class TargetShape(EndpointShape):
 
 
 def target(file: YamlFile, folder: Path, section: EndpointShape, place: KeyPath) -> OtlpTarget:
-    """Return what an endpoint's section names.
+    """Build the target that an endpoint's section describes.
 
     Raises:
         ConfigError: it cannot be used, or a file that it names cannot.
@@ -72,5 +72,5 @@ def target(file: YamlFile, folder: Path, section: EndpointShape, place: KeyPath)
 
 
 def at(file: YamlFile, place: KeyPath, error: ConfigError) -> ConfigError:
-    """Return the refusal of a file that is not there, at the place that names it."""
+    """Return the error of a missing file as an error at the key that names the file."""
     return file.refuse(place, f"{error.file}: {error.message}", error.advice)

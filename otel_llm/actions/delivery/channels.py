@@ -1,4 +1,4 @@
-"""The channels that alerts go to: a signed webhook, a log file, an OTLP endpoint."""
+"""The channels of alerts: a signed webhook, a log file, an OTLP endpoint."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE
+from otel_llm.export.attempt import Attempt, retry_after_s
 from otel_llm.rules.decisions.output_file import PRIVATE, open_output
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.attempt import Attempt, of_http_status
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.whole_files import whole_lines
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
     from otel_llm.actions.delivery.durable_queue import Message
-    from otel_llm.actions.settings import Acting, Receiver
+    from otel_llm.actions.settings import AlertAndActionSettings, Receiver
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.otlp_target import OtlpTarget
 
@@ -38,7 +38,7 @@ _PASSING: Final = frozenset({408, 425, 429})
 
 
 class Channel(Protocol):
-    """Something that messages are delivered to."""
+    """A destination of messages."""
 
     def deliver(self, message: Message) -> Attempt:
         """Make one attempt; raises nothing."""
@@ -46,13 +46,13 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """A receiver: each try is signed with its own time, and the id stays, so that a repetition is known there."""
+    """A webhook; each try is signed with its own time under the same id, by which the receiver knows a repetition."""
 
     receiver: Receiver
     clock: Clock
 
     def deliver(self, message: Message) -> Attempt:
-        """Make one attempt; a redirect is refused, what passes is tried again."""
+        """Make one attempt; a redirect is a failure, passing failures are tried again."""
         body = message.body.encode()
         headers = {"content-type": CONTENT_TYPE, "user-agent": user_agent()}
         try:
@@ -64,15 +64,14 @@ class WebhookChannel:
         if answer.ok or answer.status == ALREADY:
             return Attempt("accepted")
         if answer.status >= 500 or answer.status in _PASSING:
-            after_s = of_http_status(429, answer.headers.get("retry-after")).after_s
-            return Attempt("retry", f"HTTP {answer.status}", after_s)
+            return Attempt("retry", f"HTTP {answer.status}", retry_after_s(answer.headers.get("retry-after")))
         redirect = ": redirects are not followed" if 300 <= answer.status < 400 else ""
         return Attempt("refused", f"HTTP {answer.status}{redirect}")
 
 
 @dataclass(slots=True)
 class LogChannel:
-    """A file of JSON lines; opened for each, so that it can be moved away. What stands there is not written again."""
+    """A file of JSON lines, opened for each message so that it can be moved away; a line is written once."""
 
     path: Path
     mode: int = PRIVATE
@@ -96,7 +95,7 @@ class LogChannel:
 
 @dataclass(slots=True)
 class OtlpChannel:
-    """An OTLP endpoint, which gets each alert as a log record, an event `otel_llm.alert`."""
+    """An OTLP endpoint; it gets each alert as a log record, an event `otel_llm.alert`."""
 
     target: OtlpTarget
     clock: Clock
@@ -104,7 +103,7 @@ class OtlpChannel:
     _exporter: LogRecordExporter | None = field(default=None, repr=False)
 
     def deliver(self, message: Message) -> Attempt:
-        """Make one attempt; the exporter repeats what passes within the target's timeout itself."""
+        """Make one attempt; within the target's timeout the exporter itself repeats passing failures."""
         from opentelemetry.instrumentation.utils import suppress_instrumentation
         from opentelemetry.sdk._logs import ReadableLogRecord
         from opentelemetry.sdk._logs.export import LogRecordExportResult
@@ -121,13 +120,15 @@ class OtlpChannel:
         return Attempt("retry", "the exporter reported a failure")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._exporter is not None:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
-def channels_of(settings: Acting, clock: Clock, source: str) -> dict[str, WebhookChannel | LogChannel | OtlpChannel]:
-    """Return the channels that the settings name, by what a message calls each; `source` is who sends to OTLP."""
+def channels_of(
+    settings: AlertAndActionSettings, clock: Clock, source: str
+) -> dict[str, WebhookChannel | LogChannel | OtlpChannel]:
+    """Return the channels that the settings name, by the name that messages use; `source` is the sender for OTLP."""
     receivers = [receiver for receiver in settings.receivers if receiver.kind == "notification"]
     channels: dict[str, WebhookChannel | LogChannel | OtlpChannel] = {
         f"{WEBHOOK}{receiver.name}": WebhookChannel(receiver, clock) for receiver in receivers
@@ -140,7 +141,7 @@ def channels_of(settings: Acting, clock: Clock, source: str) -> dict[str, Webhoo
 
 
 def close(channels: Iterable[Channel]) -> None:
-    """Let go of the connections that channels keep."""
+    """Close the connections of channels."""
     for channel in channels:
         if isinstance(channel, OtlpChannel):
             channel.close()

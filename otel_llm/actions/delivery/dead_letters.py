@@ -1,8 +1,8 @@
-"""Messages that were given up: a file of JSON lines, from which they can be sent again.
+"""Messages that were given up: a file of JSON lines from which they can be sent again.
 
-The collector appends to it, also while it is being emptied: whoever writes holds its lock, and so does whoever takes
-what is in it. What was taken stands in a second file beside it until all of it was sent or put back, so that nothing
-is lost where that is interrupted; it may then be sent twice, under its one id.
+The collector appends to the file, also while it is being emptied; the file's lock orders writers and readers. Lines
+that were taken out stand in a second file beside it until all of them were sent or put back, so that an interruption
+loses nothing; a message may then be sent twice, under its one id.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS: Final = "dead_letters.jsonl"
 TAKEN: Final = ".resending"
-"""Added to the file's name: what was taken out of it and is neither sent nor put back."""
+"""Suffix of the second file: lines that were taken out and are neither sent nor put back."""
 PATIENCE: Final = 3
-"""Failures in a row after which a channel is away: what else is for it is put back without waiting for each."""
+"""Failures in a row after which a channel counts as away: its other messages are put back without a try."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,256}", re.ASCII)
 _TEXTS: Final = frozenset({"id", "to", "about", "body"})
 
 
 class BusyError(Exception):
-    """Say that somebody else is sending this file's messages just now."""
+    """Another process is sending this file's messages just now."""
 
 
 class NoDeadLettersError(Exception):
-    """Say that a file holds something, and no dead letter."""
+    """A file holds something, but no dead letter."""
 
 
 @dataclass(slots=True)
 class Resent:
-    """What became of the messages: so many were sent, and why others were kept; `broken`: lines that are none."""
+    """Counts of sent messages, and the reasons why others were kept; `broken`: lines that are no message."""
 
     sent: int = 0
     kept: list[tuple[Message, str]] = field(default_factory=list)
@@ -60,7 +60,7 @@ def bury(path: Path, message: Message, reason: str, now_ns: int, mode: int = PRI
 
 
 def unbury(line: bytes) -> Message:
-    """Return the message of a line; raises ValueError, with words on what is wrong, where it is none."""
+    """Return the message of a line; raises ValueError, with the reason, where it is none."""
     try:
         whole = json.loads(line)
     except (ValueError, RecursionError):
@@ -82,17 +82,17 @@ def resend(
     path: Path,
     channels: Mapping[str, Channel],
     now_ns: Callable[[], int],
-    tell: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Resent:
-    """Send what stands in the file, each message once, and keep there what does not arrive.
+    """Send each message of the file once, and keep those that do not arrive.
 
-    `channels`: by name; a message says a name, and where that is only they know. Messages about the same thing arrive
-    in their order: behind one that did not, the others are kept. `tell` is told how many of how many are done. A line
-    that is no message, or whose message is not tried, stays byte for byte, and the file as it is where none is tried.
+    `channels`: by the name that messages use. Messages about the same thing arrive in their order: once one fails,
+    those behind it are kept. `progress` gets how many of how many messages are done. A line that is no message, or
+    whose message is not tried, stays byte for byte; so does the file where none is tried.
 
     Raises:
         BusyError: this file's messages are being sent already.
-        NoDeadLettersError: no line of it is a message; it is as it was.
+        NoDeadLettersError: no line of it is a message; the file is unchanged.
         OSError: it cannot be read or written; nothing of it is lost.
     """
     beside = path.with_name(path.name + TAKEN)
@@ -108,9 +108,9 @@ def resend(
         try:
             for number, line in enumerate(lines, 1):
                 run.take(number, line)
-                if tell is not None:
-                    tell(number, len(lines))
-        finally:  # interrupted too: what was not come to is put back
+                if progress is not None:
+                    progress(number, len(lines))
+        finally:  # interrupted too: put back what was not reached
             _append(path, b"".join(line + b"\n" for line in lines[run.done :]))
             beside.unlink()
     return run.resent
@@ -119,7 +119,7 @@ def resend(
 @dataclass(slots=True)
 class _Run:
     path: Path | None
-    """Where lines are put back; None: they are still there, and nothing is tried."""
+    """The file to put lines back into; None: they are still there, and nothing is tried."""
     channels: Mapping[str, Channel]
     now_ns: Callable[[], int]
     resent: Resent = field(default_factory=Resent)
@@ -137,7 +137,7 @@ class _Run:
                 self.resent.broken.append((number, str(error)))
             self._put_back(line)
         else:
-            if (message.to, message.id) not in self._seen:  # twice there where a run was interrupted
+            if (message.to, message.id) not in self._seen:  # it stands there twice where a run was interrupted
                 self._seen.add((message.to, message.id))
                 self._send(message, line)
         self.done = number
@@ -160,7 +160,7 @@ class _Run:
             self._put_back(line)
 
     def _hindrance(self, message: Message) -> str | None:
-        """Return why a message is not tried, None where it is."""
+        """Return why a message is not tried; None where it is."""
         if message.to not in self.channels:
             return f"{message.to} is not configured"
         if self._failures[message.to] >= PATIENCE:
@@ -170,7 +170,7 @@ class _Run:
         return None
 
     def _attempt(self, message: Message) -> str | None:
-        """Return why a message is kept, None where it was sent."""
+        """Return why a message is kept; None where it was sent."""
         message.tries += 1
         attempt = self.channels[message.to].deliver(message)
         if attempt.verdict == "accepted":
@@ -182,9 +182,9 @@ class _Run:
 
 @contextmanager
 def _taken(path: Path, beside: Path, channels: Mapping[str, Channel]) -> Iterator[tuple[list[bytes], bool]]:
-    """Move what is in the file to the one beside it, behind what a run before left there, and give the lines.
+    """Move the file's lines behind those that an earlier run left in the second file, and yield them.
 
-    False with them: none is for a channel, so that nothing was moved; the file is locked as long as they are looked at.
+    False with them: no line is for a known channel, so nothing was moved; the file stays locked meanwhile.
     """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

@@ -1,4 +1,4 @@
-"""Deliver messages to one channel until they arrive: what waits survives a restart, what is given up goes to a file."""
+"""Durable delivery of messages to one channel: the queue survives a restart, given-up messages go to a file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import threading
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.export.attempt import backoff_s
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt, backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,18 +15,18 @@ if TYPE_CHECKING:
     from otel_llm.shared.clock import Clock
 
 GIVE_UP_S: Final = 86_400.0
-"""How long a message is tried: what a day old alert says, nobody needs to know."""
+"""How long a message is tried: an alert that is a day old helps no more."""
 LONGEST_BACKOFF_S: Final = 300.0
 MOST_WAITING: Final = 10_000
-"""Messages that wait for one channel; what would be one more is given up."""
+"""Messages that wait for one channel; any beyond are given up."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Message:
-    """Something to be delivered; `about`: messages about the same thing arrive in their order.
+    """A message to deliver; messages with the same `about` arrive in their order.
 
-    `to`: the channel; `first_ns`: when it was made, `next_ns`: when it is tried again, unix ns.
+    `to`: the channel; `first_ns`: when it was made; `next_ns`: when it is tried again, unix ns.
     """
 
     id: str
@@ -39,13 +38,13 @@ class Message:
     tries: int = 0
 
     def record(self) -> dict[str, Any]:
-        """Return it as a state file has it."""
+        """Return it as it stands in the state file."""
         return asdict(self)
 
 
 @dataclass(slots=True)
 class DeliveryStats:
-    """Count messages by what became of them."""
+    """Counts of messages by result."""
 
     sent: int = 0
     given_up: int = 0
@@ -54,9 +53,9 @@ class DeliveryStats:
 
 @dataclass(slots=True)
 class DurableQueue:
-    """Deliver messages to one channel from a thread of its own: `start`, `offer` each, `stop`.
+    """A queue of messages to one channel, with a thread of its own: `start`, `offer` each, `stop`.
 
-    `deliver` makes one attempt and raises nothing; `settled` is told that the messages that wait are others now;
+    `deliver` makes one attempt and raises nothing; `settled` is called when the waiting messages have changed;
     `give_up` takes those that did not arrive, with the reason.
     """
 
@@ -72,7 +71,7 @@ class DurableQueue:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start delivering."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name=f"otel-llm-tell-{self.channel}", daemon=True)
         self._thread.start()
 
@@ -90,7 +89,7 @@ class DurableQueue:
             self._lose(message, f"more than {MOST_WAITING} messages wait")
 
     def waiting(self) -> list[Message]:
-        """Return what waits, the one that is being tried too."""
+        """Return the waiting messages, the one that is being tried included."""
         with self._changed:
             return list(self._waiting)
 
@@ -103,21 +102,21 @@ class DurableQueue:
             self._thread.join(grace_s)
 
     def step(self) -> bool:
-        """Make one attempt, if one is due; return whether it was."""
+        """Make one attempt if one is due; return whether one was made."""
         now_ns = self.clock.now_ns()
         message = next((one for one in self._heads() if one.next_ns <= now_ns), None)
         if message is None:
             return False
         try:
             attempt = self.deliver(message)
-        except Exception as error:  # noqa: BLE001  a bug of ours: the message stays, the others get their chance
+        except Exception as error:  # noqa: BLE001  a bug of ours: the message stays, the others are tried
             _log.exception("otel-llm: a message to %s could not be sent", self.channel)
             attempt = Attempt("retry", f"{type(error).__name__}: {error}"[:200])
         if attempt.verdict == "retry" and now_ns - message.first_ns < GIVE_UP_S * 1e9:
             self.counts.retries += 1
             self._log_once(message, attempt.reason)
             wait_s = backoff_s(message.tries, LONGEST_BACKOFF_S)
-            if attempt.after_s is not None:
+            if attempt.after_s is not None:  # no sooner: a receiver that asks for 0 s is tried for a day
                 wait_s = min(max(attempt.after_s, wait_s), LONGEST_BACKOFF_S)
             with self._changed:
                 message.tries += 1
@@ -138,7 +137,7 @@ class DurableQueue:
         return min((message.next_ns for message in self._heads()), default=None)
 
     def _heads(self) -> list[Message]:
-        """Return of each thing that messages are about the first: the others wait behind it."""
+        """Return the first message about each thing: the others wait behind it."""
         heads: dict[str, Message] = {}
         with self._changed:
             for message in self._waiting:
@@ -158,7 +157,7 @@ class DurableQueue:
         while True:
             while self.step():
                 pass
-            with self._changed:  # looked at and waited for under one lock, so that nothing comes in between unseen
+            with self._changed:  # one lock for the check and the wait, so that no change between them is missed
                 if self._stopping:
                     return
                 next_ns = self.next_ns()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.shared.otlp_target import http_session
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -13,7 +15,7 @@ MOST_ANSWER_BYTES: Final = 64 * 1024
 
 
 class NoAnswerError(Exception):
-    """Say that no answer came; `maybe_sent`: whether the request may have arrived all the same."""
+    """No answer was received; `maybe_sent`: whether the request may have arrived all the same."""
 
     def __init__(self, reason: str, *, maybe_sent: bool) -> None:
         super().__init__(reason)
@@ -23,7 +25,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, and the beginning of a body; names of headers in lower case."""
+    """A status and the beginning of a body; names of headers in lower case."""
 
     status: int
     body: bytes = b""
@@ -45,19 +47,16 @@ def send_request(
 ) -> Answer:
     """Send one request on a connection of its own and return the answer, whatever its status.
 
-    `timeout_s` bounds the connecting, and every wait for the next bytes. Proxies are those of the environment; a
-    `.netrc` is not read. A redirect is an answer like another: what we send goes where the configuration says only.
+    `timeout_s` bounds the connecting, and every wait for the next bytes. A redirect is an answer like another: what we
+    send goes where the configuration says only, as `http_session` says.
 
     Raises:
-        NoAnswerError: nothing that could be read came back.
+        NoAnswerError: no readable answer was received.
     """
     import requests
     from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-    with suppress_instrumentation(), requests.Session() as session:
-        session.proxies.update(requests.utils.get_environ_proxies(url))
-        session.trust_env = False
-        session.verify = True if ca_file is None else str(ca_file)
+    with suppress_instrumentation(), http_session(url, ca_file) as session:
         try:
             with session.request(
                 method,
@@ -83,5 +82,5 @@ def send_request(
             raise NoAnswerError(reason, maybe_sent=not refused) from None
         except requests.exceptions.Timeout:
             raise NoAnswerError("no answer in time", maybe_sent=True) from None
-        except Exception as error:  # noqa: BLE001  urllib3's own, and whatever a target can provoke besides
+        except Exception as error:  # noqa: BLE001  urllib3's own errors, and any other that a target can provoke
             raise NoAnswerError(f"no answer that can be read ({type(error).__name__})", maybe_sent=True) from None

@@ -1,4 +1,4 @@
-"""Sign what leaves, and check what came, by Standard Webhooks: id, time and body, with a shared secret.
+"""Sign and verify messages by Standard Webhooks: an HMAC over id, time and body, with a shared secret.
 
 Source: https://github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md, "Signature scheme".
 """
@@ -17,12 +17,12 @@ ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 TOLERANCE_S: Final = 300
-"""How far the two clocks may be apart; older messages are replays. Source: the libraries of Standard Webhooks."""
+"""Largest difference of the two clocks; older messages are replays. Source: the libraries of Standard Webhooks."""
 _VERSION: Final = "v1"
 
 
 class SignatureError(ValueError):
-    """Say why a message is not believed; never repeats what it brought."""
+    """A message failed verification; the text never repeats its contents."""
 
 
 def signed_headers(message_id: str, at_s: int, body: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
@@ -38,21 +38,21 @@ def verify(
     now_s: float,
     tolerance_s: float = TOLERANCE_S,
 ) -> str:
-    """Return the id of a message that one of the secrets has signed not long ago; names of headers in lower case.
+    """Return the id of a message that one of the secrets has signed recently; names of headers in lower case.
 
     Raises:
-        SignatureError: a header is missing or no header of ours, no signature fits, or the time is too far off.
+        SignatureError: a header is missing or malformed, no signature fits, or the time is too far off.
     """
     message_id, stamp, given = (headers.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
     if not message_id or "." in message_id or not stamp or not given:
         raise SignatureError("not signed: webhook-id, webhook-timestamp and webhook-signature are needed")
-    if not (message_id + given).isprintable():  # bytes that are no UTF-8 come as lone surrogates
+    if not (message_id + given).isprintable():  # bytes that are no UTF-8 are lone surrogates here
         raise SignatureError("webhook-id and webhook-signature are no plain text")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) < 16):
         raise SignatureError("webhook-timestamp is no number of seconds")
     at_s = int(stamp)
     good = [_signature(message_id, at_s, body, secret).encode() for secret in secrets]
-    # Every pair is compared, in a time that tells nothing about how far they agree.
+    # Every pair is compared, in constant time.
     fits = [hmac.compare_digest(one.encode(), other) for one in given.split(" ")[:16] for other in good]
     if not any(fits):
         raise SignatureError("no signature fits: the secret is another one, or the message was changed")

@@ -1,1 +1,1 @@
-"""Where findings go and decided actions are done: the sinks of a service, what an action has to know, its console."""
+"""Actions: build signed requests for them, dispatch each once and in time, see it done; the receiving end too."""

@@ -1,8 +1,8 @@
 """Deliver one action: one try and at most one more, never after its time to live.
 
-An action is worth something for as long as the stall that it answers: hundreds of milliseconds. So there are no retries
-with growing pauses. When the first try fails in a way that a second may not, or half of the time is over without an
-answer, it is tried once more, with the same id, by which the other side knows that it is the same action.
+An action is worth something only as long as the stall that it answers: hundreds of milliseconds. So there are no
+retries with growing pauses. When the first try fails in a way that a second may not, or half of the time has passed
+without an answer, it is tried once more under the same id, by which the receiver knows that it is the same action.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from otel_llm.rules.decisions.decision_records import Outcome
 
 PAUSE_NS: Final = 20_000_000
-"""Between a try that failed at once and the second."""
+"""The pause between a try that failed at once and the second."""
 MOST_HANGING: Final = 64
-"""Tries under way at one time; one that is given up holds its thread until the other side lets go."""
+"""Tries under way at one time; a try that is given up holds its thread until the other side closes."""
 TRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """Say that nothing was sent, and what that comes to."""
+    """Nothing was sent: the action's outcome, and why."""
 
     outcome: Outcome
     detail: str
@@ -38,10 +38,10 @@ class NotSent:
 
 @dataclass(slots=True)
 class Delivery:
-    """Deliver actions, each in the thread that asks.
+    """The delivery of actions, each in the calling thread.
 
-    `now_ns`: the collector's clock; `forbidden` says why nothing may be sent now, None when it may: asked before each
-    try.
+    `now_ns`: the collector's clock; `forbidden` returns why nothing may be sent now, None when it may. It is called
+    before each try.
     """
 
     now_ns: Callable[[], int]
@@ -51,7 +51,7 @@ class Delivery:
     _slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(MOST_HANGING))
 
     def deliver(self, order: Order, executor: Executor) -> Reply | NotSent:
-        """Return what came of it, at the latest when the action expires or the executor's patience is over."""
+        """Return the result, at the latest when the action expires or the executor's timeout is over."""
         answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         begun_ns = self.now_ns()
         until_ns = min(order.expires_ns, begun_ns + int(executor.timeout_s * 1e9))

@@ -1,7 +1,7 @@
-"""The other end: take an action that the collector asks for, once, if it is signed and still worth something.
+"""The receiving end: accept a signed action once, while it is still worth something.
 
-The owner of the streams (a relay, a gateway) acts on decisions with it. `ActionReceiver.take` checks a message, hands
-each action over once, and gives the same answer to the same id again. `Admission` is the same in two steps, for actions
+The owner of the streams (a relay, a gateway) receives actions with it. `ActionReceiver.take` checks a message, passes
+each action on once, and gives the same answer to the same id again. `Admission` is the same in two steps, for actions
 that take time: `admit` checks a message, `settle` keeps the answer.
 """
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 MOST_BODY_BYTES: Final = 256 * 1024
 REMEMBERED: Final = 100_000
-"""Ids of actions that were taken: more than come while a signature is believed."""
+"""Ids of actions that are remembered: more than arrive while a signature is accepted."""
 LONGEST_ID: Final = 256
 Result = Literal["done", "accepted", "refused", "unknown_request"]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
-    """What is asked: an action, of which request or labels, until when (unix ns), and why.
+    """One requested action: its verb, its request or labels, its expiry (unix ns), and the reason.
 
-    `request`: (trace id, span id, choice) in hex, None for scopes instance and class; `request_id`: what the engine
-    calls it, where that is known; `candidates`: whom `preempt` could take, first choice first, as the record has them.
+    `request`: (trace id, span id, choice) in hex, None for scopes instance and class; `request_id`: the engine's id of
+    the request, where known; `candidates`: the streams that `preempt` may take, first choice first, as in the record.
     """
 
     id: str
@@ -48,13 +48,13 @@ class ActionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What to answer: an HTTP status, and what became of the action."""
+    """The answer to a message: an HTTP status, and the result of the action."""
 
     status: int
     result: Result | None = None
     detail: str = ""
     repeated: bool = field(default=False, compare=False)
-    """Whether the same id was asked for before."""
+    """Whether the same id was received before."""
 
     @property
     def body(self) -> bytes:
@@ -67,25 +67,25 @@ _BUSY: Final = Response(409, "accepted", "this action is being done", repeated=T
 
 @dataclass(slots=True)
 class Admission:
-    """Check messages, and remember the answers to those that were admitted; any thread may ask.
+    """The check of messages and the answers to those that were admitted; thread-safe.
 
-    Each message that `admit` returns an action for is answered by one `settle`, now or later.
+    Each message whose action `admit` returns is answered by one `settle`, now or later.
     """
 
     secrets: Sequence[bytes]
     tolerance_s: float = TOLERANCE_S
     remembered: int = REMEMBERED
-    """How many ids are known at most; the oldest are forgotten first."""
+    """Ids that are remembered at most; the oldest are forgotten first."""
     _answers: OrderedDict[str, Response | None] = field(default_factory=OrderedDict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def admit(
         self, headers: Mapping[str, str], body: bytes, now_ns: int, expiry_now_ns: int | None = None
     ) -> Response | ActionRequest:
-        """Return the action of a message that came at `now_ns` (unix), or what to answer to it at once.
+        """Return the action of a message received at `now_ns` (unix), or the immediate answer to it.
 
         It is an action once for an id, until `settle`. Names of headers are in lower case. `expiry_now_ns`: the same
-        instant by the clock that expiry is measured with (unix ns), where that is another one.
+        instant by the clock that expiry is measured with (unix ns), where that is another clock.
         """
         if len(body) > MOST_BODY_BYTES:
             return Response(413, None, f"more than {MOST_BODY_BYTES // 1024} KiB")
@@ -111,16 +111,16 @@ class Admission:
         return asked
 
     def settle(self, action_id: str, answer: Response) -> None:
-        """Keep the answer to an action that was admitted; its id gets the same again. Unknown ids change nothing."""
+        """Keep the answer to an admitted action; its id gets the same again. An unknown id changes nothing."""
         with self._lock:
             if action_id in self._answers:
                 self._answers[action_id] = answer
 
 
 class ActionReceiver(Admission):
-    """Take actions over HTTP, whatever the server; any thread may ask.
+    """A receiver of actions over HTTP, for any server; thread-safe.
 
-    `act` does one and says what became of it; it is called once for an id, however often that arrives.
+    `act` performs an action and returns its result; it is called once for an id, however often that arrives.
     """
 
     __slots__ = ("act",)
@@ -135,7 +135,7 @@ class ActionReceiver(Admission):
         self.act = act
 
     def take(self, headers: Mapping[str, str], body: bytes, now_ns: int) -> Response:
-        """Return what to answer to a POST that came at `now_ns` (unix); names of headers in lower case."""
+        """Return the answer to a POST received at `now_ns` (unix); names of headers in lower case."""
         asked = self.admit(headers, body, now_ns)
         if isinstance(asked, Response):
             return asked
@@ -148,7 +148,7 @@ class ActionReceiver(Admission):
 
 
 def read_action(body: bytes) -> ActionRequest:
-    """Read a CloudEvent of ours; raises ValueError, with words on what is wrong, where it is none."""
+    """Read a CloudEvent of ours; raises ValueError, with the reason, where it is none."""
     try:
         event = json.loads(body)
         kind, data = event["type"], event["data"]

@@ -1,8 +1,8 @@
-"""Do what rules decide in `mode: enforce`: at most once, not too late, one at a time for an instance, and see it done.
+"""Dispatch actions of `mode: enforce`: each at most once and in time, one at a time for an instance, and confirmed.
 
-`take` and `ended` are called in the evaluator's thread; they never wait and never raise. Everything else runs in
-threads of its own. Each action that was taken is settled exactly once, at most its time to live and the wedge timeout
-later; until then it is open, and while one is open that acts on an instance, no other on this instance is begun.
+`take` and `ended` are called in the evaluator's thread; they never wait and never raise. All other work runs in
+threads. Each action that was taken is settled exactly once, at most its time to live and the wedge timeout later. An
+action is open until it is settled; while an open one acts on an instance, no other on this instance is begun.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MOST_WAITING: Final = 10_000
 LOOK_EVERY_S: Final = 0.1
 LOOK_TIMEOUT_S: Final = 1.0
 NOT_DONE: Final = frozenset({"completed", "lost"})
-"""Ends of a stream that do not show that it was aborted: it may have come to its own end, or nobody knows."""
+"""Outcomes of a stream that do not show that it was aborted: it may have ended by itself."""
 CONFIRMATION: Final = "confirmation"
-"""The limit, beside those of the budget: no other action is open for the instance."""
+"""The name of the limit, beside those of the budget, that allows one open action an instance."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of an action.
+    """The result of an action.
 
-    `open_elsewhere`: it was not begun since another is open for its instance; `migration`: how a `migrate` went.
+    `open_elsewhere`: it was not begun since another is open for its instance; `migration`: the details of a `migrate`.
     """
 
     outcome: Outcome
@@ -52,21 +52,21 @@ class Settled:
 
 
 @dataclass(slots=True)
-class _Open:
+class _PendingAction:
     order: Order
     executor: Executor
     settled: Callable[[Settled], None]
     sent: bool = False
     wedged_ns: int | None = None
-    """When it is no longer waited for that its effect is seen; set once it was sent."""
+    """When waiting for its effect ends; set once it was sent."""
 
 
 @dataclass(slots=True)
 class ActionDispatcher:
-    """See the module.
+    """The dispatcher of enforced actions; threads send them and settle each once: `start`, `take`, `stop`.
 
-    `find` returns who does an order, or words on why nobody does; `kill_switch`: nothing is sent while this file is
-    there, or while it cannot be told whether it is.
+    `find` returns the executor of an order, or the reason why there is none; `kill_switch`: nothing is sent while this
+    file exists, or while its existence cannot be checked.
     """
 
     now_ns: Callable[[], int]
@@ -75,11 +75,11 @@ class ActionDispatcher:
     wedge_timeout_s: float = 10.0
     outcomes: Counter[str] = field(default_factory=Counter)
     _delivery: Delivery = field(init=False)
-    _open: dict[str, _Open] = field(default_factory=dict)
+    _pending: dict[str, _PendingAction] = field(default_factory=dict)
     _busy: dict[str, str] = field(default_factory=dict)
     """The open action, by instance."""
     _about: dict[Hashable, set[str]] = field(default_factory=dict)
-    """Open actions by the stream that they are to end, and by the firing that began them."""
+    """Open actions by the stream that they are to end, and by the firing that caused them."""
     _waiting: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -91,14 +91,14 @@ class ActionDispatcher:
         self._empty = threading.Condition(self._lock)
 
     def start(self) -> None:
-        """Start the threads that send and those that look."""
+        """Start the threads that send and the one that watches."""
         work = [threading.Thread(target=self._work, name="otel-llm-act", daemon=True) for _ in range(WORKERS)]
         self._threads = [*work, threading.Thread(target=self._watch, name="otel-llm-act-watch", daemon=True)]
         for thread in self._threads:
             thread.start()
 
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
-        """Do an order; `settled` is called once: now, if it is clear already, else later from another thread."""
+        """Do an order; `settled` is called once: now, if the outcome is certain, else later from another thread."""
         try:
             refused = self._begin(order, settled)
         except Exception as bug:  # a bug of ours must not stop the evaluator
@@ -109,10 +109,10 @@ class ActionDispatcher:
                 self.outcomes[refused.outcome] += 1
             settled(refused)
 
-    def over(self, decision: Decision) -> None:
-        """Withdraw what a firing that has ended began and nobody has sent: there is nothing to answer any more."""
+    def withdraw(self, decision: Decision) -> None:
+        """Withdraw the unsent actions of a firing that has ended."""
         firing = _firing(decision)
-        if firing not in self._about:  # nearly always; what changes it meanwhile is not about this firing
+        if firing not in self._about:  # the usual case; no other thread adds actions of this firing
             return
         with self._lock:
             gone = list(self._about.get(firing, ()))
@@ -120,11 +120,11 @@ class ActionDispatcher:
             self._settle(action_id, Settled(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Take note that a stream has ended: what was to end it is confirmed, or it came to its own end."""
+        """Settle the actions on a stream that has ended; its end confirms them, unless it completed by itself."""
         if stream not in self._about:
             return
         with self._lock:
-            found = [self._open[one] for one in self._about.get(stream, ()) if one in self._open]
+            found = [self._pending[one] for one in self._about.get(stream, ()) if one in self._pending]
         for one in found:
             if not one.sent:
                 self._settle(one.order.id, Settled("ended", "withdrawn: the stream ended first"), unsent=True)
@@ -134,9 +134,9 @@ class ActionDispatcher:
                 self._settle(one.order.id, Settled("done", f"the stream ended as {outcome}"))
 
     def tick(self, now_ns: int) -> None:
-        """Look at what is open: whether it was done, and whether it was waited for long enough."""
+        """Check the open actions: settle those that are seen to be done, or were waited for long enough."""
         with self._lock:
-            sent = [one for one in self._open.values() if one.wedged_ns is not None]
+            sent = [one for one in self._pending.values() if one.wedged_ns is not None]
         for one in sent:
             if not one.executor.in_stream and one.executor.look(LOOK_TIMEOUT_S):
                 self._settle(one.order.id, Settled("done", "seen"))
@@ -145,11 +145,11 @@ class ActionDispatcher:
                 self._settle(one.order.id, Settled("unconfirmed", waited))
 
     def stop(self, grace_s: float) -> None:
-        """Take nothing more; wait for what is under way, and settle what is open then."""
+        """Accept nothing more; wait for what is under way, and settle what is still open then."""
         self._stop.set()
         with self._empty:
-            self._empty.wait_for(lambda: not self._open, grace_s)
-            left = [(one.order.id, one.sent) for one in self._open.values()]
+            self._empty.wait_for(lambda: not self._pending, grace_s)
+            left = [(one.order.id, one.sent) for one in self._pending.values()]
         for action_id, sent in left:
             why = "this process stopped"
             self._settle(action_id, Settled("unconfirmed" if sent else "expired", why))
@@ -157,10 +157,20 @@ class ActionDispatcher:
             self._waiting.put(None)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of actions so far, and how many are open."""
+        """Return the number of actions by outcome, and how many are open."""
         with self._lock:
             outcomes = {f"actions.{outcome}": count for outcome, count in self.outcomes.items()}
-            return {**outcomes, "actions_open": len(self._open), "action_tries": self._delivery.tries}
+            return {**outcomes, "actions_open": len(self._pending), "action_tries": self._delivery.tries}
+
+    def awaited(self) -> int:
+        """Return how many open actions were sent, and are not seen to be done yet."""
+        with self._lock:
+            return sum(one.wedged_ns is not None for one in self._pending.values())
+
+    def is_idle(self) -> bool:
+        """Tell whether no action is open, and nothing is kept of those that were."""
+        with self._lock:
+            return not (self._pending or self._busy or self._about)
 
     def _begin(self, order: Order, settled: Callable[[Settled], None]) -> Settled | None:
         if self._stop.is_set():
@@ -169,13 +179,13 @@ class ActionDispatcher:
         if isinstance(executor, str):
             return Settled("failed", executor)
         with self._lock:
-            if order.id in self._open:
+            if order.id in self._pending:
                 return Settled("failed", "this very action is open already")
-            if len(self._open) >= MOST_WAITING:
+            if len(self._pending) >= MOST_WAITING:
                 return Settled("failed", f"{MOST_WAITING} actions are open")
             if executor.exclusive and (other := self._busy.get(order.instance)) is not None:
                 return Settled("budget", f"{other} is open for this instance", open_elsewhere=True)
-            self._open[order.id] = _Open(order, executor, settled)
+            self._pending[order.id] = _PendingAction(order, executor, settled)
             if executor.exclusive:
                 self._busy[order.instance] = order.id
             for about in _about(order, executor):
@@ -186,10 +196,10 @@ class ActionDispatcher:
     def _work(self) -> None:
         while (action_id := self._waiting.get()) is not None:
             with self._lock:
-                one = self._open.get(action_id)
+                one = self._pending.get(action_id)
                 if one is None:
                     continue
-                one.sent = True  # from here on it is not withdrawn
+                one.sent = True  # from here on it cannot be withdrawn
             try:
                 result = self._delivery.deliver(one.order, one.executor)
                 self._delivered(one, result)
@@ -197,7 +207,7 @@ class ActionDispatcher:
                 log.exception("otel-llm: an action could not be done")
                 self._settle(action_id, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
 
-    def _delivered(self, one: _Open, result: Reply | NotSent) -> None:
+    def _delivered(self, one: _PendingAction, result: Reply | NotSent) -> None:
         if isinstance(result, NotSent):
             self._settle(one.order.id, Settled(result.outcome, result.detail))
             return
@@ -218,16 +228,16 @@ class ActionDispatcher:
 
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            if self._open:
+            if self._pending:
                 self.tick(self.now_ns())
 
     def _settle(self, action_id: str, settled: Settled, *, unsent: bool = False) -> None:
-        """Settle an action that is open; `unsent`: unless it is being sent meanwhile."""
+        """Settle an open action; with `unsent`, only if it was not sent meanwhile."""
         with self._lock:
-            one = self._open.get(action_id)
+            one = self._pending.get(action_id)
             if one is None or (unsent and one.sent):
                 return
-            del self._open[action_id]
+            del self._pending[action_id]
             if self._busy.get(one.order.instance) == action_id:
                 del self._busy[one.order.instance]
             for about in _about(one.order, one.executor):
@@ -249,7 +259,7 @@ def _about(order: Order, executor: Executor) -> list[Hashable]:
 
 
 def settled_decision(decision: Decision, settled: Settled) -> Decision:
-    """Return the decision as it is recorded: with what became of it."""
+    """Return the decision as it is recorded: with the result of its action."""
     budget = {**decision.budget, CONFIRMATION: False} if settled.open_elsewhere else decision.budget
     findings = {} if settled.migration is None else settled.migration.record()
     if settled.detail:

@@ -1,7 +1,7 @@
-"""Ask engines and routers for what they offer: vLLM and SGLang to abort a request, their routers to drop a worker.
+"""Clients of engines and routers: vLLM and SGLang abort a request, their routers drain a worker.
 
-What they take was read in their source, or measured: vLLM 0.32, SGLang 0.5.23, SGLang router 0.3.2, vLLM router 0.1.
-None tells whether a request was known: that it was ended is looked for in the stream itself.
+The calls were read in their source, or measured: vLLM 0.32, SGLang 0.5.23, SGLang router 0.3.2, vLLM router 0.1. None
+says whether a request was known: its end is looked for in the stream itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VLLM_ABORT: Final = "/inference/v1/abort_requests"
 """Only where vLLM was started with `--enable-scale-out`; it answers 200 whatever the ids."""
 SGLANG_ABORT: Final = "/abort_request"
 SHORTEST_RID: Final = 16
-"""SGLang with several tokenizers aborts every request whose rid begins with the one it is given."""
+"""SGLang with several tokenizers aborts every request whose rid begins with the given one."""
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:\-]{0,254}", re.ASCII)
 _NUMBERED: Final = re.compile(r"cmpl-.*-[0-9]+", re.ASCII)
 _ENGINE_TIMEOUT_S: Final = 5.0
@@ -33,7 +33,7 @@ _ENGINE_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _EngineClient:
-    """Ask one engine over HTTP; `token` is asked for each try, and None where it wants none."""
+    """A client of one engine; `token` is read for each try, and None where the engine wants none."""
 
     url: str = field(repr=False)
     token: Callable[[], str | None]
@@ -54,7 +54,7 @@ class _EngineClient:
         return send_request(method, self.url + path, headers, data, timeout_s)
 
     def request_reply(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
-        """Make one request whose status says everything; raises nothing."""
+        """Make one request whose status is the whole answer; raises nothing."""
         try:
             return of_answer(self.request(method, path, body, timeout_s))
         except NoAnswerError as error:
@@ -64,24 +64,24 @@ class _EngineClient:
 
 
 class _Abort(_EngineClient):
-    """Ask for the end of a request: whether it came is seen in the stream."""
+    """The abort of a request; its effect shows in the stream."""
 
     __slots__ = ()
     in_stream = True
 
     def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
-        """Return None: the stream tells."""
+        """Return None: the stream shows it."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class VllmAbort(_Abort):
-    """Abort a request of a vLLM server."""
+    """The abort of a request of a vLLM server."""
 
     path: str = VLLM_ABORT
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
-        """Ask once; never with an empty list, which would abort every request of some versions."""
+        """Make one request; never with an empty list, which would abort every request of some versions."""
         request_id = order.request_id
         if request_id is None or not _ID.fullmatch(request_id):
             return Reply("refused", _NO_ID)
@@ -90,12 +90,12 @@ class VllmAbort(_Abort):
 
 @dataclass(frozen=True, slots=True)
 class SglangAbort(_Abort):
-    """Abort a request of an SGLang server; never all of them (`abort_all`)."""
+    """The abort of a request of an SGLang server; never of all of them (`abort_all`)."""
 
     path: str = SGLANG_ABORT
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
-        """Ask once."""
+        """Make one request."""
         rid = order.request_id
         if rid is None or not _ID.fullmatch(rid):
             return Reply("refused", _NO_ID)
@@ -107,7 +107,7 @@ class SglangAbort(_Abort):
 
 @dataclass(frozen=True, slots=True)
 class RouterDrain(_EngineClient):
-    """Have a router send nothing more to a worker; what runs there goes on.
+    """The drain of a worker by its router: it gets nothing more, and running requests go on.
 
     `worker`: its URL, as the router knows it. `legacy`: the vLLM router's calls, which name the worker in the query;
     else the SGLang router's, which has an id for each.
@@ -118,7 +118,7 @@ class RouterDrain(_EngineClient):
     in_stream: bool = False
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
-        """Ask once; a worker that the router does not have is drained."""
+        """Make one request; a worker that the router does not have counts as drained."""
         worker = _plain(self.worker)
         if self.legacy:
             return self.request_reply("POST", f"/remove_worker?url={quote(worker, safe='')}", None, timeout_s)
@@ -136,7 +136,7 @@ class RouterDrain(_EngineClient):
         return self.request_reply("DELETE", f"/workers/{quote(found[worker], safe='')}", None, timeout_s)
 
     def look(self, timeout_s: float) -> bool | None:
-        """Return whether the router lists the worker no more."""
+        """Return whether the router has ceased to list the worker."""
         try:
             answer = self.request("GET", "/list_workers" if self.legacy else "/workers", None, timeout_s)
         except (NoAnswerError, ConfigError):
@@ -149,7 +149,7 @@ _NO_ID: Final = "its telemetry does not say by which id the engine knows it (gen
 
 
 def vllm_ids(request_id: str) -> list[str]:
-    """Return what vLLM may call a request: a chat is `chatcmpl-ID`, the first prompt of a completion `cmpl-ID-0`."""
+    """Return the ids that vLLM may use for a request: `chatcmpl-ID` for a chat, `cmpl-ID-0` for a first prompt."""
     if request_id.startswith("chatcmpl-") or _NUMBERED.fullmatch(request_id):
         return [request_id]
     if request_id.startswith("cmpl-"):

@@ -1,4 +1,4 @@
-"""What is asked of others, as a CloudEvent: who asks what for which request or instance, why, and until when.
+"""Requested actions as CloudEvents: the sender, the action, its request or instance, the reason and the expiry.
 
 Source: CloudEvents 1.0.2, "JSON Event Format", structured mode.
 """
@@ -24,7 +24,7 @@ TYPE_PREFIX: Final = "io.otel_llm.action."
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A stream that `preempt` could take, as it was at the decision."""
+    """A stream that `preempt` may take, as it was at the decision."""
 
     trace_id: str
     span_id: str
@@ -34,7 +34,7 @@ class Candidate:
     runway_seconds: float
 
     def record(self) -> dict[str, Any]:
-        """Return it as a record has it; its `score` is the order of the choice: lowest priority, then most runway."""
+        """Return it as in a record; its `score` is the order of the choice: lowest priority, then most runway."""
         return {
             "trace_id": self.trace_id,
             "span_id": self.span_id,
@@ -46,10 +46,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One action that is to be done: a decision, and what was known when it was made that the decision does not say.
+    """One action to do: a decision, and what was known at its time that the decision does not hold.
 
-    `request_id`: what the engine calls the request, None where its telemetry does not say; `candidates`: whom
-    `preempt` could take, the first is taken.
+    `request_id`: the engine's id of the request, None where telemetry does not have it; `candidates`: the streams that
+    `preempt` may take, the first is taken.
     """
 
     decision: Decision
@@ -62,25 +62,25 @@ class Order:
 
     @property
     def verb(self) -> str:
-        """Return what is to be done."""
+        """Return the verb of the action."""
         return str(self.decision.action)
 
     @property
     def instance(self) -> str:
-        """Return the instance that it is about, "" where there is none."""
+        """Return the instance of the action, "" where there is none."""
         return self.decision.identity.get("instance", "")
 
     @property
     def expires_ns(self) -> int:
-        """Return when it is worth nothing any more, on the collector's axis."""
+        """Return the instant of its expiry, on the collector's axis."""
         ttl_ns = self.decision.ttl_ns
         return self.decision.now_ns + (DEFAULT_TTL_NS if ttl_ns is None else ttl_ns)
 
 
 def action_id(decision: Decision) -> str:
-    """Return what identifies an action, the same however often it is sent and whoever decides it again.
+    """Return the id of an action: the same however often it is sent, and for every process that decides it.
 
-    It is a hash over the rule's own hash, what the decision is about, the instant of the flip and the action.
+    It is a hash over the rule's own hash, the decision's subject, the instant of the flip and the action.
     """
     about = decision.subject if decision.stream is None else _stream(decision)
     what = [decision.rule_hash, about, decision.flip_ns, decision.action, sorted(decision.arguments.items())]
@@ -142,7 +142,7 @@ def rfc3339(unix_ns: int) -> str:
 
 
 def _finite(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts that JSON has no number for as null."""
+    """Return the facts with null for numbers that JSON does not have."""
     facts = {
         name: None if isinstance(value, float) and not -float("inf") < value < float("inf") else value
         for name, value in data["facts"].items()

@@ -1,4 +1,4 @@
-"""What an executor is: it tries to do one action once, and may look whether it was done."""
+"""The interface of executors: try to do one action once, and check whether it was done."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from otel_llm.export.attempt import retry_after_s
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
@@ -13,18 +14,18 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.events import Order
 
 RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers after which a second try may go better, if there is time for it."""
+"""Answers after which a second try may succeed, if there is time for it."""
 ALREADY: Final = 409
-"""The other side is doing this action (the same id) now."""
+"""The receiver is doing the action of this id now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of one try.
+    """The result of one try.
 
-    `done`: the other side says that it is done; `accepted`: it has taken it; `refused`: it will not do it; `again`: it
-    could not now, or did not answer, and `maybe_sent` tells whether it may have taken it all the same. `after_s`: how
-    long it wants to be left alone before another try.
+    `done`: the receiver has done it; `accepted`: it will do it; `refused`: it will not do it; `again`: it could not
+    now, or did not answer, and `maybe_sent` tells whether it may have received it all the same. `after_s`: the pause
+    that it asks for before another try.
     """
 
     result: Literal["done", "accepted", "refused", "again"]
@@ -34,7 +35,7 @@ class Reply:
 
 
 class Executor(Protocol):
-    """Do actions of some verbs; called in threads of their own, several at a time."""
+    """An executor of some verbs; called in several threads at a time."""
 
     @property
     def timeout_s(self) -> float:
@@ -46,17 +47,17 @@ class Executor(Protocol):
 
     @property
     def in_stream(self) -> bool:
-        """Return whether what is done shows in the stream that it is about, as its end."""
+        """Return whether the effect shows in the action's stream, as its end."""
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:
         """Try once; raises nothing."""
 
     def look(self, timeout_s: float) -> bool | None:
-        """Return whether it is seen to be done, None where that cannot be looked up; raises nothing."""
+        """Return whether the action is seen to be done, None where that cannot be checked; raises nothing."""
 
 
 def of_answer(answer: Answer) -> Reply:
-    """Return what an answer's status stands for; what its body says is its own reader's."""
+    """Return the reply that an answer's status stands for; its body is not read."""
     if answer.ok:
         return Reply("accepted")
     if answer.status == ALREADY:
@@ -65,19 +66,19 @@ def of_answer(answer: Answer) -> Reply:
     if 300 <= answer.status < 400:
         return Reply("refused", f"{reason}: redirects are not followed")
     if answer.status in RETRYABLE:
-        return Reply("again", reason, after_s=_after_s(answer))
+        return Reply("again", reason, after_s=retry_after_s(answer.headers.get("retry-after")) or 0.0)
     return Reply("refused", reason)
 
 
 def of_silence(error: NoAnswerError) -> Reply:
-    """Return what a try stands for to which no answer came."""
+    """Return the reply that a missing answer stands for."""
     return Reply("again", error.reason, maybe_sent=error.maybe_sent)
 
 
 def result_of(answer: Answer) -> Reply:
-    """Return what a receiver of CloudEvents says: its status, and `{"result": ..., "detail": ...}` where it says so.
+    """Return the reply of a receiver of CloudEvents: its status, and `{"result": ..., "detail": ...}` if present.
 
-    A body that says nothing of the kind is no mistake: the status alone counts then.
+    Any other body is no mistake: the status alone counts then.
     """
     reply = of_answer(answer)
     if not answer.ok:
@@ -93,10 +94,3 @@ def result_of(answer: Answer) -> Reply:
     if result in ("refused", "unknown_request"):
         return Reply("refused", f"{result}: {detail}" if detail else str(result))
     return Reply("accepted", detail)
-
-
-def _after_s(answer: Answer) -> float:
-    try:
-        return max(0.0, float(answer.headers.get("retry-after", "0")))
-    except ValueError:
-        return 0.0

@@ -1,6 +1,6 @@
-"""Who does what: the one table from verbs and kinds of engine to executors, by the settings alone.
+"""The table of executors, by verb and kind of engine, made from the settings alone.
 
-A name of an instance that telemetry brings chooses among the URLs of the settings and is never part of one.
+An instance's name in telemetry chooses among the URLs of the settings and is never part of one.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.execute.events import Order
     from otel_llm.actions.execute.executor import Executor
-    from otel_llm.actions.settings import Acting, Engine, Receiver
+    from otel_llm.actions.settings import AlertAndActionSettings, Engine, Receiver
     from otel_llm.rules.files.load import RuleFile
     from otel_llm.rules.files.ruleset import RuleSet, Verb
 
 Notify: TypeAlias = "Callable[[str, str, bytes, str], bool]"
-"""Queue a notification that is tried until it arrives: receiver, id, body, what it is about."""
+"""Queue a notification that is tried until it arrives: receiver, id, body, subject."""
 ANY: Final = "*"
-"""An instance's name in the settings: whichever has no entry of its own, and decisions that are about none."""
+"""The name in the settings for instances without an entry of their own, and for decisions about no instance."""
 RELAY_DOES: Final = DOES["relay"]
-"""What a relay does to its own streams and backends, without an engine in its settings."""
+"""The verbs of a relay for its own streams and backends, without an engine in its settings."""
 _ONE_OPEN: Final[frozenset[Verb]] = frozenset(("abort", "drain"))
-"""What a relay does one at a time for an instance; streams are moved and paused side by side."""
+"""The verbs that a relay does one at a time for an instance; streams are moved and paused side by side."""
 
 
-def executors(settings: Acting) -> frozenset[Verb]:
-    """Return the verbs, besides `alert`, for which the settings name somebody who does them."""
+def executors(settings: AlertAndActionSettings) -> frozenset[Verb]:
+    """Return the verbs, besides `alert`, for which the settings name an executor."""
     verbs: set[Verb] = {verb for engine in settings.actions.engines for verb in DOES[engine.kind]}
     if settings.receivers:
         verbs.add("webhook")
     return frozenset(verbs)
 
 
-def refuse_unknown_receivers(rules: RuleSet, settings: Acting) -> None:
+def refuse_unknown_receivers(rules: RuleSet, settings: AlertAndActionSettings) -> None:
     """Raise ConfigError for an enforced webhook whose receiver the settings do not name."""
     names = [receiver.name for receiver in settings.receivers]
     for rule in rules.rules:
@@ -57,11 +57,11 @@ def refuse_unknown_receivers(rules: RuleSet, settings: Acting) -> None:
 
 
 def load_enforced(
-    paths: Iterable[str | Path], settings: Acting, own: Collection[Verb] = ()
+    paths: Iterable[str | Path], settings: AlertAndActionSettings, own: Collection[Verb] = ()
 ) -> tuple[RuleSet, list[RuleFile]]:
-    """Load rules and their files, for a service with these settings: what it can do may be enforced.
+    """Load rules and their files for a service with these settings: only verbs with an executor may be enforced.
 
-    `own`: the verbs that it does itself, without anybody to ask: of a relay `RELAY_DOES`.
+    `own`: the verbs that the service does itself; of a relay `RELAY_DOES`.
 
     Raises:
         ConfigError: as `load_rules`, and for an enforced webhook whose receiver the settings do not name.
@@ -73,7 +73,7 @@ def load_enforced(
 
 @dataclass(frozen=True, slots=True)
 class _Notification:
-    """Queue a notification; it is tried until it arrives, and nothing waits for it."""
+    """A queued notification: it is tried until it arrives, and no caller waits for it."""
 
     name: str
     source: str
@@ -85,21 +85,21 @@ class _Notification:
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
         """Queue it."""
         if not self.notify(self.name, order.id, cloud_event(order, self.source), f"rule {order.decision.rule}"):
-            return Reply("refused", f"nobody brings notifications to {self.name}")
+            return Reply("refused", f"no channel of notifications is running for {self.name}")
         return Reply("accepted", "queued; tried until it arrives")
 
     def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
-        """Return None: nobody looks."""
+        """Return None: delivery is not observed."""
         return None
 
 
 class Executors:
-    """Find who does an order.
+    """The executors that the settings name, by verb and instance, and the receivers by name.
 
-    `source`: the `source` of CloudEvents; `agent`: what the collector calls itself; `notify`: see `Alerts.notify`.
+    `source`: the `source` of CloudEvents; `agent`: the collector's User-Agent; `notify`: see `Alerts.notify`.
     """
 
-    def __init__(self, settings: Acting, source: str, agent: str, notify: Notify) -> None:
+    def __init__(self, settings: AlertAndActionSettings, source: str, agent: str, notify: Notify) -> None:
         self._source = source
         self._agent = agent
         self._receivers = {receiver.name: self._receiver(receiver, notify) for receiver in settings.receivers}
@@ -110,7 +110,7 @@ class Executors:
                     self._engines[verb, instance] = self._engine(engine, url, verb)
 
     def find(self, order: Order) -> Executor | str:
-        """Return who does it, or words on why nobody does."""
+        """Return the executor of an order, or the reason why there is none."""
         if order.verb == "webhook":
             name = str(order.decision.arguments.get("to"))
             return self._receivers.get(name) or f"no receiver is called {name!r}"
@@ -118,7 +118,7 @@ class Executors:
         if found is None:
             return f"no engine is configured that does `{order.verb}` for instance {order.instance!r}"
         if order.verb == "preempt" and not order.candidates:
-            return "nobody to take: no other stream is known on the instance"
+            return "no candidate: no other stream is known on the instance"
         return found
 
     def _receiver(self, receiver: Receiver, notify: Notify) -> Executor:

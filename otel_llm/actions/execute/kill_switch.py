@@ -1,4 +1,4 @@
-"""The kill switch: while its file exists, or while it cannot be seen whether it does, no action is done."""
+"""The kill switch: no action is done while its file exists, or while its existence cannot be checked."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class KillSwitch:
-    """Look at one file; None: there is no kill switch."""
+    """One file to check; None: there is no kill switch."""
 
     path: Path | None = None
     _killed: bool = False
 
     def forbidden(self) -> NotSent | None:
-        """Say why nothing may be done now; may wait for the disk."""
+        """Return why nothing may be done now, None when it may; may wait for the disk."""
         if self.path is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Ask a receiver that the configuration names, by a signed CloudEvent."""
+"""Send an action to a receiver that the configuration names, as a signed CloudEvent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Send an action to one URL; see `docs/actions.md` for what arrives there and what may be answered.
+    """The executor that sends actions to one URL; `docs/actions.md` has the request and the possible answers.
 
-    `secrets` is asked for each try, so that new ones count at once; it may raise, and then nothing is sent.
+    `secrets` is called for each try, so that new ones count at once; it may raise, and then nothing is sent.
     """
 
     url: str = field(repr=False)
@@ -45,5 +45,5 @@ class Webhook:
             return of_silence(error)
 
     def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
-        """Return None: a receiver says what it did in its answer."""
+        """Return None: a receiver's answer says what it did."""
         return None

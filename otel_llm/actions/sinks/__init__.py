@@ -1,1 +1,1 @@
-"""Where findings of the evaluator go: counters, files, the console, the tables of streams in flight."""
+"""The sinks of a service: counters, files, the console, the tables of streams in flight."""

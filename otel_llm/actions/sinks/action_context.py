@@ -1,4 +1,4 @@
-"""What an action needs to know of the streams in flight, read when it is decided: an engine's id, whom to preempt."""
+"""The facts that an action needs of the streams in flight, read at the decision: engine ids, streams to preempt."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.snapshot import StreamKey
 
 MOST_CANDIDATES: Final = 5
-"""Of whom `preempt` could take, the first of its order; there may be thousands."""
+"""Candidates of a `preempt` that are kept, the first of the order; there may be thousands."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionContext:
-    """Make orders of decisions; called in the evaluator's thread, when they are made.
+    """The maker of orders from decisions; called in the evaluator's thread at the decision.
 
-    `table`: the streams in flight, up to date; `find`: one of them by its key; `request_id`: what the engine calls its
-    request, as telemetry has it; `may_take`: whether a stream may be taken by `preempt` at all.
+    `table`: the streams in flight, up to date; `find`: one of them by its key; `request_id`: the engine's id of its
+    request, as telemetry has it; `may_take`: whether `preempt` may take a stream at all.
     """
 
     table: Callable[[], StreamTable]
@@ -39,7 +39,7 @@ class ActionContext:
 
     @classmethod
     def of_evaluator(cls, evaluator: Evaluator) -> ActionContext:
-        """Read the streams that a collector follows."""
+        """Return the context of a collector's streams."""
 
         def request_id(key: StreamKey) -> object:
             stream = evaluator.live.get(key)
@@ -49,7 +49,7 @@ class ActionContext:
 
     @classmethod
     def of_first_hand(cls, first_hand: FirstHand, may_take: Callable[[StreamKey], bool]) -> ActionContext:
-        """Read the streams that a process owns."""
+        """Return the context of the streams that a process owns."""
 
         def request_id(key: StreamKey) -> object:
             stream = first_hand.streams.get(key)
@@ -58,19 +58,19 @@ class ActionContext:
         return cls(lambda: first_hand.table, first_hand.streams.get, request_id, may_take)
 
     def order(self, decision: Decision) -> Order:
-        """Return the order that a decision is."""
+        """Return the order of a decision."""
         return Order(decision, self._request_id(decision), self.candidates(decision))
 
     def candidates(self, decision: Decision) -> tuple[Candidate, ...]:
-        """Return whom a `preempt` could take, see `victims`; nobody for other actions, and where nothing is done."""
+        """Return the streams that a `preempt` may take, see `victims`; none for others, and where nothing is done."""
         if decision.action != "preempt" or decision.outcome not in ("shadow", "unconfirmed"):
             return ()
         return self.victims(decision.identity.get("instance", ""), decision.stream, decision.now_ns)
 
     def victims(self, instance: str, stream: StreamKey | None, now_ns: int) -> tuple[Candidate, ...]:
-        """Return whom a `preempt` could take, first choice first: lowest class priority, then the largest runway.
+        """Return the streams that a `preempt` may take, first choice first: lowest priority, then the largest runway.
 
-        These are the other streams on the instance. Where it is for a stream, none of a higher priority than its own.
+        They are the other streams on the instance. If it is for a stream, none has a higher priority than this one.
         """
         if not instance:
             return ()
@@ -90,11 +90,11 @@ class ActionContext:
         runway_ns = table.runway_ns(slots, now_ns)
         ranks = np.lexsort((-runway_ns, priorities))
         last = ranks[min(MOST_CANDIDATES, len(ranks)) - 1]
-        # All that rank like the last of them too: which of those come first is for their ids to say, not their slots.
-        alike = (priorities < priorities[last]) | ((priorities == priorities[last]) & (runway_ns >= runway_ns[last]))
+        # All that rank equal to the last one too: ids, not slots, decide among those.
+        eligible = (priorities < priorities[last]) | ((priorities == priorities[last]) & (runway_ns >= runway_ns[last]))
         found = [
             (int(priorities[at]), -int(runway_ns[at]), one.key, one.slo_class)
-            for at in np.flatnonzero(alike).tolist()
+            for at in np.flatnonzero(eligible).tolist()
             if (one := table.streams[int(slots[at])]) is not None
         ]
         return tuple(

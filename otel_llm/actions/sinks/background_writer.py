@@ -1,4 +1,4 @@
-"""Write lines for a terminal in a thread: a slow or stopped reader of them holds nothing up."""
+"""Write lines for a terminal in a thread, so that a slow or stopped terminal delays nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_LINES: Final = 10_000
 
 
 class BackgroundWriter:
-    """Take lines and write them through `echo` in a thread of its own, in order.
+    """A thread that writes lines through `echo`, in order.
 
     At most `most` lines wait; beyond them lines are left out, and a line says how many. Once writing fails (a closed
     pipe) nothing more is written.
@@ -63,4 +63,4 @@ class BackgroundWriter:
                 if left_out:
                     self._echo(f"... {left_out} lines left out: they came faster than they were read")
             except (OSError, ValueError):
-                self._most = 0  # nobody reads any more
+                self._most = 0  # the reader has gone

@@ -1,4 +1,4 @@
-"""What `collect` says on the terminal: one readable line for each verdict that matters and each decision."""
+"""The terminal output of `collect`: one readable line for each verdict that matters and each decision."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ EXPLAINED: Final = {
     "expired": "not done: its ttl was over",
     "refuted": "it was not needed: the condition did not hold, or the stream went on before it was moved",
 }
-"""Words of ours on these lines. Each is explained once, after the first line that has it; all are in the glossary."""
+"""Our own terms on these lines. Each is explained once, after the first line that has it; see the glossary too."""
 GLOSSARY: Final = "docs/glossary.md"
 
 
 @dataclass(slots=True)
 class Console:
-    """Write lines through `echo`; `verdicts` chooses which requests get one: `bad`, `all` or `none`."""
+    """The writer of lines through `echo`; `verdicts` chooses which requests get a line: `bad`, `all` or `none`."""
 
     echo: Echo
     verdicts: str = "bad"
@@ -46,13 +46,13 @@ class Console:
         return self.verdicts == "all"
 
     def row(self, row: Row) -> None:
-        """Say how a request went."""
+        """Write the line of a request."""
         if self.wants(row["outcome"], row["met"], whole=row["coverage"] in {1.0, None}):
             self.echo(printable(verdict_line(row), LONGEST_LINE))
             self._explain(UNSAID if row["met"] is None else None, str(row["outcome"]))
 
     def decision(self, decision: Decision) -> None:
-        """Say what a rule decided."""
+        """Write the line of a decision."""
         self.echo(printable(f"RULE    {decision}", LONGEST_LINE))
         self._explain(decision.outcome)
 
@@ -64,7 +64,7 @@ class Console:
 
 
 def verdict_line(row: Row) -> str:
-    """Return one line on a request: who, how it ended, and what the reader felt."""
+    """Return one line on a request: its ids, its outcome, and what the reader felt."""
     return (
         f"{_met(row['met'])} {row['trace_id']}{_choice(row['choice'])} {row['slo_class']} {row['model'] or '-'}"
         f" {row['outcome']}: {row['tokens'] if row['tokens'] is not None else '?'} tokens,"
@@ -74,14 +74,14 @@ def verdict_line(row: Row) -> str:
 
 
 def duration(value: object) -> str:
-    """Return seconds as people write them; `-` where unknown."""
+    """Format seconds for people; `-` where unknown."""
     if not isinstance(value, int | float):
         return "-"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def share(value: object) -> str:
-    """Return a number between 0 and 1 with three digits; `-` where unknown."""
+    """Format a number between 0 and 1 with three digits; `-` where unknown."""
     return f"{value:.3f}" if isinstance(value, int | float) else "-"
 
 

@@ -1,4 +1,4 @@
-"""What is shown of the streams in flight: rows of their facts for the web port, and gauges for `/metrics`."""
+"""The streams in flight as rows of their facts for the web port, and as gauges for `/metrics`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str
 
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
-    """Charge what readers got and waited up to now; return how many streams are in flight and how many readers wait."""
+    """Charge what readers got and waited up to now; return the numbers of streams in flight and of waiting readers."""
     for metered in meter.charge_in_flight():
         sinks.charged(metered)
     slots = table.slots_in_flight()

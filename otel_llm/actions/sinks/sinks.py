@@ -1,4 +1,4 @@
-"""Take what the evaluator finds to everyone who wants it, in one order: counters, files, people."""
+"""Pass the evaluator's findings to their sinks in one order: counters, files, alerts, actions, the console."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class UserCounters(Protocol):
-    """What readers felt, counted by the labels of their streams."""
+    """Counters of what readers felt, by the labels of their streams."""
 
     def charge(
         self, key: Labels, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float
     ) -> None:
-        """Count what readers got and waited, or what is given back of it."""
+        """Add what readers got and waited, or take back a part of it."""
 
     def judged(self, key: Labels, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
         """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
@@ -51,11 +51,11 @@ class UserCounters(Protocol):
         """Yield the counters and histograms."""
 
     def gauges(self, counts: Mapping[Labels, tuple[int, int]]) -> Iterator[Metric]:
-        """Yield how many streams are in flight and of how many the reader waits; `counts`: both, by labels."""
+        """Yield the numbers of streams in flight and of waiting readers; `counts`: both, by labels."""
 
 
 class Latency(Protocol):
-    """How long decisions take from the flip to the written record."""
+    """The time of decisions from the flip to the written record."""
 
     def observe_ns(self, ns: int) -> None:
         """Count one decision."""
@@ -65,32 +65,32 @@ class Latency(Protocol):
 
 
 class Records(Protocol):
-    """Where decisions are recorded."""
+    """A file of decision records."""
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write one record; raises OSError or ValueError where it is not."""
 
 
 class Dispatcher(Protocol):
-    """Do enforced actions; called in the evaluator's thread, it neither waits nor raises."""
+    """The interface to what does enforced actions; called in the evaluator's thread, it neither waits nor raises."""
 
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
         """Do an order; `settled` is called once, now or later, in any thread."""
 
-    def over(self, decision: Decision) -> None:
-        """Withdraw what a firing that has ended began and what was not sent."""
+    def withdraw(self, decision: Decision) -> None:
+        """Withdraw the unsent actions of a firing that has ended."""
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Take note that a stream has ended."""
+        """Settle the actions on a stream that has ended."""
 
 
 @dataclass(slots=True)
 class Sinks:
-    """Count, record and say what is found; see `Sink`.
+    """The sink of a service: count, record and print findings; see `Sink`.
 
-    While `replaying`, what the run before has counted and said already is not counted, said or done again. `context`
-    and `dispatcher` do what is enforced; without them nothing is done, and the record says `unconfirmed`. `later` runs
-    something in the evaluator's thread, and is called from others.
+    While `replaying`, findings that the run before has counted, printed and done are skipped. `context` and
+    `dispatcher` do enforced actions; without them none is done, and the record says `unconfirmed`. `later(step)`
+    runs a step in the evaluator's thread; other threads call it.
     """
 
     clock: Clock
@@ -109,11 +109,11 @@ class Sinks:
     context: ActionContext | None = None
     dispatcher: Dispatcher | None = None
     live_since_ns: int = 0
-    """What was decided at an instant before this, a run before may have done."""
+    """A decision before this instant may have been done by an earlier run."""
     later: Callable[[Callable[[], None]], None] | None = None
 
     def charged(self, metered: Metered) -> None:
-        """Count what readers got or waited, or what is given back of it."""
+        """Add what readers got or waited, or take back a part of it."""
         if not self.replaying:
             self.metrics.charge(
                 key_of(metered.group),
@@ -124,7 +124,7 @@ class Sinks:
             )
 
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Count the verdict, keep the row for those who look, and say it."""
+        """Count the verdict, keep the row for the web port, and print it."""
         self.recent.append(row)
         if self.replaying:
             return
@@ -144,9 +144,9 @@ class Sinks:
             self.metrics.foreign(row)
 
     def decided(self, decisions: list[Decision]) -> None:
-        """Record decisions, in the file first, then for people; have done what is enforced, and record how that went.
+        """Record decisions, in the file first, then for people; dispatch enforced actions.
 
-        What is to be done is recorded when its outcome is known: one line an action.
+        The decision of an action is recorded when its outcome is known: one line an action.
         """
         for decision in decisions:
             self.decided_count += 1
@@ -158,11 +158,11 @@ class Sinks:
                 self._decided(decision)
 
     def _do(self, decision: Decision) -> bool:
-        """Have an enforced action done; return whether it is one, and will be recorded."""
+        """Dispatch an enforced action; return whether it is one, and will be recorded."""
         if self.dispatcher is None or self.context is None or self.replaying:
             return False
         if decision.action is None:
-            self.dispatcher.over(decision)
+            self.dispatcher.withdraw(decision)
             return False
         if decision.action == "alert" or decision.mode != "enforce" or decision.outcome != "unconfirmed":
             return False
@@ -170,10 +170,10 @@ class Sinks:
             self._decided(decision, "not sent: its instant is before this run, and the run before may have done it")
             return True
         order = self.context.order(decision)
-        evaluators = threading.current_thread()
+        evaluator_thread = threading.current_thread()
 
         def settled(how: Settled) -> None:
-            if threading.current_thread() is evaluators or self.later is None:
+            if threading.current_thread() is evaluator_thread or self.later is None:
                 self._settled(order, how)
             else:
                 self.later(lambda: self._settled(order, how))
@@ -185,7 +185,7 @@ class Sinks:
         self._decided(settled_decision(order.decision, how), how.detail, order.candidates)
 
     def _decided(self, decision: Decision, detail: str = "", candidates: Sequence[Candidate] | None = None) -> None:
-        """Record one decision; `detail`: words on how it was done."""
+        """Record one decision; `detail`: how its action went."""
         if decision.action == "alert" and decision.outcome == "done" and self.alerts is not None and self.alerts.sends:
             decision = replace(decision, outcome="sent")
         if candidates is None and self.context is not None:
@@ -201,13 +201,13 @@ class Sinks:
             self._say(lambda: self.console.decision(decision))
 
     def not_written(self, what: str, problem: Exception) -> None:
-        """Count a line that could not be written; said once."""
+        """Count a line that could not be written; logged once."""
         if not self.unwritten:
             log.error("otel-llm: %s cannot be written: %s", what, problem)
         self.unwritten += 1
 
     def _say(self, line: Callable[[], None]) -> None:
-        """Write to the terminal as long as there is one: a closed pipe must not stop the following of streams."""
+        """Write to the terminal while there is one: a closed pipe must not stop the evaluation."""
         if self.mute:
             return
         try:
@@ -225,6 +225,6 @@ class Sinks:
 
 
 def key_of(group: Group) -> Labels:
-    """Return what the counters tell streams apart by."""
+    """Return the labels by which the counters group streams."""
     slo_class, model, instance, measured_at = group
     return (slo_class, model, measured_at, instance)

@@ -35,7 +35,6 @@ FEWEST: Final = 20
 RESAMPLES: Final = 1000
 FEWEST_RESAMPLES: Final = 100
 CELLS: Final = 1_000_000
-"""Weights held at once, about: it bounds memory, and changes no result but in its last bit (sums are a BLAS's)."""
 MOST_BINS: Final = 256
 """Stretches of an order that are counted apart, where blocks are drawn."""
 GIVEN: Final = frozenset(one.name for one in FIGURES if one.kind == "count") | {"throughput_req_s"}
@@ -52,6 +51,8 @@ class Drawing:
     seed: int = 0
     block: int = 1
     level: float = LEVEL
+    cells: int = CELLS
+    """Weights held at once, about: it bounds memory, and changes no result but in its last bit (sums are a BLAS's)."""
 
     def __post_init__(self) -> None:
         if self.resamples < FEWEST_RESAMPLES:
@@ -94,7 +95,7 @@ def resamples(sample: Sample, drawing: Drawing, generator: np.random.Generator) 
     else:
         sums = np.zeros((drawing.resamples, len(names)))
         by_unit = _by_unit(columns, drawing.block)
-        binned = {top: _binned(order, units, drawing.block) for top, order in orders.items()}
+        binned = {top: _binned(order, units, drawing) for top, order in orders.items()}
         for first, weights in _weights(units, drawing, generator):
             turns = slice(first, first + len(weights))
             sums[turns] = weights @ by_unit
@@ -149,7 +150,7 @@ def too_few(sample: Sample, figure: Figure, drawing: Drawing) -> str | None:
 
 def _weights(units: int, drawing: Drawing, generator: np.random.Generator) -> Iterator[tuple[int, Floats]]:
     """Yield how often each of `units` is drawn, (some, units), with the number of the first resample among them."""
-    at_once = max(1, CELLS // units)
+    at_once = max(1, drawing.cells // units)
     for first in range(0, drawing.resamples, at_once):
         count = min(at_once, drawing.resamples - first)
         drawn = [np.bincount(generator.integers(0, units, units), minlength=units) for _ in range(count)]
@@ -191,11 +192,11 @@ def _order_statistics(
         found[figure.name][some] = _shown(figure, sample.ranked[figure.top][order[at]])
 
 
-def _binned(order: Ints, units: int, block: int) -> Floats:
+def _binned(order: Ints, units: int, drawing: Drawing) -> Floats:
     """Return how many requests of each unit stand in each stretch of an order (units, some)."""
-    bins = max(1, min(MOST_BINS, CELLS // units, len(order)))
+    bins = max(1, min(MOST_BINS, drawing.cells // units, len(order)))
     place = np.arange(len(order)) * bins // max(1, len(order))
-    counts = np.bincount(order // block * bins + place, minlength=units * bins)
+    counts = np.bincount(order // drawing.block * bins + place, minlength=units * bins)
     return counts.reshape(units, bins).astype(np.float64)
 
 

@@ -64,8 +64,10 @@ def holds_streams(path: Path) -> bool:
     return T_SECONDS in names or "times_ns" in names
 
 
-def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def read_batches(path: Path, most_streams: int = BATCH_STREAMS) -> Iterator[pa.RecordBatch]:
     """Yield the streams of a Parquet file as batches of STREAMS, each of about BATCH_TOKENS tokens.
+
+    `most_streams`: of a batch.
 
     Raises:
         InputError: a column has the wrong type or a value that cannot be, or the file is broken or claims far more than
@@ -82,7 +84,7 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
             if "times_ns" in names:
                 wanted = [name for name in wanted if name != T_SECONDS]
             for group in range(file.metadata.num_row_groups):
-                rows = _rows_at_once(file.metadata.row_group(group))
+                rows = _rows_at_once(file.metadata.row_group(group), most_streams)
                 # Without threads: nearly all there is to read is one column.
                 for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
                     yield _streams(path, batch, row)
@@ -114,10 +116,10 @@ class Writer:
         self._writer.close()
 
 
-def _rows_at_once(group: Any) -> int:
-    """Return how many rows of a row group hold about BATCH_TOKENS tokens."""
+def _rows_at_once(group: Any, most: int) -> int:
+    """Return how many rows of a row group hold about BATCH_TOKENS tokens, at most so many."""
     tokens = max((group.column(at).num_values for at in range(group.num_columns)), default=0)
-    return int(max(1, min(BATCH_STREAMS, group.num_rows * BATCH_TOKENS // max(1, tokens))))
+    return int(max(1, min(most, group.num_rows * BATCH_TOKENS // max(1, tokens))))
 
 
 def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:

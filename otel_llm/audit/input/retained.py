@@ -86,9 +86,9 @@ class Retained:
             for key, start, trace_id, span_id, choice, row in cells
         ]
         both = sorted([*ranked, *found], key=lambda one: one[0])[:most]
-        self._ranked[name] = [(order, _copy(streams, row) if isinstance(row, int) else row) for order, row in both]
+        self._ranked[name] = [(order, copied_row(streams, row) if isinstance(row, int) else row) for order, row in both]
 
 
-def _copy(streams: pa.RecordBatch, row: int) -> pa.RecordBatch:
+def copied_row(streams: pa.RecordBatch, row: int) -> pa.RecordBatch:
     """Return one row in memory of its own: a slice would keep the whole batch; `take` needs three times as long."""
     return pa.ipc.read_record_batch(streams.slice(row, 1).serialize(), streams.schema)

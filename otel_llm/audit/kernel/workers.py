@@ -58,10 +58,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def outcomes(batches: Iterable[pa.RecordBatch], work: Work, jobs: int) -> Generator[Outcome]:
+def outcomes(
+    batches: Iterable[pa.RecordBatch], work: Work, jobs: int, small_batches: int = SMALL_BATCHES
+) -> Generator[Outcome]:
     """Yield what comes of each batch, in their order; `jobs` processes, this one (which reads) among them.
 
-    Others are started only where there are more than a few batches.
+    Others are started only where there are more than `small_batches`.
 
     Raises:
         WorkerError: one of them was killed, or could not start.
@@ -70,7 +72,7 @@ def outcomes(batches: Iterable[pa.RecordBatch], work: Work, jobs: int) -> Genera
     if jobs < 2:
         yield from (Outcome(batch, *work(batch)) for batch in rest)
         return
-    for _, batch in zip(range(SMALL_BATCHES), rest, strict=False):
+    for _, batch in zip(range(small_batches), rest, strict=False):
         yield Outcome(batch, *work(batch))
     following = next(rest, None)
     if following is None:

@@ -12,7 +12,7 @@ from otel_llm.backtest.cases.arrivals import Arrivals, parse_arrivals
 from otel_llm.backtest.cases.case_schema import ExpectShape, FileShape, StreamShape, Subject, TestShape
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.ruleset import Verb
-from otel_llm.rules.files.schema_errors import refusals
+from otel_llm.rules.files.schema_errors import config_errors
 from otel_llm.rules.files.slo_file import load_slo, slo_of
 from otel_llm.rules.files.source_map import expression_error
 from otel_llm.rules.files.yamlfile import VERSION, ConfigError, YamlFile, did_you_mean, load_yaml
@@ -88,7 +88,7 @@ def read_test_file(path: Path) -> TestFile:
     try:
         shape = FileShape.model_validate(file.data)
     except ValidationError as error:
-        raise RulesError(refusals(file, error)) from None
+        raise RulesError(config_errors(file, error)) from None
     rules = load_rules([path.parent / name for name in shape.rule_files], executors=get_args(Verb))
     classes = _classes(file, shape.slo)
     reader = _Reader(file, rules, classes.names)

@@ -1,4 +1,4 @@
-"""`otel-llm alerts`: what became of messages about alerts; so far, to send again what was given up."""
+"""`otel-llm alerts`: resends the dead letters of notifications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from otel_llm.actions.delivery.channels import channels_of, close
 from otel_llm.actions.delivery.dead_letters import BusyError, NoDeadLettersError, resend
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.collector.config.schema import load_settings
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from otel_llm.actions.delivery.dead_letters import Resent
 
 MOST_SHOWN: Final = 20
-"""Of messages that were kept, and of lines that are none, so many are named."""
+"""The most messages that stay in the file, and the most broken lines, that are named."""
 LONGEST_LINE: Final = 1000
 
 
 @click.group("alerts")
 def alerts() -> None:
-    """Look after messages about alerts."""
+    """Manage notifications of alerts."""
 
 
-@alerts.command("resend", short_help="Send again what was given up.")
+@alerts.command("resend", short_help="Resend dead letters.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option(
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
     required=True,
-    help="The collector's settings file: it alone says where a receiver is, and signs.",
+    help="The collector's settings file, which names the receivers and their secrets.",
 )
 def resend_command(file: Path, config_path: Path) -> None:
-    """Send the messages that the collector gave up once more, and keep in FILE what does not arrive.
+    """Resend the dead letters in FILE once, and keep in it the ones that do not arrive.
 
     FILE is the file of dead letters (`dead_letters.jsonl` beside the journal, or `alerts.dead_letter`). The collector
-    may be running. A message goes to the receiver of its name in the settings under the id that it had, by which the
-    receiver knows one that it has already. A line that is no dead letter, or that is not tried, stays as it is. Exits
-    0 when all are sent, 1 when some are kept, 2 when a file cannot be used or holds no dead letter.
+    may be running. A message is sent to the receiver of its name in the settings, with its id, by which the receiver
+    detects a duplicate. A line that is no dead letter, or is not tried, stays as it is. Exits 0 if all are sent, 1 if
+    some are kept, 2 if a file cannot be used or holds no dead letter.
 
     \b
     Example:
@@ -59,38 +59,38 @@ def resend_command(file: Path, config_path: Path) -> None:
     try:
         settings = load_settings(config_path)
         clock = MonotonicClock()
-        places = channels_of(settings, clock, "otel-llm alerts resend")
+        channels = channels_of(settings, clock, "otel-llm alerts resend")
         try:
-            with _progress() as tell:
-                resent = resend(file, places, clock.now_ns, tell)
+            with _progress() as advance:
+                resent = resend(file, channels, clock.now_ns, advance)
         finally:
-            close(places.values())
+            close(channels.values())
     except (ConfigError, StartError, BusyError) as problem:
         raise click.UsageError(str(problem)) from problem
     except NoDeadLettersError as problem:
-        advice = "name the file that the collector gives messages up to; this one is as it was"
+        advice = "name the collector's file of dead letters; this one is unchanged"
         raise click.UsageError(f"{printable(str(problem), LONGEST_LINE)}; {advice}") from problem
     except OSError as problem:
         where = file if problem.filename is None else problem.filename
-        raise click.UsageError(f"{where}: {problem.strerror}: nothing of it is lost; ask again") from problem
-    sys.exit(_say(file, resent))
+        raise click.UsageError(f"{where}: {problem.strerror}: no message is lost; try again") from problem
+    sys.exit(_print(file, resent))
 
 
-def _say(file: Path, resent: Resent) -> int:
+def _print(file: Path, resent: Resent) -> int:
     lines = [f"kept: {one.id} to {one.to}: {reason}" for one, reason in resent.kept[:MOST_SHOWN]]
     lines += [f"kept: line {number}: no dead letter: {why}" for number, why in resent.broken[:MOST_SHOWN]]
     for line in lines:
-        say(printable(line, LONGEST_LINE), err=True)
+        echo(printable(line, LONGEST_LINE), err=True)
     kept = len(resent.kept) + len(resent.broken)
     if kept > len(lines):
-        say(f"kept: and {kept - len(lines)} more", err=True)
-    say(f"{resent.sent} sent" + (f", {kept} kept in {file}" if kept else ""))
+        echo(f"kept: and {kept - len(lines)} more", err=True)
+    echo(f"{resent.sent} sent" + (f", {kept} kept in {file}" if kept else ""))
     return 1 if kept else 0
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Give what shows how many of how many were tried; None: nobody looks."""
+    """Give a function that shows how many messages of how many were tried; None where there is no terminal."""
     console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield None

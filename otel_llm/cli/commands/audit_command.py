@@ -1,4 +1,4 @@
-"""`otel-llm audit`: recorded streams to a table, files and a page."""
+"""`otel-llm audit`: judges recorded streams, and writes a table, files and a report."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from otel_llm.audit import load, objectives, terminal, write
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.load_inputs import BrokenRecordError
 from otel_llm.audit.kernel.workers import WorkerError, cores
-from otel_llm.cli.output import comparing
+from otel_llm.cli.output import comparison_view
+from otel_llm.cli.output.echo import CSV_RAW, echo, write_data
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.say import CSV_RAW, say, write_data
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from otel_llm.audit import Audit
 
 SHIPPED: Final = "Judged by the shipped SLO classes; --slo FILE for your own."
-"""What ends the table: who gave the collector a file of their own gets other verdicts here."""
+"""The last line of the table: a collector with another file gives other verdicts."""
 
 EXAMPLES = """
 \b
@@ -41,15 +41,15 @@ Examples:
   otel-llm audit traces.jsonl --html report.html
   otel-llm audit journal --requests rows.parquet --windows windows.csv --window 1m
   otel-llm audit journal --class voice --format json
-  otel-llm audit 'runs/**/*.json' --streams runs.parquet   # token times, to be read again
-  otel-llm audit journal --fail-on-objective          # exit 1 when a promise is broken
+  otel-llm audit 'runs/**/*.json' --streams runs.parquet   # token times, for later audits
+  otel-llm audit journal --fail-on-objective          # exit 1 when an objective is missed
   otel-llm audit new.jsonl --baseline old.jsonl --fail-on-regression
   otel-llm audit journal --tiers                      # each class under each class's deadline
 
 \b
 Exit code: 0 fine; 1 an objective is missed (with --fail-on-objective), a figure is worse
 than in --baseline (with --fail-on-regression) or a record is broken (with --strict); 2 bad
-usage, nothing to read, or nothing judged that a --fail-on option could look at.
+usage, nothing to read, or no verdict that a --fail-on option could check.
 """
 
 _FILE = click.Path(path_type=Path)
@@ -65,20 +65,20 @@ _FILE = click.Path(path_type=Path)
     type=click.Choice(["table", "json", "csv"]),
     default="table",
     show_default=True,
-    help="What is printed: a table to read, one JSON object, or one CSV line for each class and measured_at.",
+    help="The output: a table, one JSON object, or one CSV line for each class and measured_at.",
 )
 @click.option("--requests", type=_FILE, metavar="OUT", help="Write a row for each request: .parquet, .csv or .jsonl.")
-@click.option("--windows", type=_FILE, metavar="OUT", help="Write a row for each window and group: the same endings.")
+@click.option("--windows", type=_FILE, metavar="OUT", help="Write a row for each window and group; same formats.")
 @click.option("--window", default="10s", show_default=True, metavar="LENGTH", help="Length of a window, as 10s or 1m.")
 @click.option("--html", type=_FILE, metavar="OUT", help="Write the report: one page that needs no network.")
-@click.option("--streams", type=_FILE, metavar="OUT", help="Write the token times as .parquet, to be audited again.")
+@click.option("--streams", type=_FILE, metavar="OUT", help="Write the token times as .parquet, for later audits.")
 @click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--strict", is_flag=True, help="Stop at the first broken record, and exit 1.")
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for large inputs; all cores if absent."
 )
-@click.option("--fail-on-objective", is_flag=True, help="Exit 1, and say which, when a class misses an objective.")
-@comparing.options
+@click.option("--fail-on-objective", is_flag=True, help="Exit 1, and name it, if a class misses an objective.")
+@comparison_view.options
 def audit(
     paths: tuple[Path, ...],
     slo: Path | None,
@@ -93,18 +93,18 @@ def audit(
     strict: bool,
     jobs: int | None,
     fail_on_objective: bool,
-    beside: comparing.Beside,
+    comparison: comparison_view.ComparisonOptions,
 ) -> None:
-    """Judge recorded streams: what did their readers feel?
+    """Judge recorded streams by what their readers felt.
 
     PATH is a file, a folder, a quoted pattern such as 'runs/**/*.json', or - for standard input: journals of
     `otel-llm collect`, OTLP as the OpenTelemetry Collector writes it, traces of other stores, results of benchmark
-    tools, Parquet or CSV of token times, plain, gzip or zstd. What a file holds is seen from its content.
+    tools, Parquet or CSV of token times; plain, gzip or zstd. The format is detected from the content.
     """
     outputs = [(requests, write.ENDINGS), (windows, write.ENDINGS), (html, (".html",)), (streams, (".parquet",))]
     try:
-        asked = [(path, endings) for path, endings in outputs if path is not None]
-        write.check_outputs(asked, Inputs(recordings=(*paths, *beside.baseline), files=[slo]))
+        written = [(path, endings) for path, endings in outputs if path is not None]
+        write.check_outputs(written, Inputs(recordings=(*paths, *comparison.baseline), files=[slo]))
         with reading_files(paths) as advance, _written(streams) as observe:
             found = load(
                 *paths,
@@ -114,53 +114,53 @@ def audit(
                 windows=windows is not None or html is not None,
                 jobs=jobs or cores(),
                 strict=strict,
-                observe=beside.observing(slo, class_name, observe),
+                observe=comparison.observing(slo, class_name, observe),
                 progress=advance,
             )
-        beside.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict)
+        comparison.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict)
         if requests is not None:
             found.write_requests(requests, csv_raw=csv_raw)
         if windows is not None:
             found.write_windows(windows, csv_raw=csv_raw)
         if html is not None:
-            beside.write_html(found, html)
+            comparison.write_html(found, html)
     except ModuleNotFoundError as missing:
         from otel_llm.cli.lazy_group import MissingExtraError
 
         raise MissingExtraError("audit", missing.name or "a module") from missing
     except BrokenRecordError as error:
-        say(f"{printable(str(error), 300)} (--strict: stopped)", err=True)
+        echo(f"{printable(str(error), 300)} (--strict: stopped)", err=True)
         sys.exit(1)
     except WorkerError as error:
         raise click.UsageError(str(error)) from error
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    worse = beside.show(found, form, _print, csv_raw=csv_raw)
+    worse = comparison.show(found, form, _print, csv_raw=csv_raw)
     for note in found.skipped.notes:
-        say(printable(note, 300), err=True)
+        echo(printable(note, 300), err=True)
     if slo is None and form == "table" and found.judged_table.num_rows:
         wide_console().print(SHIPPED, style="dim", markup=False)
     missed: list[objectives.Check] = []
-    unshown = beside.unshown(found)
+    unshown = comparison.unshown(found)
     if fail_on_objective:
         checks = objectives.check(found.judged_table, found.slo)
         missed = [one for one in checks if one.state == "missed"]
         if why := objectives.unshown(found.judged_table, checks):
             unshown.append(f"--fail-on-objective: {why}")
     for one in missed:
-        say(terminal.objective_line(one), err=True)
+        echo(terminal.objective_line(one), err=True)
     if worse or missed:
         for why in unshown:
-            say(why, err=True)
+            echo(why, err=True)
         sys.exit(1)
     if unshown:
-        # A gate that looked at nothing must not pass: the run that should have made the recording may have failed.
+        # A gate without verdicts must not pass: the run that should have been recorded may have failed.
         raise click.UsageError("; ".join(unshown))
 
 
 @contextlib.contextmanager
 def _written(path: Path | None) -> Iterator[Callable[[pa.RecordBatch], None] | None]:
-    """Give what writes each batch of streams to a file, which is there once all are; None for no file."""
+    """Give a function that writes batches of streams to a file, which appears at the end; None for no file."""
     if path is None:
         yield None
         return
@@ -169,7 +169,11 @@ def _written(path: Path | None) -> Iterator[Callable[[pa.RecordBatch], None] | N
 
 
 def _length(window: str) -> str | float:
-    """Take a bare number as seconds, as the SLO files do; raises UsageError for what is no duration."""
+    """Return the length of a window, a plain number as seconds, as SLO files have it.
+
+    Raises:
+        UsageError: it is no duration.
+    """
     try:
         length: str | float = float(window)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`otel-llm calibrate`: what recorded behaviour says an SLO class should hold."""
+"""`otel-llm calibrate`: fits parameters of SLO classes to recorded behaviour."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from otel_llm.audit.calibrate import churn, prefill
 from otel_llm.audit.calibrate.alpha_fit import SHAPES
 from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
+from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.say import say, write_data
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.slo_file import load_slo
@@ -38,7 +38,7 @@ _ERRORS: Final = (ConfigError, UnknownClassError, ValueError, OSError)
 ALPHA_EXAMPLES = """
 \b
 Examples:
-  otel-llm calibrate alpha journal                          # who left, against how long they had waited
+  otel-llm calibrate alpha journal                          # leaving, by the time waited
   otel-llm calibrate alpha journal --complaints complaints.csv
   otel-llm calibrate alpha journal --worth 200 --format yaml
 
@@ -48,7 +48,7 @@ Exit code: 0 fine; 2 bad usage, nothing to read, or too little to fit.
 PREFILL_EXAMPLES = """
 \b
 Examples:
-  otel-llm calibrate prefill uncontended.jsonl              # a curve that 99 % of the first tokens held
+  otel-llm calibrate prefill uncontended.jsonl              # a curve that 99 % of the first tokens meet
   otel-llm calibrate prefill uncontended.jsonl --share 0.9 --headroom 1.5 --format yaml
 
 \b
@@ -58,7 +58,7 @@ Exit code: 0 fine; 2 bad usage, nothing to read, or too little to fit.
 
 @click.group("calibrate", short_help="Alpha, its penalty and first-token targets from recorded behaviour.")
 def calibrate() -> None:
-    """Fit what an SLO class says to what was recorded: how waiting costs readers, and how prompts cost time."""
+    """Fit parameters of SLO classes to recordings: the cost of waiting, and the time that prompts take."""
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,9 +74,9 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@calibrate.command("alpha", epilog=ALPHA_EXAMPLES, short_help="Alpha and the penalty's shape, from who left.")
+@calibrate.command("alpha", epilog=ALPHA_EXAMPLES, short_help="Alpha and the penalty's shape, from readers that left.")
 @_common
-@click.option("--complaints", type=_FILE, metavar="CSV", help="Fit to these complaints (trace_id) in place of leaving.")
+@click.option("--complaints", type=_FILE, metavar="CSV", help="Fit to these complaints (trace_id) instead of leaving.")
 @click.option(
     "--worth", type=float, metavar="TOKENS", help="Of a lost reader; a completed reply's mean where not given."
 )
@@ -90,9 +90,9 @@ def alpha(
     worth: float | None,
     measured_at: str | None,
 ) -> None:
-    """Fit alpha and the shape of its penalty to who left (cancelled, abandoned) or who complained.
+    """Fit alpha and the shape of its penalty to readers that left (cancelled, abandoned) or complained.
 
-    PATH is anything that `otel-llm audit` reads. The model, and what it takes for granted, is in docs/calibration.md.
+    PATH is any input of `otel-llm audit`. The model and its assumptions are in docs/calibration.md.
     """
     import pyarrow as pa
 
@@ -104,9 +104,9 @@ def alpha(
         batches = [judge_batch(batch, classes) for batch in _streams(paths)]
         readers = churn.readers_of(pa.Table.from_batches(batches, schema=JUDGED), classes, measured_at)
         unknown = 0 if wanted is None else len(wanted - set(readers.trace_ids))
-        if unknown:  # said before the fit, which may be refused for just that
+        if unknown:  # before the fit, which may fail for this reason
             about = "complaint is about a request that is" if unknown == 1 else "complaints are about requests that are"
-            say(f"{unknown:,} {about} not in the recording", err=True)
+            echo(f"{unknown:,} {about} not in the recording", err=True)
         fits = churn.calibrate(readers, wanted)
         tokens = churn.worth(readers, worth)
     except _ERRORS as error:
@@ -121,10 +121,10 @@ def alpha(
 
 @calibrate.command("prefill", epilog=PREFILL_EXAMPLES, short_help="A first-token target that grows with the prompt.")
 @_common
-@click.option("--share", "wanted", default=0.99, show_default=True, metavar="SHARE", help="Of requests that hold it.")
+@click.option("--share", "wanted", default=0.99, show_default=True, metavar="SHARE", help="Of requests that meet it.")
 @click.option("--method", type=click.Choice(["quadratic", "quantile"]), default="quadratic", show_default=True)
 @click.option("--headroom", default=1.0, show_default=True, metavar="FACTOR", help="Times the target.")
-@click.option("--contended", is_flag=True, help="Take requests too that were not alone on their instance.")
+@click.option("--contended", is_flag=True, help="Include requests that were not alone on their instance.")
 def prefill_command(
     paths: tuple[Path, ...],
     slo: Path | None,
@@ -135,9 +135,9 @@ def prefill_command(
     headroom: float,
     contended: bool,
 ) -> None:
-    """Fit a first-token target to a run in which requests had the engine for themselves (Etalon, section 4.1).
+    """Fit a first-token target to a run in which each request had the engine to itself (Etalon, section 4.1).
 
-    PATH is anything that `otel-llm audit` reads and that says how long prompts were.
+    PATH is any input of `otel-llm audit` with the lengths of prompts.
     """
     try:
         part = exact(wanted)

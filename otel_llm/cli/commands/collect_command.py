@@ -1,4 +1,4 @@
-"""`otel-llm collect`: the service, built from its options and run until a signal stops it."""
+"""`otel-llm collect`: builds the service from its options and runs it until a signal stops it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# gRPC reads it when it is imported. It writes a line on every malformed request: anybody could fill the log.
+# gRPC reads this at import. By default it logs every malformed request: any client could fill the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
@@ -17,7 +17,7 @@ from otel_llm.actions.execute.executors import load_enforced
 from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.duration_options import Duration
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.collector.config.schema import load_settings
@@ -35,13 +35,11 @@ from otel_llm.shared.web.address import parse_address
 from otel_llm.shared.web.open_files import allow_open_files
 
 HARD_STOP_S: Final = 2.0
-"""Beyond the time for draining: for what should take no time, writing the last lines."""
+"""The process ends this long after the time for draining, at the latest."""
 LAST_LINES_S: Final = 1.0
-"""How long whoever reads the terminal has for the lines that are still to be written."""
-
-
+"""The timeout for writing the last lines to a slow terminal."""
 SHORTEST_WINDOW_NS: Final = 10_000_000
-"""A hundred closings a second; with much shorter windows closing them would take all the time."""
+"""Shorter windows would spend most of the CPU time on closing them."""
 
 
 def default_journal() -> Path:
@@ -79,9 +77,11 @@ def default_journal() -> Path:
     help="Length of a window, 10ms or more.",
 )
 @click.option(
-    "--lateness", type=Duration(), default="5s", show_default=True, help="How long what is late is waited for."
+    "--lateness", type=Duration(), default="5s", show_default=True, help="How long to wait for late segments."
 )
-@click.option("--lost-after", type=Duration(), default="120s", show_default=True, help="A silent stream's end.")
+@click.option(
+    "--lost-after", type=Duration(), default="120s", show_default=True, help="A stream silent for this is lost."
+)
 @verdicts_option
 def collect(  # one parameter an option
     slo_path: Path | None,
@@ -98,10 +98,10 @@ def collect(  # one parameter an option
     lost_after: int,
     verdicts: str,
 ) -> None:
-    """Receive telemetry over OTLP and follow every stream live.
+    """Receive telemetry over OTLP and evaluate every stream live.
 
-    Listens on this machine only, unless told otherwise. What is acknowledged is in the journal first. SIGTERM and
-    Ctrl-C evaluate what was accepted and end it; SIGHUP reads classes, rules, tokens and certificates anew.
+    Listens on this machine only by default. An export is acknowledged when it is in the journal. SIGTERM and Ctrl-C
+    evaluate the accepted exports and stop; SIGHUP reloads classes, rules, tokens and certificates.
 
     \b
     Examples:
@@ -110,12 +110,12 @@ def collect(  # one parameter an option
       otel-llm collect --config collector.yaml --grpc 0.0.0.0:4317 --http 0.0.0.0:4318
 
     \b
-    Where others can reach it, collector.yaml names certificates and tokens:
+    If other machines can reach it, collector.yaml should name certificates and tokens:
       version: 1
       tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
       auth: {tokens_file: tokens.txt}                   # one token a line
     """
-    lines = BackgroundWriter(say)
+    lines = BackgroundWriter(echo)
     folder = journal or default_journal()
     outputs = [path for path in (decisions, windows_path) if path is not None]
     try:
@@ -147,26 +147,26 @@ def collect(  # one parameter an option
         end_early(stopped_early)
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
-    say(service.listening())
-    say(service.following())
+    service.serve()  # `lines` holds the lines of decisions until `start`, after those below
+    echo(service.listening())
+    echo(service.summary())
     if service.resumed is not None:
-        say(service.resumed)
-    said = [line for line in (notice(), opened) if line is not None]
-    for warning in [*service.warnings, *said, *map(str, dead)]:
-        say(f"warning: {warning}", err=True)
+        echo(service.resumed)
+    more = [line for line in (notice(), opened) if line is not None]
+    for warning in [*service.warnings, *more, *map(str, dead)]:
+        echo(f"warning: {warning}", err=True)
     lines.start()
-    service.serve()
     while signals.next() == signal.SIGHUP:
-        reloaded, refused = service.reload()
+        reloaded, failures = service.reload()
         if reloaded is not None:
-            lines(reloaded)  # `say` raises where the reader of the output is gone; `lines` does not
-        for line in refused:
-            say(f"error: {line}", err=True)
+            lines(reloaded)  # unlike `echo`, it does not raise when the output is closed
+        for line in failures:
+            echo(f"error: {line}", err=True)
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
-    lines("stopping: refusing new exports, evaluating what was accepted")
+    lines("stopping: refusing new exports, evaluating the accepted ones")
     stopped = service.stop()
     lines.stop(LAST_LINES_S)
-    say(stopped.line)
+    echo(stopped.line)
     if not stopped.clean:
         sys.stdout.flush()
-        exit_now(1)  # without waiting for threads that do not end
+        exit_now(1)  # some threads have not ended

@@ -1,4 +1,4 @@
-"""`otel-llm demo`: the whole path on this machine, from tokens to verdicts, a rule that fires, and the report."""
+"""`otel-llm demo`: runs all parts on this machine, from tokens to verdicts, a rule that fires, and the report."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.cli.web_client import Source
 from otel_llm.demo import demo_children
 from otel_llm.demo.children import Child
+from otel_llm.shared.clock import monotonic_s, wall_ns
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +33,7 @@ FILE_WIDTH = 120
 
 
 def _environment(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a folder that is no vLLM environment before a collector runs, which would only be stopped again."""
+    """Refuse a folder that is no vLLM environment, before the collector starts."""
     missing = [] if path is None else [part for part in (path / "bin" / "vllm", path / "tiny") if not part.exists()]
     if missing:
         raise click.BadParameter(f"no vLLM environment: {missing[0]} is missing; `make vllm-env` makes .venv-vllm")
@@ -45,18 +46,18 @@ def _environment(_context: click.Context, _parameter: click.Parameter, path: Pat
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("demo-out"),
     show_default=True,
-    help="Folder for the journal, the decisions and the report; each run makes one of its own in it.",
+    help="Folder for the journal, the decisions and the report; each run has a folder in it.",
 )
 @click.option(
     "--vllm",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     callback=_environment,
-    help="A vLLM environment with a model folder `tiny` in it: a real engine instead of the scripted server.",
+    help="A vLLM environment with a model folder `tiny`: a real engine replaces the scripted server.",
 )
-@click.option("--relay", is_flag=True, help="Compare two servers, one of which stalls, without and with the relay.")
-@click.option("--live/--no-live", default=None, help="The live view (default: where the output is a terminal).")
+@click.option("--relay", is_flag=True, help="Compare two servers, one stalling, without and with the relay.")
+@click.option("--live/--no-live", default=None, help="The live view. [default: on a terminal]")
 def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
-    """Show the whole path on this machine, in half a minute.
+    """Show all parts on this machine, in half a minute.
 
     A collector, a streaming server, thirty concurrent requests through the OpenAI SDK instrumented with one line,
     a rule that fires, then the audit of the collector's own journal. Exits 0 if the live verdicts and the audit's
@@ -66,9 +67,9 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
     Example:
       otel-llm demo --out demo-out
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it ends the children, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it then ends the child processes, too
     console = SafeConsole(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
-    folder = out / datetime.now(UTC).strftime("run-%Y%m%dT%H%M%SZ")
+    folder = out / datetime.fromtimestamp(wall_ns() / 1e9, UTC).strftime("run-%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True, exist_ok=True)
     watched = console.is_terminal if live is None else live
     if relay:
@@ -120,9 +121,9 @@ def _client(folder: Path, base_url: str, grpc: str, vllm: Path | None) -> Child:
 
 
 def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[str, Any]:
-    """Follow the collector until the client is done and every stream is judged; return the last snapshot."""
+    """Poll the collector until the client has ended and every stream is judged; return the last snapshot."""
     source = Source(web)
-    limit = time.monotonic() + REPLIES_S
+    limit = monotonic_s() + REPLIES_S
     with ExitStack() as stack:
         screen = stack.enter_context(Live(console=console, auto_refresh=False, transient=True)) if watched else None
         while True:
@@ -135,8 +136,8 @@ def _watch(console: Console, web: str, client: Child, *, watched: bool) -> dict[
             if ended and snapshot["in_flight"] == 0 and snapshot["queue"] == 0:
                 return snapshot
             if ended:
-                limit = min(limit, time.monotonic() + VERDICTS_S)
-            if time.monotonic() > limit:
+                limit = min(limit, monotonic_s() + VERDICTS_S)
+            if monotonic_s() > limit:
                 raise click.ClickException(f"not every stream was judged in time: {snapshot['in_flight']} in flight")
             time.sleep(0.1)
 
@@ -163,7 +164,7 @@ def _print_rows(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def _print_decisions(console: Console, decisions: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    """Say which rule fired on which replies, and show one decision."""
+    """Print the rules that fired, with their replies, and one decision."""
     replies = {row["trace_id"]: str(row["model"]) for row in rows}
     fired = [one for one in decisions if one["state"] == "firing"]
     if not fired:
@@ -182,7 +183,7 @@ def _print_decisions(console: Console, decisions: list[dict[str, Any]], rows: li
 
 
 def _compare(console: Console, live: list[dict[str, Any]], audited: list[dict[str, Any]]) -> bool:
-    """Say whether the collector's verdicts and the audit of its journal are the same, value by value."""
+    """Compare the collector's verdicts with the audit of its journal, value by value; return whether they are equal."""
 
     def by_key(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], dict[str, Any]]:
         return {(row["trace_id"], row["span_id"], row["choice"]): row for row in rows}

@@ -1,4 +1,4 @@
-"""`otel-llm doctor`: what is wrong with an application's environment, and with the application as it runs there."""
+"""`otel-llm doctor`: checks an application's environment, and the application as it runs there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import worst
 from otel_llm.instrumentation.doctor.program import run
@@ -40,7 +40,7 @@ PROBLEM = 1
     help="Write the report to this file. [default: standard output; standard error beside COMMAND]",
 )
 def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: float, output: Path | None) -> None:
-    """Look for what keeps streams from being recorded; with COMMAND, run it recorded and report on it at its end.
+    """Find faults that keep streams from being recorded; with COMMAND, run it recorded and report at its end.
 
     \b
     Examples:
@@ -48,21 +48,21 @@ def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: 
       otel-llm doctor --classes chat,code --format json
       otel-llm doctor -- uvicorn app:app --port 8000
 
-    Run it in the application's environment, with its variables. It sends one empty export to the endpoint that
-    OTEL_EXPORTER_OTLP_* name. COMMAND gets its standard streams and signals; it must be a Python program.
+    Run it in the application's environment, with its variables. It sends one empty export to the endpoint of
+    OTEL_EXPORTER_OTLP_*. COMMAND gets the standard streams and signals; it must be a Python program.
 
     \b
     Exit code:
-      0  nothing is wrong (warnings may stand)
+      0  no problem (there may be warnings)
       1  a problem: data is lost
       2  bad usage, or COMMAND cannot be started
-    With COMMAND its own exit status, unless that is 0: then as above.
+    With COMMAND, its own exit status unless that is 0.
     """
     situation = Situation(
         classes=None if classes is None else frozenset(name.strip() for name in classes.split(",") if name.strip()),
         timeout_s=timeout_s,
     )
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own log lines would stand between ours
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's log lines would interrupt the report
     ran = None
     if command:
         try:
@@ -74,7 +74,7 @@ def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: 
         findings += examine_program(situation, ran.reports)
     report = as_json(findings, ran) if form == "json" else "\n".join(lines(findings))
     if output is None:
-        say(report, err=ran is not None)
+        echo(report, err=ran is not None)
     else:
         try:
             with replacing(output) as file:

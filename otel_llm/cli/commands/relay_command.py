@@ -1,4 +1,4 @@
-"""`otel-llm relay`: the reverse proxy, built from its options and run until a signal stops it."""
+"""`otel-llm relay`: builds the reverse proxy from its options and runs it until a signal stops it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import exit_now
 from otel_llm.relay.service import Service
@@ -62,9 +62,9 @@ def relay(
 ) -> None:
     """Pass streams on, measure each, and move those whose readers are about to run dry.
 
-    A reverse proxy for the OpenAI HTTP API in front of the replicas of a model. It listens on this machine only,
-    unless told otherwise. SIGTERM and Ctrl-C let streams end; a second one ends it at once. SIGHUP reads classes,
-    rules, tokens, secrets and certificates anew.
+    A reverse proxy for the OpenAI HTTP API in front of the replicas of a model. It listens on this machine only by
+    default. SIGTERM and Ctrl-C let streams end; a second signal ends it at once. SIGHUP reloads classes, rules,
+    tokens, secrets and certificates.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def relay(
       preempt: {resume_runway: 2s, calm: 1s, max_paused: 64}
       actions: {secret_file: relay.secret}      # takes signed commands of a collector
     """
-    lines = BackgroundWriter(say)
+    lines = BackgroundWriter(echo)
     try:
         settings = load_settings(config_path, backends)
         outputs = [*([] if decisions is None else [decisions]), *named_files(settings, written=True)]
@@ -106,21 +106,21 @@ def relay(
         service.prepare()
     except (ConfigError, StartError, OutputError) as problem:
         raise click.UsageError(str(problem)) from problem
-    say(service.listening())
-    say(service.judging())
+    echo(service.listening())
+    echo(service.judging())
     for warning in [*service.warnings(), *([] if opened is None else [opened]), *map(str, dead)]:
-        say(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     lines.start()
     asyncio.run(_run(service, lines))
     lines.stop(LAST_LINES_S)
-    say("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
+    echo("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
     if not service.clean:
         sys.stdout.flush()
         exit_now(CUT)
 
 
 async def _run(service: Service, lines: BackgroundWriter) -> None:
-    """Run a service, and tell it what signals say."""
+    """Run a service; let signals stop and reload it."""
     loop = asyncio.get_running_loop()
 
     def stop(signum: int) -> None:
@@ -130,11 +130,11 @@ async def _run(service: Service, lines: BackgroundWriter) -> None:
         lines("stopping: no new requests, streams end by themselves")
 
     def reload() -> None:
-        reloaded, refused = service.reload()
+        reloaded, failures = service.reload()
         if reloaded is not None:
-            lines(reloaded)  # `say` raises where the reader of the output is gone; `lines` does not
-        for line in refused:
-            say(f"error: {line}", err=True)
+            lines(reloaded)  # unlike `echo`, it does not raise when the output is closed
+        for line in failures:
+            echo(f"error: {line}", err=True)
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop, signum)

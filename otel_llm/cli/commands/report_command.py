@@ -1,4 +1,4 @@
-"""`otel-llm report`: the report once more, from the tables that an audit saved."""
+"""`otel-llm report`: renders the report again from the saved tables of an audit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_llm.audit import write
 from otel_llm.audit.formatting import plural
 from otel_llm.audit.report.report import TITLE, build
 from otel_llm.audit.report.saved import load_saved
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import printable
@@ -37,23 +37,22 @@ _OUT: Final = click.Path(path_type=Path)
 @click.option("--requests", type=_IN, required=True, metavar="F", help="The table of `audit --requests`.")
 @click.option("--windows", type=_IN, required=True, metavar="F", help="The table of `audit --windows`.")
 @click.option("--html", type=_OUT, required=True, metavar="OUT", help="The page to write.")
-@click.option("--slo", type=_OUT, metavar="F", help="SLO classes that judged them; the shipped ones where not given.")
+@click.option("--slo", type=_OUT, metavar="F", help="The SLO classes of the audit; the shipped ones where not given.")
 @click.option(
     "--summary",
     type=_IN,
     metavar="F",
-    help="Output of `audit --format json`; a Parquet table of requests has it in it.",
+    help="Output of `audit --format json`; a Parquet table of requests contains it.",
 )
-@click.option("--streams", type=_ANY, metavar="F", help="The recording, in any form, for the pictures of deliveries.")
+@click.option("--streams", type=_ANY, metavar="F", help="The recording, in any format, for the charts of deliveries.")
 @click.option("--title", default=TITLE, show_default=True, metavar="WORDS", help="Title of the page.")
 def report(
     requests: Path, windows: Path, html: Path, slo: Path | None, summary: Path | None, streams: Path | None, title: str
 ) -> None:
-    """Render the report of an audit again, from the tables that it saved.
+    """Render the report of an audit again, from its saved tables.
 
-    The numbers are those of the report that the audit made. The tables hold no token times: without --streams the
-    deliveries of the worst requests are named and not drawn. Tables are Parquet, CSV or JSON lines, whatever the
-    file's name.
+    The numbers are those of the audit. The tables hold no token times: without --streams the deliveries of the worst
+    requests are named and not drawn. Tables are Parquet, CSV or JSON lines, detected from the content.
     """
     inputs = Inputs(recordings=[] if streams is None else [streams], files=[requests, windows, summary, slo])
     try:
@@ -68,4 +67,4 @@ def report(
     except (ConfigError, ValueError, OSError) as error:
         raise click.UsageError(printable(str(error), 1000)) from error
     size = html.stat().st_size / 1e6
-    say(f"{printable(str(html), 300)}: {plural(len(model.requests), 'request')}, {size:.1f} MB")
+    echo(f"{printable(str(html), 300)}: {plural(len(model.requests), 'request')}, {size:.1f} MB")

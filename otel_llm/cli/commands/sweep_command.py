@@ -1,4 +1,4 @@
-"""`otel-llm sweep`: recorded streams judged over alphas, reading speeds and loads."""
+"""`otel-llm sweep`: judges recorded streams over alphas, reading speeds and loads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
 from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.report import sweep_page
 from otel_llm.cli.number_options import NumbersError, numbers
+from otel_llm.cli.output.echo import CSV_RAW, write_data
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.say import CSV_RAW, write_data
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -56,8 +56,8 @@ _FILE = click.Path(path_type=Path)
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--points", type=_FILE, metavar="OUT", help="Write a row for each point: .parquet, .csv or .jsonl.")
-@click.option("--optima", type=_FILE, metavar="OUT", help="Write a row for each best load: the same endings.")
-@click.option("--html", type=_FILE, metavar="OUT", help="Write the pictures: one page that needs no network.")
+@click.option("--optima", type=_FILE, metavar="OUT", help="Write a row for each best load; same formats.")
+@click.option("--html", type=_FILE, metavar="OUT", help="Write the charts: one page that needs no network.")
 @click.option("--resamples", default=RESAMPLES, show_default=True, metavar="N", help="For intervals; 100 or more.")
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Of the resampling.")
 @click.option("--block", default=1, show_default=True, metavar="N", help="Resample N requests in a row.")
@@ -77,11 +77,10 @@ def sweep_command(
     seed: int,
     block: int,
 ) -> None:
-    """Judge recordings again and again: how much do the figures hang on alpha and on how fast people read?
+    """Judge recordings over ranges of parameters: how much do the figures depend on alpha and the reading speed?
 
-    PATH is a recording of one load, in any form that `otel-llm audit` reads; its load is its requests per second,
-    unless `--at` says another. Each is read once, and no load may be given twice: several files of one run are one
-    PATH, a folder or a quoted pattern.
+    PATH is a recording of one load, any input of `otel-llm audit`; its load is its requests per second unless `--at`
+    names it. Each load is given once: several files of one run are one PATH, a folder or a quoted pattern.
     """
     outputs = [(points, write.ENDINGS), (optima, write.ENDINGS), (html, (".html",))]
     try:
@@ -97,7 +96,7 @@ def sweep_command(
         if reading_speed is not None:
             speeds = list(numbers(reading_speed, "--reading-speed"))
             if 0.0 in speeds:
-                raise NumbersError("--reading-speed 0: nobody reads that slowly")
+                raise NumbersError("--reading-speed 0: write speeds above zero")
         drawing = Drawing(resamples, seed, block)
         levels: list[sweep.Level] = []
         for path, load in recordings:
@@ -140,7 +139,7 @@ def _print(found: sweep.Sweep, form: str, *, csv_raw: bool) -> None:
 
 def _points_table(rows: Sequence[dict[str, Any]]) -> Table:
     headings = ("recording", "at", "requests/s", "reads\ntok/s", "alpha", "idle\np50", "idle\np99", "through-\nput")
-    table = _table("Smooth goodput", (*headings, "smooth\ngoodput", "95 %", "aborted"), words=(0, 1))
+    table = _table("Smooth goodput", (*headings, "smooth\ngoodput", "95 %", "aborted"), text_columns=(0, 1))
     for row in rows:
         cells = (
             printable(Path(row["recording"]).name, 18),
@@ -161,7 +160,7 @@ def _points_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _optima_table(rows: Sequence[dict[str, Any]]) -> Table:
     headings = ("at", "reads\ntok/s", "alpha", "best load", "95 %", "best in\nresamples", "smooth\ngoodput", "")
-    table = _table("The load of the highest smooth goodput, requests/s", headings, words=(0, 7))
+    table = _table("The load of the highest smooth goodput, requests/s", headings, text_columns=(0, 7))
     if any(row["at_edge"] for row in rows):
         table.caption = "edge: the lowest or the highest load recorded; the peak may lie beyond"
         table.caption_justify = "left"
@@ -188,11 +187,11 @@ def _between(low: float | None, high: float | None) -> str:
     return MISSING if low is None or high is None else f"{number(low)} to {number(high)}"
 
 
-def _table(title: str, headings: Sequence[str], words: Sequence[int]) -> Table:
+def _table(title: str, headings: Sequence[str], text_columns: Sequence[int]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place in words else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if place in text_columns else "right", no_wrap=True)
     return table

@@ -1,1 +1,1 @@
-"""How commands write: the console, progress, live views, standard output."""
+"""The output of commands: the console, progress, live views, standard output."""

@@ -1,4 +1,4 @@
-"""The live terminal view: streams in flight, who is waiting, and the last verdicts."""
+"""The live terminal view: streams in flight, waiting readers, the last verdicts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SHOWN_ROWS = 8
 LONGEST_NAME = 48
 BAR = 20
 BAR_S = 10.0
-"""The runway bar is full at so many seconds of unread text."""
+"""The runway, in seconds, at which the bar is full."""
 
 
 def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
-    """Return the picture of one snapshot of `/v1/streams`; `steady`: as high whatever is in flight, to look at."""
+    """Return the view of one snapshot of `/v1/streams`; `steady`: of constant height."""
     streams, rows = snapshot["streams"], snapshot["recent"]
     table = Table(expand=False, box=None, pad_edge=False)
     for name, side in (("stream", "left"), ("tokens", "right"), ("TTFT", "right"), ("idle", "right")):

@@ -1,4 +1,4 @@
-"""How far a long reading is: on a terminal, where there is much to read."""
+"""Progress bars for long inputs, on a terminal only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG_INPUT_BYTES: Final = 20_000_000
-"""Inputs of less than this are read before a progress bar would be noticed."""
+"""Smaller inputs are read too fast for a progress bar."""
 
 
 @contextlib.contextmanager
 def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[[int], None] | None]:
-    """Give what takes the bytes read so far, of `size`, and shows them with rate and time left; None: nobody looks."""
+    """Give a function that shows how many of `size` bytes are read; None without a terminal, or for a small input."""
     console = SafeConsole(stderr=True)
     if size < long_bytes or not console.is_terminal:
         yield None
@@ -31,8 +31,8 @@ def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[
 
 
 def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Callable[[int], None] | None]:
-    """Give what `reading` does, for the files that paths stand for; what cannot be read is said when it is."""
-    # Each file of a folder is opened for that, and again when it is read: done only where somebody looks.
+    """Return `reading` for the files of `paths`; an unreadable path counts as empty: the reader reports it."""
+    # The size opens every file of a folder: computed on a terminal only.
     return reading(_size_of(paths) if SafeConsole(stderr=True).is_terminal else 0)
 
 

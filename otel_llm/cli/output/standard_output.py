@@ -1,4 +1,4 @@
-"""Standard output that cannot be written to: one line and exit code 2 for a failure, quietly 141 for a closed pipe."""
+"""Exit codes for a failing standard output: 2 with a line on stderr, or 141 without a message for a closed pipe."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 FAILED: Final = 2
 PIPE_CLOSED: Final = 141
-"""128 + SIGPIPE, as a shell reports of `cat` and `grep`; neither fine nor a verdict, since nobody read it whole."""
+"""128 + SIGPIPE, the status of `cat` and `grep`: neither success nor a verdict, since the output was not read."""
 
 
 @contextlib.contextmanager
 def watched_output() -> Iterator[None]:
-    """Run a command with a standard output whose failure decides how the command ends, whoever caught the error.
+    """Run a command; a failure of standard output decides its exit code, even if a library has caught the error.
 
-    Libraries answer a closed pipe with exit code 1, which here is an objective that is missed. Anything but the
-    process's own standard output (a test's, a notebook's) is left alone.
+    Libraries exit with 1 on a closed pipe, which here means a missed objective. A standard output that is not the
+    process's own (of a test, a notebook) is left alone.
 
     Raises:
         SystemExit: standard output failed; FAILED after a line on stderr, or PIPE_CLOSED.
@@ -48,11 +48,11 @@ def watched_output() -> Iterator[None]:
         if watched.failure is not None:
             _point_nowhere(number)
     if watched.failure is not None:
-        raise SystemExit(_said(watched.failure))
+        raise SystemExit(_exit_code(watched.failure))
 
 
 class _Watched(io.FileIO):
-    """Write to an open file, and remember the first failure: what is written and raised is that of the file."""
+    """A file that remembers its first write error."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)
@@ -68,7 +68,7 @@ class _Watched(io.FileIO):
 
 @contextlib.contextmanager
 def _flushed(out: Any) -> Iterator[None]:
-    """Write what is left at the end; a failure of that is in `_Watched.failure`."""
+    """Flush at the end; `_Watched.failure` has its error."""
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def _flushed(out: Any) -> Iterator[None]:
 
 
 def _file_of(out: Any) -> io.FileIO | None:
-    """Return the file under the process's own standard output, None where something else stands in its place."""
+    """Return the file under the process's own standard output; None where it is replaced."""
     if out is None or out is not sys.__stdout__ or not isinstance(out, io.TextIOWrapper):
         return None
     raw = getattr(out.buffer, "raw", out.buffer)
@@ -85,7 +85,7 @@ def _file_of(out: Any) -> io.FileIO | None:
 
 
 def _text(raw: _Watched, plain: Any) -> io.TextIOWrapper:
-    """Return text over `raw`, buffered as `plain` is (not at all with PYTHONUNBUFFERED)."""
+    """Return a text stream over `raw`, buffered as `plain` is (not at all with PYTHONUNBUFFERED)."""
     plain.flush()
     buffer: Any = raw if isinstance(plain.buffer, io.FileIO) else io.BufferedWriter(raw)
     return io.TextIOWrapper(
@@ -94,13 +94,13 @@ def _text(raw: _Watched, plain: Any) -> io.TextIOWrapper:
 
 
 def _point_nowhere(number: int) -> None:
-    """Let what is still buffered go to the null device: the interpreter flushes once more as it ends."""
+    """Redirect a descriptor to the null device: the interpreter flushes once more at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
 
 
-def _said(failure: OSError) -> int:
+def _exit_code(failure: OSError) -> int:
     if failure.errno == errno.EPIPE:
         return PIPE_CLOSED
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where tables are printed: a terminal as wide as it is, anything else wide enough for them."""
+"""The console of tables: of the terminal's width, else wide enough for the tables."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
 
 WIDTH: Final = 120
-"""Columns of the tables where the output is no terminal."""
+"""The width where the output is no terminal."""
 
 
 class SafeConsole(Console):
-    """Write as rich does, and escape what a terminal would obey in the text: only the styles are ours."""
+    """A rich console that escapes control characters in the text."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of what is to be written."""
+        """Yield the segments of a renderable, escaped."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable_lines(segment.text), segment.style)
@@ -31,6 +31,6 @@ class SafeConsole(Console):
 
 
 def wide_console(width: int = WIDTH) -> Console:
-    """Return the console of standard output, of `width` columns where that is no terminal."""
+    """Return the console of standard output; `width`: where that is no terminal."""
     console = SafeConsole()
     return console if console.is_terminal else SafeConsole(width=width)

@@ -1,4 +1,4 @@
-"""`otel-llm rules backtest`: what rules would have decided, had they been in force when a journal was written."""
+"""`otel-llm rules backtest`: evaluates rules over a recorded journal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from otel_llm.cli.duration_options import Duration
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading
-from otel_llm.cli.output.say import say
-from otel_llm.cli.rules_commands.rules_no_records import refuse_without_record
+from otel_llm.cli.rules_commands.decision_file_check import refuse_without_record
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from otel_llm.rules.decisions.decision_records import Decision
 
 WIDTH: Final = 140
-"""Columns of the table where the output is no terminal."""
+"""The width of the table where the output is no terminal."""
 LONG_JOURNAL_BYTES: Final = 2_000_000
-"""Journals of less than this are evaluated before a progress bar would be noticed."""
+"""Smaller journals are evaluated too fast for a progress bar."""
 _FILE = click.Path(path_type=Path)
 
 EXAMPLES = """
@@ -53,12 +53,12 @@ refused; 2 bad usage, or nothing to read.
     multiple=True,
     help="Rule file, folder or glob; may be repeated. [default: the shipped rules, in shadow]",
 )
-@click.option("--against", multiple=True, help="The rules of then: file, folder or glob; may be repeated.")
+@click.option("--against", multiple=True, help="The old rules: file, folder or glob; may be repeated.")
 @click.option(
     "--decisions",
     multiple=True,
     type=_FILE,
-    help="What was decided then: a file of collect --decisions, with those closed before it; may be repeated.",
+    help="The recorded decisions: a file of collect --decisions, with its closed files; may be repeated.",
 )
 @click.option("--slo", type=_FILE, metavar="F", help="SLO classes. [default: the shipped ones]")
 @click.option("--config", type=_FILE, metavar="F", help="The collector's settings: limits, receivers.")
@@ -71,7 +71,7 @@ refused; 2 bad usage, or nothing to read.
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="What is printed: a table to read, or one JSON object.",
+    help="The output: a table, or one JSON object.",
 )
 @click.option("--write", type=_FILE, metavar="OUT", help="Write the decisions of --rules here (JSON lines).")
 @click.option("--fail-on-difference", is_flag=True, help="Exit 1 unless both sides decide exactly the same.")
@@ -89,10 +89,10 @@ def backtest(
     write: Path | None,
     fail_on_difference: bool,
 ) -> None:
-    """Evaluate rules over JOURNALs of `otel-llm collect` (folders or files), on the times of receipt in them.
+    """Evaluate rules over JOURNALs of `otel-llm collect` (folders or files), with their receipt times.
 
-    The collector's own evaluator runs; nothing is sent or done, whatever the rules say. With --against or --decisions
-    it is compared with what was in force then, firing by firing.
+    The collector's own evaluator runs; no action is done. With --against or --decisions the result is compared with
+    the old rules, or the recorded decisions, firing by firing.
     """
     from otel_llm.backtest.backtest import VERBS
     from otel_llm.backtest.backtest import backtest as run
@@ -105,9 +105,9 @@ def backtest(
     from otel_llm.readers.records import InputError
 
     if against and decisions:
-        raise click.UsageError("--against or --decisions: one of them says what was in force then")
+        raise click.UsageError("--against or --decisions, not both: each names the other side of the comparison")
     if fail_on_difference and not against and not decisions:
-        raise click.UsageError("--fail-on-difference needs something to differ from: --against or --decisions")
+        raise click.UsageError("--fail-on-difference needs another side to compare with: --against or --decisions")
     try:
         kept = [folder / RESUME_FILE for folder in journals]
         _check_output(write, Inputs(journals, (*rule_paths, *against), decisions, journals, [slo, config, *kept]))
@@ -116,7 +116,7 @@ def backtest(
         new = load_rules(rule_paths, VERBS)
         old = load_rules(against, VERBS) if against else None
     except RulesError as refused:
-        say("\n".join(str(one) for one in refused.errors), err=True)
+        echo("\n".join(str(one) for one in refused.errors), err=True)
         sys.exit(1)
     except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error
@@ -151,15 +151,15 @@ def _check_output(path: Path | None, inputs: Inputs) -> None:
 
 
 def _refuse_without_records(files: tuple[Path, ...]) -> None:
-    """Refuse files of something else: beside them every firing would look new."""
+    """Refuse files that hold no decision records: compared with them, every firing would look new."""
     for file in files:
-        with contextlib.suppress(OSError):  # said in its own words where the files are read
+        with contextlib.suppress(OSError):  # reported when the files are read
             refuse_without_record(file)
 
 
 @contextlib.contextmanager
 def _writer(path: Path | None) -> Iterator[Callable[[list[Decision]], None] | None]:
-    """Give what writes decisions as records, on the instant at which each was made for a wall clock."""
+    """Give a function that writes decisions as records; None for no file."""
     if path is None:
         yield None
         return
@@ -174,6 +174,6 @@ def _writer(path: Path | None) -> Iterator[Callable[[list[Decision]], None] | No
 
 def _print(found: Backtest) -> None:
     from otel_llm.cli.output.terminal_console import wide_console
-    from otel_llm.cli.rules_commands.backtest_words import show
+    from otel_llm.cli.rules_commands.backtest_view import show
 
     show(wide_console(WIDTH), found)

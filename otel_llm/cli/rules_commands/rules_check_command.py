@@ -1,4 +1,4 @@
-"""`otel-llm rules check`: rule files as the service would load them, and what is odd in them."""
+"""`otel-llm rules check`: checks rule files as the service would load them, and lints them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.rules.files.rule_reader import RELAY_ONLY
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml
@@ -17,22 +17,20 @@ from otel_llm.rules.lint.check import check_rules, token_read_times
 @click.command()
 @click.argument("files", nargs=-1, required=True)
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
-@click.option("--slo", "slo_file", metavar="FILE", help="The SLO classes, so that others are warned about.")
+@click.option("--slo", "slo_file", metavar="FILE", help="The SLO classes: other names give a warning.")
 @click.option(
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    help="The settings of the collector, or of the relay (those with `backends`): what they can do may be enforced.",
+    help="Settings of the collector, or of a relay (with `backends`): actions that these can do may be enforced.",
 )
 def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_path: Path | None) -> None:
-    """Check rule FILES (files, folders, globs) as `collect` or `relay` would load them; warn of what is odd in them.
+    """Check rule FILES (files, folders, globs) as `collect` or `relay` would load them; warn of likely mistakes.
 
-    Of a folder, and of a glob in quotes, tests of rules and SLO classes are left out.
-    A `migrate` or `preempt` in `mode: enforce` is right, with a note: a relay does it. With a --config that names an
-    engine of kind relay there is no note: `collect` asks that relay. With the settings of a relay itself `abort` and
-    `drain` are right, too.
-    Exits 0 if they are right, 1 if one is refused (file, line, column, what is wrong and what to write), 2 if one
-    cannot be read.
+    A folder or a quoted glob leaves out rule tests and SLO classes. A `migrate` or `preempt` in `mode: enforce` passes
+    with a note: a relay does it. There is no note with a --config that names an engine of kind relay: `collect` sends
+    the action to that relay. With the settings of a relay `abort` and `drain` pass, too.
+    Exits 0 if all pass, 1 if one is refused (with file, line, column, reason and remedy), 2 if one cannot be read.
 
     \b
     Example:
@@ -48,12 +46,16 @@ def check(files: tuple[str, ...], strict: bool, slo_file: str | None, config_pat
         report = check_rules(files, _executors(config_path), names, reading, RELAY_ONLY)
     except UnreadableConfigError as problem:
         raise click.UsageError(str(problem)) from problem
-    say(str(report))
+    echo(str(report))
     sys.exit(report.exit_code(strict=strict))
 
 
 def _executors(config_path: Path | None) -> frozenset[str]:
-    """Return the verbs that the process of these settings can have done; a usage error where they cannot be read."""
+    """Return the actions that a process with these settings can do.
+
+    Raises:
+        UsageError: the settings cannot be used.
+    """
     if config_path is None:
         return frozenset()
     from otel_llm.actions.execute.executors import RELAY_DOES, executors

@@ -1,4 +1,4 @@
-"""`otel-llm rules`: what can be done with rule files before they run."""
+"""`otel-llm rules`: the table of its commands."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ COMMANDS: Final = {
         "check",
         "Check rule files as `collect` or `relay` load them.",
     ),
-    "explain": Lazy(
-        "otel_llm.cli.rules_commands.rules_explain_command", "explain", "Say a recorded decision in words."
-    ),
+    "explain": Lazy("otel_llm.cli.rules_commands.rules_explain_command", "explain", "Explain a recorded decision."),
     "prometheus": Lazy(
         "otel_llm.cli.rules_commands.rules_prometheus_command",
         "prometheus",

@@ -1,4 +1,4 @@
-"""`otel-llm rules explain`: a recorded decision in words."""
+"""`otel-llm rules explain`: explains a recorded decision in words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading
-from otel_llm.cli.output.say import say
-from otel_llm.cli.rules_commands.rules_no_records import refuse_others
+from otel_llm.cli.rules_commands.decision_file_check import refuse_others
 from otel_llm.rules.decisions.explain import explain as in_words
 from otel_llm.rules.decisions.explain import headline
 from otel_llm.rules.decisions.files import decision_files, read_back
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.ruleset import Rule
 
 MOST_SHOWN = 20
-"""Of ids that begin alike so many are told."""
+"""The most ids with the same beginning that are named."""
 LONGEST_LINE = 6000
 """A condition has at most 4,096 characters."""
 _TRACE: Final = re.compile("[0-9a-fA-F]{6,32}", re.ASCII)
-"""A trace id or as much of it as tables show: `top` its first 6 digits, the audit its last 12."""
+"""A trace id, or the part that tables show: `top` its first 6 digits, the audit its last 12."""
 
 
-@click.command("explain", short_help="Say a recorded decision in words.")
+@click.command("explain", short_help="Explain a recorded decision.")
 @click.argument("id_", required=False, metavar="[ID]")
 @click.option(
     "--decisions",
@@ -42,11 +42,17 @@ _TRACE: Final = re.compile("[0-9a-fA-F]{6,32}", re.ASCII)
     metavar="FILE",
     help="The decision file of `collect`; its closed files (FILE.000001 ...) are read too.",
 )
-@click.option("--rules", "rule_files", multiple=True, metavar="F", help="Where its rule stands; else the shipped ones.")
-@click.option("--list", "listing", is_flag=True, help="List what was decided last, with ids.")
-@click.option("--rule", metavar="NAME", help="List only this rule's.")
-@click.option("--trace", metavar="HEX", help="List only those of this trace: its id, or its first or last 6 digits.")
-@click.option("--last", type=click.IntRange(1, 100_000), default=MOST_SHOWN, show_default=True, help="List so many.")
+@click.option(
+    "--rules", "rule_files", multiple=True, metavar="F", help="File of its rule. [default: the shipped rules]"
+)
+@click.option("--list", "listing", is_flag=True, help="List the last decisions, with ids.")
+@click.option("--rule", metavar="NAME", help="List only decisions of this rule.")
+@click.option(
+    "--trace", metavar="HEX", help="List only decisions on this trace: its id, or its first or last 6 digits."
+)
+@click.option(
+    "--last", type=click.IntRange(1, 100_000), default=MOST_SHOWN, show_default=True, help="How many to list."
+)
 def explain(
     id_: str | None,
     decisions: Path,
@@ -56,11 +62,11 @@ def explain(
     trace: str | None,
     last: int,
 ) -> None:
-    """Say in words what a rule decided: when, of whom, by which facts, what came of it.
+    """Explain a decision of a rule: its time, its subject, its facts, its outcome.
 
-    ID names one flip of one rule on one stream, instance or class, with all actions decided then: 16 hex digits, or as
-    many of the first as no other has (at least 4). --list shows them. Exits 0, 1 where the ID names none or several, 2
-    where a file cannot be read or holds something else.
+    ID names one firing of one rule on one stream, instance or class, with all its actions: 16 hex digits, or a unique
+    beginning of at least 4. --list shows the ids. Exits 0, 1 if the ID names none or several, 2 if a file cannot be
+    read or holds no decision records.
 
     \b
     Example:
@@ -92,7 +98,7 @@ def explain(
             sys.exit(_not_one(id_, list(found.matches)))
         (one,) = found.matches.values()
         for line in in_words(one, found.before, found.after, _rule(rule_files, str(one.first["rule_hash"]))):
-            say(printable(line, LONGEST_LINE))
+            echo(printable(line, LONGEST_LINE))
         _say_broken(found.broken)
     except (OSError, ConfigError, NoIdError) as problem:
         raise click.UsageError(str(problem)) from problem
@@ -103,40 +109,44 @@ def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str |
     if not rules:
         refuse_others(path, broken)
     for one in found:
-        say(printable(headline(one), LONGEST_LINE))
+        echo(printable(headline(one), LONGEST_LINE))
     if not found:
-        say("no decisions")
+        echo("no decisions")
         if rules and rule is not None and rule not in rules:
             why = f"no record has the rule {rule}; {did_you_mean(rule, sorted(rules))}"
-            say(printable(why, LONGEST_LINE), err=True)
+            echo(printable(why, LONGEST_LINE), err=True)
         elif rules and trace:
             of = "" if rule is None else f" of the rule {rule}"
-            say(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
+            echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
     _say_broken(broken)
 
 
 def _not_one(id_: str, matches: list[str]) -> int:
     if not matches:
-        say(f"no decision's id begins with {id_}", err=True)
+        echo(f"no decision's id begins with {id_}", err=True)
     else:
         shown = ", ".join(matches[:MOST_SHOWN]) + (" ..." if len(matches) > MOST_SHOWN else "")
-        say(f"{len(matches)} ids begin with {id_}: {shown}", err=True)
+        echo(f"{len(matches)} ids begin with {id_}: {shown}", err=True)
     return 1
 
 
 def _say_broken(broken: int) -> None:
     if broken:
         words = "1 line is no decision record" if broken == 1 else f"{broken} lines are no decision records"
-        say(words, err=True)
+        echo(words, err=True)
 
 
 def _rule(files: tuple[str, ...], rule_hash: str) -> Rule | None:
-    """Return the rule of this hash; raises ConfigError where rules that are named are wrong."""
+    """Return the rule with this hash; None where there is none.
+
+    Raises:
+        ConfigError: a rule file is refused.
+    """
     return next((rule for rule in load_rules(files, _ANY).rules if rule.hash == rule_hash), None)
 
 
 _ANY = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
-"""Nothing is done here: whatever may be enforced somewhere is read."""
+"""All actions: rules of any process are read."""
 
 
 def _counted(path: Path, advance: Callable[[int], None] | None) -> Callable[[], Iterator[str]]:

@@ -1,4 +1,4 @@
-"""`otel-llm rules prometheus`: recording and alerting rules for Prometheus, from SLO classes."""
+"""`otel-llm rules prometheus`: prints recording and alerting rules for Prometheus, from SLO classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.output.say import say, write_data
+from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.rules.files.shipped import shipped_slo_file
 from otel_llm.rules.files.slo_file import slo_of
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml
@@ -27,7 +27,7 @@ from otel_llm.rules.prometheus.class_rules import (
     "--match",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Label of the scraped target that every rule asks for and records; may be repeated.",
+    help="Label of the scraped target that every rule selects and records; may be repeated.",
 )
 @click.option("--service", default="otel-llm", show_default=True, help="Name for `sloth_service`.")
 @click.option(
@@ -35,13 +35,13 @@ from otel_llm.rules.prometheus.class_rules import (
     type=click.IntRange(1, 10**9),
     default=LEAST_REQUESTS,
     show_default=True,
-    help="Requests that an alert needs in its longer window; more where fewer would let a single miss alert.",
+    help="Requests that an alert needs in its longer window; raised where a single miss would alert.",
 )
 def prometheus(slo: Path | None, job: str, match: tuple[str, ...], service: str, least_requests: int) -> None:
     """Print Prometheus rules for the objectives of SLO classes, and alerts on the collector itself.
 
-    Error ratios and budgets have Sloth's record names; alerts look at two windows and need a least number of requests.
-    What is left out is said on stderr. Exits 0, 1 (the classes are refused) or 2 (usage, a file that cannot be read).
+    Error ratios and budgets have Sloth's record names; alerts use two windows and need a least number of requests.
+    Omissions are noted on stderr. Exits 0, 1 (the classes are refused) or 2 (usage, a file that cannot be read).
 
     \b
     Example:
@@ -60,12 +60,12 @@ def prometheus(slo: Path | None, job: str, match: tuple[str, ...], service: str,
     except UnreadableConfigError as problem:
         raise click.UsageError(str(problem)) from problem
     except ConfigError as problem:
-        say(str(finding(problem, source)), err=True)
+        echo(str(finding(problem, source)), err=True)
         sys.exit(1)
     except UnwritableError as problem:
         raise click.ClickException(f"{path}: {problem}") from problem
     for note in written.notes:
-        say(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     write_data(written.text)
 
 

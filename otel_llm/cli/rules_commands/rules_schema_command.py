@@ -1,4 +1,4 @@
-"""`otel-llm rules schema`: what an editor needs to complete and check rule files."""
+"""`otel-llm rules schema`: prints the schema with which editors complete and check rule files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from otel_llm.rules.files.editor_schema import schema_text
 def schema() -> None:
     """Print the JSON schema of rule files, for editors.
 
-    With the YAML language server, begin a rule file with `# yaml-language-server: $schema=rules.schema.json`. It knows
-    keys, verbs and words; conditions are checked by `otel-llm rules check`.
+    With the YAML language server, begin a rule file with `# yaml-language-server: $schema=rules.schema.json`. It checks
+    keys, actions and values; `otel-llm rules check` checks conditions, too.
 
     \b
     Example:

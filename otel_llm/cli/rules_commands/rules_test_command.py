@@ -1,4 +1,4 @@
-"""`otel-llm rules test`: unit tests of rules."""
+"""`otel-llm rules test`: runs unit tests of rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from otel_llm.backtest.cases.case_reader import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
-from otel_llm.cli.output.say import say
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole
 from otel_llm.rules.files.load import RulesError
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 @click.command("test", short_help="Run unit tests of rules.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--run", "only", metavar="TEXT", help="Run only tests whose name contains this.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell every decision of every test, not only of those that fail.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the decisions of every test, not only of failed ones.")
 def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
-    """Run the unit tests of rules in FILE...: streams by token-arrival scripts, and what is expected of the rules.
+    """Run the unit tests of rules in FILE...: scripted streams, and the expected decisions.
 
-    The collector's own evaluator runs, on virtual time: nothing waits for a clock. docs/rules-test.md has the format.
-    Exits 0 if all is as expected, 1 if something is not or a file is refused, 2 if one cannot be read or
-    nothing is to be run.
+    The collector's own evaluator runs, in virtual time. docs/rules-test.md has the format. Exits 0 if all tests pass, 1
+    if one fails or a file is refused, 2 if a file cannot be read or no test is to be run.
 
     \b
     Example:
@@ -51,7 +50,7 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
         except ConfigError as problem:
             refused += 1
             for error in problem.errors if isinstance(problem, RulesError) else [problem]:
-                say(str(finding(error, _text(error.file))))
+                echo(str(finding(error, _text(error.file))))
             continue
         todo += [(path, read, one) for one in read.tests if only is None or only in one.name]
     if not todo and not refused:
@@ -59,22 +58,22 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
     with _progress(len(todo)) as bar:
         results: list[tuple[Path, Result]] = []
         for number, (path, read, one) in enumerate(todo):
-            results.append((path, run_test(read, one, None if bar is None else partial(_tell, bar, number))))
-    said: Path | None = None
+            results.append((path, run_test(read, one, None if bar is None else partial(_advance, bar, number))))
+    heading: Path | None = None
     for path, result in results:
-        if said != path:
-            say(f"{path}")
-            said = path
-        say(result.words(str(path), story=verbose))
+        if heading != path:
+            echo(f"{path}")
+            heading = path
+        echo(result.words(str(path), story=verbose))
     passed = sum(result.passed for _, result in results)
     failed = len(results) - passed
-    say(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))
+    echo(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))
     sys.exit(1 if failed or refused else 0)
 
 
 @contextlib.contextmanager
 def _progress(tests: int) -> Iterator[Callable[[float], None] | None]:
-    """Give what takes how many tests are done, parts of one included, and shows it; None: nobody looks."""
+    """Give a function that shows how many tests are done, fractions included; None where there is no terminal."""
     console = SafeConsole(stderr=True)
     if not console.is_terminal or not tests:
         yield None
@@ -85,7 +84,7 @@ def _progress(tests: int) -> Iterator[Callable[[float], None] | None]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _tell(bar: Callable[[float], None], before: int, share: float) -> None:
+def _advance(bar: Callable[[float], None], before: int, share: float) -> None:
     bar(before + share)
 
 

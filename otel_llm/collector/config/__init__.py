@@ -1,3 +1,3 @@
-"""What an operator may change: the settings, and the file they are read from."""
+"""The settings of the collector, and the file they are read from."""
 
 from otel_llm.collector.config.settings import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The settings file (`--config`): its schema, and the Settings made of it, with every file that it names looked at."""
+"""The schema of the settings file (`--config`), and its conversion to `Settings`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from otel_llm.actions.config.acting import (
+from otel_llm.actions.config.alerts_and_actions import (
     ActionsShape,
     AlertmanagerShape,
     AlertsShape,
@@ -29,7 +29,7 @@ from otel_llm.actions.config.service import (
 )
 from otel_llm.actions.config.target import Duration, TargetShape, target
 from otel_llm.collector.config import settings as config
-from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
+from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
 from otel_llm.rules.files.yamlfile import load_yaml
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
 
 
 def _origin(value: str) -> str:
-    """Check a browser's origin (RFC 6454, section 6.2), which is compared as it is sent."""
+    """Check a browser's origin (RFC 6454, section 6.2); it must be written as browsers send it."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or value != f"{parts.scheme}://{parts.netloc}" or not parts.hostname:
         raise wrong(f"{value!r} is no origin", "write https://app.example.com, with its port where it has one")
@@ -144,10 +144,10 @@ class _File(StrictModel):
 
 
 def load_settings(path: Path | None) -> config.Settings:
-    """Read a settings file, the defaults without one; files that it names stand beside it, or are absolute.
+    """Read a settings file; return the defaults without one. Paths in it are relative to its folder, or absolute.
 
     Raises:
-        ConfigError: it cannot be used, or a file that it names cannot; says file, line, key and advice.
+        ConfigError: it cannot be used, or a file that it names cannot; with file, line, key and advice.
     """
     if path is None:
         return config.Settings()
@@ -155,7 +155,7 @@ def load_settings(path: Path | None) -> config.Settings:
     try:
         model = _File.model_validate(file.data)
     except ValidationError as error:
-        raise refusals(file, error)[0] from None
+        raise config_errors(file, error)[0] from None
     if model.limits.message_bytes > model.limits.receiving_bytes:
         raise file.refuse(("limits",), "receiving_bytes is less than message_bytes", "let one message fit")
     folder = path.parent

@@ -1,6 +1,7 @@
-"""What an operator may change in the settings file (`--config`), as the parts of the service read it.
+"""The settings of the collector, as its parts read them.
 
-The defaults here are those of an absent key. Bytes, seconds and counts; paths are absolute or the caller's own.
+The defaults are those of an absent key. Units: bytes, seconds, counts. Paths are absolute, or relative to the working
+directory.
 """
 
 from __future__ import annotations
@@ -29,40 +30,40 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the service takes; beyond a limit whoever asks is told so, as `errors.ANSWERS` has it."""
+    """The limits of the service; the answers beyond them stand in `errors.ANSWERS`."""
 
     message_bytes: int = 16 * MIB
-    """An export request, compressed or not, is at most this."""
+    """An export request, compressed or not, has at most this size."""
     receiving_bytes: int = 256 * MIB
-    """Bodies that the HTTP door holds at once, as sent, until they are answered."""
+    """The bodies of unanswered requests in the HTTP receiver, as sent."""
     streams_in_flight: int = 200_000
-    """Streams followed; beyond them senders are told to come back."""
+    """Beyond this, exports that begin streams are refused for now."""
     segments_per_request: int = 20_000
     attributes_per_span: int = 128
     attribute_chars: int = 1024
     """A longer value is left out, never cut."""
     metrics_bytes: int = METRICS_BYTES
-    """A scrape is at most this; label sets that would make it longer count as `other`."""
+    """A scrape has at most this size; label sets beyond it count as `other`."""
     connections: int = 1024
-    """At each door; more are closed at once. A quarter of them may be beginning for one peer."""
+    """Of each listener; more are closed at once. One peer may have a quarter of them without a first request."""
     connections_per_peer: int | None = None
-    """Established ones at each door, of one address (of one /64 network of IPv6); None: as many as fit."""
+    """Established connections of each listener, of one address (IPv6: one /64 network); None: no limit."""
     concurrent_exports: int = 64
-    """Exports that a door has in hand at once; the others wait."""
+    """Exports that a receiver works on at once; others wait."""
     queued_exports: int = 1024
-    """Exports that wait at each door, and accepted ones that wait for evaluation; beyond them senders come back."""
+    """Exports that wait in each receiver, and accepted exports that wait for evaluation; more are refused for now."""
     body_s: float = 30.0
-    """The whole of a body, or of a gRPC message, must be there this long after its headers."""
+    """A body, or a gRPC message, must be complete this long after its headers."""
     header_s: float = 10.0
-    """A TLS handshake and the headers of the first request must come within this; so must those of each later one."""
+    """A TLS handshake and the headers of the first request must be complete within this; so must later headers."""
     idle_connection_s: float = 120.0
-    """A connection on which nothing happens is closed; more than the usual 5 to 60 s between exports or scrapes."""
+    """An idle connection is closed after this; it is more than the usual 5 to 60 s between exports or scrapes."""
     drain_s: float = 10.0
-    """From SIGTERM to the end, at most."""
+    """The most time from SIGTERM to the end."""
 
     @property
     def intake(self) -> IntakeLimits:
-        """Return what is taken of one request and of one span."""
+        """Return the limits of one request and of one span."""
         return IntakeLimits(self.segments_per_request, AttributeLimits(self.attributes_per_span, self.attribute_chars))
 
 
@@ -76,14 +77,14 @@ class JournalSettings:
     fsync_interval_s: float = 0.2
     compress: bool = True
     retain_bytes: int | None = None
-    """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
+    """Closed files beyond this size are deleted, the oldest first; None: none is, until the disk is full."""
     retain_s: float | None = None
-    """Delete closed files older than this; None keeps them."""
+    """Closed files older than this are deleted; None: none is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardSettings:
-    """Where every accepted export goes too."""
+    """The target that every accepted export is forwarded to."""
 
     target: OtlpTarget
     queue_bytes: int = 64 * MIB
@@ -91,17 +92,17 @@ class ForwardSettings:
 
 @dataclass(frozen=True, slots=True)
 class OtlpOutSettings:
-    """Where our own metrics, or the closed windows, go as OTLP."""
+    """The OTLP target of the collector's own metrics, or of closed windows."""
 
     target: OtlpTarget
     queue_bytes: int = 64 * MIB
     interval_s: float = 10.0
-    """Metrics: from one export to the next. Windows: how long a closed one waits for others."""
+    """Metrics: the interval of exports. Windows: how long a closed window waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A settings file, or its absence."""
+    """The settings file, or the defaults without one."""
 
     limits: Limits = field(default_factory=Limits)
     journal: JournalSettings = field(default_factory=JournalSettings)
@@ -113,7 +114,7 @@ class Settings:
     cors_origins: frozenset[str] = frozenset()
     """Origins whose pages may post to OTLP/HTTP from a browser."""
     web_hosts: frozenset[str] = frozenset()
-    """Names, besides this machine's own, under which the web port may be asked for."""
+    """Host names, besides this machine's own, that requests to the web port may use."""
     forward: ForwardSettings | None = None
     otlp_metrics: OtlpOutSettings | None = None
     otlp_windows: OtlpOutSettings | None = None

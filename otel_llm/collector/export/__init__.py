@@ -1,1 +1,1 @@
-"""What leaves the collector over OTLP: exports as they came, its metrics, closed windows."""
+"""Egress over OTLP: forwarded exports, the collector's metrics, closed windows."""

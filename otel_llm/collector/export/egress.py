@@ -1,4 +1,4 @@
-"""What leaves the service over OTLP, where that is configured: exports as they came, its metrics, closed windows."""
+"""Egress of the service over OTLP, where it is configured: forwarded exports, its metrics, closed windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from otel_llm.collector.export.forward import Forwarder
 from otel_llm.collector.export.metric_export import MetricsOut
-from otel_llm.collector.export.own_listeners import refuse_own_door
+from otel_llm.collector.export.own_listeners import refuse_own_listener
 from otel_llm.collector.export.window_export import WindowsOut
 
 if TYPE_CHECKING:
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Outgoing:
-    """Send to other OTLP endpoints; each has a queue and a thread of its own and holds nobody up."""
+class Egress:
+    """The senders to other OTLP endpoints; each has a queue and a thread of its own.
+
+    Raises:
+        StartError: a target cannot be used.
+    """
 
     settings: Settings
     clock: Clock
@@ -33,7 +37,7 @@ class Outgoing:
     _metrics: MetricsOut | None = None
 
     def __post_init__(self) -> None:
-        """Make what is configured; raises StartError where a target cannot be used."""
+        """Create the senders of exports and windows."""
         forward, windows = self.settings.forward, self.settings.otlp_windows
         if forward is not None:
             self.forward = Forwarder(forward.target, forward.queue_bytes)
@@ -47,7 +51,7 @@ class Outgoing:
             )
 
     def start(self, families: Callable[[], Iterable[Metric]]) -> None:
-        """Start sending; `families`: the metrics as they are now."""
+        """Start sending; `families` returns the current metrics."""
         metrics = self.settings.otlp_metrics
         if metrics is not None:
             self._metrics = MetricsOut(
@@ -64,18 +68,18 @@ class Outgoing:
             self.windows.start()
 
     def stop_metrics(self, grace_s: float) -> None:
-        """Send the metrics a last time: they are asked of the evaluator, which must still be there."""
+        """Send the metrics a last time; the evaluator's thread must still run, as it collects them."""
         if self._metrics is not None:
             self._metrics.stop(grace_s)
 
     def stop(self, grace_s: float) -> None:
-        """Send what waits within the grace; the rest is dropped and counted."""
+        """Send the queued items within `grace_s` seconds; drop and count the rest."""
         for one in (self.forward, self.windows):
             if one is not None:
                 one.stop(grace_s)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of what was to leave."""
+        """Return the counts of all senders, by the keys of the collector's counts."""
         counts: dict[str, int] = {}
         for one in (self.forward, self.windows, self._metrics):
             if one is not None:
@@ -83,8 +87,12 @@ class Outgoing:
         return counts
 
 
-def refuse_own_doors(settings: Settings, doors: Sequence[Address]) -> None:
-    """Raise StartError for a target that is one of our own doors: what is sent there would come back for ever."""
+def refuse_own_listeners(settings: Settings, listeners: Sequence[Address]) -> None:
+    """Refuse targets that are listeners of this collector: every export would be forwarded for ever.
+
+    Raises:
+        StartError: a target is.
+    """
     for one in (settings.forward, settings.otlp_windows, settings.otlp_metrics):
         if one is not None:
-            refuse_own_door(one.target, doors)
+            refuse_own_listener(one.target, listeners)

@@ -1,39 +1,41 @@
-"""Every accepted export, unchanged, to another OTLP endpoint as well: with a queue of its own, at its own pace."""
+"""Forwarding of every accepted export, unchanged, to another OTLP endpoint."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.collector.export.forward_transport import GrpcTransport, HttpTransport
 from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
+from otel_llm.export.grpc import GrpcSender
+from otel_llm.export.http import HttpSender
+from otel_llm.export.settings import OtlpSettings
+from otel_llm.shared.otlp_target import AGENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.shared.attempt import Attempt
+    from otel_llm.export.attempt import Attempt
     from otel_llm.shared.otlp_target import OtlpTarget
 
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
 REQUEST_BYTES: Final = 2**20
-"""Exports in one request take at most this together (a larger one goes alone): gRPC servers refuse more than 4 MiB by
-default. Fewer and larger requests are what lets a distant endpoint keep up."""
+"""The most bytes of exports in one request; a larger export is sent alone. gRPC servers refuse more than 4 MiB by
+default. With a distant endpoint, fewer and larger requests have a higher throughput."""
 
 
 class Forwarder:
-    """Forward exports: `start`, `offer` each, `stop` once.
+    """Forwards exports: call `start`, `offer` for each, `stop` once.
 
-    The requests of several exports are joined by writing one behind the other, which is how protobuf joins repeated
-    fields: nothing is decoded, and no byte is changed.
+    The concatenation of several requests is one request, as protobuf merges repeated fields: nothing is decoded.
     """
 
     def __init__(
         self, target: OtlpTarget, queue_bytes: int = DEFAULT_QUEUE_BYTES, give_up_s: float = GIVE_UP_S
     ) -> None:
-        self._transport = (GrpcTransport if target.protocol == "grpc" else HttpTransport)(target)
+        self._sender = sender_to(target)
         self._queue: OutQueue[bytes] = OutQueue(
             "forwarding",
             self._send,
-            self._transport.close,
+            self._sender.close,
             size=len,
             capacity=queue_bytes,
             batch=REQUEST_BYTES,
@@ -46,15 +48,15 @@ class Forwarder:
         self._queue.start()
 
     def offer(self, raw: bytes) -> None:
-        """Queue a serialized ExportTraceServiceRequest, or drop and count it; never waits and raises nothing."""
+        """Queue a serialized ExportTraceServiceRequest, or drop and count it; never wait and never raise."""
         self._queue.offer(raw)
 
     def stop(self, grace_s: float) -> bool:
-        """Send what waits within `grace_s`, drop and count the rest; return whether all was sent or refused."""
+        """Send the queue within `grace_s` seconds, drop and count the rest; return whether none was dropped."""
         return self._queue.stop(grace_s)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the exports, by the keys that the collector's own metrics have."""
+        """Return the counts of exports, by the keys of the collector's counts."""
         counts = self._queue.counts
         return {
             "forward_queued_bytes": self._queue.queued,
@@ -66,4 +68,20 @@ class Forwarder:
         }
 
     def _send(self, exports: Sequence[bytes], timeout_s: float) -> Attempt:
-        return self._transport.send(b"".join(exports), timeout_s)
+        return self._sender.send(b"".join(exports), timeout_s)
+
+
+def sender_to(target: OtlpTarget) -> GrpcSender | HttpSender:
+    """Return the sender of applications, which makes one attempt at a time, for a target of the service."""
+    grpc = target.protocol == "grpc"
+    settings = OtlpSettings(
+        protocol=target.protocol,
+        endpoint=target.authority if grpc else target.url("traces"),
+        insecure=not target.tls,
+        headers=target.metadata(),
+        timeout_s=target.timeout_s,
+        compression=target.compression,
+        certificate=None if target.ca_file is None else str(target.ca_file),
+        agent=AGENT,
+    )
+    return GrpcSender(settings) if grpc else HttpSender(settings, target.session())

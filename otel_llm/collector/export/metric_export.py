@@ -1,7 +1,7 @@
-"""The families of `/metrics` as OTLP metrics, sent every so often by the OpenTelemetry project's own exporter.
+"""Export of the families of `/metrics` as OTLP metrics, at an interval, by the OpenTelemetry project's exporter.
 
-Names are those of `/metrics` without `_total`, which backends that speak Prometheus add again. A counter keeps it where
-it would have the name of another family without it (`otel_llm_idle_seconds` is a histogram as well).
+Names are those of `/metrics` without `_total`, which Prometheus backends add again. A counter keeps `_total` where the
+name without it is another family's (`otel_llm_idle_seconds` is a histogram, too).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 UNITS: Final[Mapping[str, str]] = {**USER_UNITS, **OWN_UNITS}
 DEFAULT_INTERVAL_S: Final = 60.0
-"""As the OpenTelemetry SDK's periodic reader has it."""
+"""The default of the OpenTelemetry SDK's periodic reader."""
 
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 _log = logging.getLogger(__name__)
 
 
 class MetricsOut:
-    """Send all families at an interval, and once more at the end, from a thread of its own.
+    """Sends all families at an interval, and once more at the end, from a thread of its own.
 
     Args:
-        target: where to.
-        families: gives the families as they stand; called in this thread. An error of it counts as a failure.
-        now_ns: the collector's time.
-        instance_id: tells this collector from others.
+        target: the endpoint.
+        families: returns the current families; called in this thread. Its error counts as a failure.
+        now_ns: the collector's clock, unix ns.
+        instance_id: distinguishes this collector from others.
     """
 
     def __init__(
@@ -76,22 +76,22 @@ class MetricsOut:
         self.failed = 0
 
     def start(self) -> None:
-        """Start sending; the first time after one interval."""
+        """Start sending, first after one interval."""
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Send a last time, and return when that is done, at the latest after `grace_s`."""
+        """Send a last time, and return when that is done, after `grace_s` seconds at the latest."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(grace_s)
         self._exporter.shutdown(timeout_millis=0)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the exports, by the keys that the collector's own metrics have."""
+        """Return the counts of exports, by the keys of the collector's counts."""
         return {"metrics_out_sent": self.sent, "metrics_out_failed": self.failed}
 
     def _run(self) -> None:
-        with suppress_instrumentation():  # or an instrumented client would trace our own exports
+        with suppress_instrumentation():  # an instrumented client would trace our own exports
             while not self._stopping.wait(self._interval_s):
                 self._export()
             self._export()
@@ -100,7 +100,7 @@ class MetricsOut:
         try:
             data = metrics_data(self._families(), self._start_ns, self._now_ns(), self._resource)
             taken = self._exporter.export(data) is MetricExportResult.SUCCESS
-        except Exception:  # noqa: BLE001  whatever goes wrong here disturbs nothing else
+        except Exception:  # noqa: BLE001  a failed export must not end the thread
             if not self.failed:
                 _log.exception("otel-llm: metrics could not be sent over OTLP; later failures are only counted")
             taken = False
@@ -109,7 +109,7 @@ class MetricsOut:
 
 
 def metrics_data(families: Iterable[Metric], start_ns: int, now_ns: int, made_by: Resource) -> MetricsData:
-    """Return Prometheus families as OTLP metrics: cumulative since `start_ns`, as of `now_ns`, both unix ns."""
+    """Return Prometheus families as OTLP metrics, cumulative from `start_ns` to `now_ns` (unix ns)."""
     families = list(families)
     other_names = {family.name for family in families if family.type != "counter"}
     metrics = [
@@ -142,7 +142,7 @@ def _histogram(family: Metric, start_ns: int, now_ns: int) -> Histogram:
 
 
 def _histogram_points(family: Metric, start_ns: int, now_ns: int) -> Iterator[HistogramDataPoint]:
-    """Yield a point for each set of labels; its samples stand together: buckets in order, the count, the sum."""
+    """Yield a point for each set of labels; its samples are adjacent: buckets ascending, the count, the sum."""
     bounds: list[float] = []
     running: list[int] = []
     for sample in family.samples:
@@ -150,7 +150,7 @@ def _histogram_points(family: Metric, start_ns: int, now_ns: int) -> Iterator[Hi
             bounds.append(float(sample.labels["le"]))
             running.append(int(sample.value))
         elif sample.name.endswith("_sum"):
-            # The smallest and the largest value are not known, and optional in OTLP.
+            # Minimum and maximum are unknown, and optional in OTLP.
             yield HistogramDataPoint(
                 attributes=sample.labels,
                 start_time_unix_nano=start_ns,

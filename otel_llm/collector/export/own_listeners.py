@@ -1,4 +1,4 @@
-"""Refuse to send to one of our own doors: what we send would come back for ever."""
+"""The check that no target is a listener of this collector."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ if TYPE_CHECKING:
     from otel_llm.shared.web.address import Address
 
 
-def refuse_own_door(target: OtlpTarget, doors: Iterable[Address]) -> None:
-    """Raise StartError when a target is one of our own doors: what we send would come back for ever.
+def refuse_own_listener(target: OtlpTarget, listeners: Iterable[Address]) -> None:
+    """Refuse a target that is a listener of this collector: every export would be forwarded for ever.
 
-    `doors`: where they listen, with the ports that were picked. A host that has no address now is let through; so is a
-    way round through a proxy or another collector, which cannot be seen from here.
+    `listeners`: their addresses, with the ports that the system picked. A host that does not resolve now passes; so
+    does a circle through a proxy or another collector, which is not visible from here.
+
+    Raises:
+        StartError: it is.
     """
-    doors = [door for door in doors if door.port == target.port]
-    if not doors:
+    listeners = [listener for listener in listeners if listener.port == target.port]
+    if not listeners:
         return
     theirs = _addresses(target.host)
-    for door in doors:
-        ours = _addresses(door.host)
+    for listener in listeners:
+        ours = _addresses(listener.host)
         everywhere = any(address.is_unspecified for address in ours)
         here = any(address.is_unspecified or (everywhere and _is_local(address)) for address in theirs)
         if here or theirs & ours:
             raise StartError(
-                f"{target.endpoint} is this collector's own door {door}: it would send to itself for ever; "
+                f"{target.endpoint} is this collector's own listener {listener}: it would send to itself for ever; "
                 "name another endpoint"
             )
 

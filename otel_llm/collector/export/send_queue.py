@@ -1,18 +1,17 @@
-"""A bounded queue with one thread that sends: whoever offers never waits, whatever the other side does."""
+"""A bounded send queue with a thread of its own: a slow endpoint never delays the caller."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_llm.export.attempt import backoff_s
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt, retry_wait_s
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,51 +19,51 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GIVE_UP_S: Final = 300.0
-"""How long one batch is tried: the others wait behind it, and it may be the batch itself that is the trouble."""
+"""How long one batch is retried: the others wait behind it, and the batch itself may be the cause."""
 LONGEST_PAUSE_S: Final = 300.0
-"""The longest that the other side can make us wait between two attempts."""
+"""The longest wait between two attempts that an endpoint can ask for."""
 LINGER_S: Final = 0.2
-"""How long the first item waits for company: the fixed cost of a request is taken from the evaluator, with which this
-thread shares an interpreter."""
-SAY_EVERY_S: Final = 60.0
-"""Trouble is logged once in so long, and counted always."""
+"""How long the first item waits for others: fewer requests leave more CPU time to the evaluator's thread, which shares
+the interpreter."""
+LOG_EVERY_S: Final = 60.0
+"""Errors are logged once in this time, and always counted."""
 CANCEL_S: Final = 1.0
-"""How long to wait for an attempt to notice that it was cancelled."""
+"""How long to wait for a cancelled attempt to end."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Sent:
-    """Count what became of what was offered."""
+    """The counts of offered items, by their fate."""
 
     sent: int = 0
     dropped: int = 0
-    """There was no room, or the service stopped before it could be sent."""
+    """The queue was full, or the service stopped before the item was sent."""
     failed: int = 0
-    """The other side refused it, or did not take it for GIVE_UP_S."""
+    """The endpoint refused it, or did not accept it for GIVE_UP_S."""
     retries: int = 0
-    """Attempts that were to be repeated."""
+    """Failed attempts that may be repeated."""
     rejected: int = 0
-    """Of what was sent: spans or records that the other side said it did not take (OTLP's partial success)."""
+    """Spans or records of accepted items that the endpoint rejected (OTLP's partial success)."""
 
 
 class OutQueue(Generic[T]):
-    """Take items without waiting, and send them in order, in batches, from a thread of its own.
+    """A bounded queue: accepts items without waiting, sends them in order, in batches, from a thread of its own.
 
-    When there is no room the newest is dropped: what waits is older and nearer to its turn, and of a stream it is the
-    beginning, without which the rest says little; the journal has all of it. An item keeps its room until settled.
+    A full queue drops the newest item. The older ones are sent sooner, and they hold the beginnings of streams, without
+    which the rest is of little use; the journal has all. An item keeps its room until it is sent, refused or dropped.
 
     Args:
-        name: what is sent, for the log and the thread's name.
-        send: makes one attempt with some items within so many seconds; an error that it raises counts as refused.
-        close: lets go of what `send` holds open, and ends the attempt that is being made where that can be done.
-        size: the room that an item takes.
-        capacity: the room that there is.
-        batch: the room that the items of one request take together at most (a larger item goes alone).
-        timeout_s: bounds one attempt.
-        linger_s: how long the first item waits for company; a full batch goes at once.
-        give_up_s: how long one batch is tried.
+        name: of the items, for the log and the thread.
+        send: makes one attempt with some items within a timeout (s); an error that it raises counts as refused.
+        close: releases the resources of `send`, and cancels the attempt in progress where it can.
+        size: returns the room that an item takes.
+        capacity: the room of the queue.
+        batch: the room of the items of one request, at most; a larger item is sent alone.
+        timeout_s: of one attempt.
+        linger_s: how long the first item waits for others; a full batch is sent at once.
+        give_up_s: how long one batch is retried.
     """
 
     def __init__(
@@ -95,9 +94,9 @@ class OutQueue(Generic[T]):
         self._items: deque[T] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._deadline_s: float | None = None
-        """When to stop sending at the latest, once the service stops."""
-        self._said_s = -SAY_EVERY_S
-        self._said_dropped = 0
+        """When sending must end; None until `stop`."""
+        self._logged_s = -LOG_EVERY_S
+        self._logged_dropped = 0
         self._thread = threading.Thread(target=self._run, name=f"otel-llm-{name}", daemon=True)
 
     def start(self) -> None:
@@ -105,7 +104,7 @@ class OutQueue(Generic[T]):
         self._thread.start()
 
     def offer(self, item: T) -> None:
-        """Queue an item, or drop and count it; never waits for the other side and raises nothing."""
+        """Queue an item, or drop and count it; never wait and never raise."""
         size = self._size_of(item)
         with self._changed:
             if self._deadline_s is not None or self.queued + size > self._capacity:
@@ -117,10 +116,10 @@ class OutQueue(Generic[T]):
                 self._changed.notify_all()
 
     def stop(self, grace_s: float) -> bool:
-        """Take nothing more and send what waits; drop and count what is left after `grace_s`; return if nothing was."""
+        """Send the queue within `grace_s` seconds, drop and count the rest; return whether none was dropped."""
         with self._changed:
             before = self.counts.dropped
-            self._deadline_s = time.monotonic() + grace_s
+            self._deadline_s = monotonic_s() + grace_s
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(grace_s)
@@ -133,21 +132,21 @@ class OutQueue(Generic[T]):
         return all_settled and self.counts.dropped == before
 
     def _run(self) -> None:
-        with suppress_instrumentation():  # or an instrumented client would trace our own exports
+        with suppress_instrumentation():  # an instrumented client would trace our own exports
             while items := self._next_batch():
-                self._deliver(items, time.monotonic() + self._give_up_s)
+                self._deliver(items, monotonic_s() + self._give_up_s)
                 size = sum(map(self._size_of, items))
                 with self._changed:
                     self.queued -= size
-                if self.counts.dropped > self._said_dropped:
-                    self._say(f"{self.counts.dropped} dropped for want of room: the other side is slow or away")
+                if self.counts.dropped > self._logged_dropped:
+                    self._log_error(f"{self.counts.dropped} dropped for want of room: the other side is slow or away")
 
     def _next_batch(self) -> list[T]:
-        """Wait for items, and a while for company; return none when the service stops and none is left."""
+        """Wait for items, and for others to join them; return none when the service stops and the queue is empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._deadline_s is not None)
             self._changed.wait_for(lambda: self.queued >= self._batch or self._deadline_s is not None, self._linger_s)
-            if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            if self._deadline_s is not None and monotonic_s() >= self._deadline_s:
                 self._drop_waiting()
             batch: list[T] = []
             size = 0
@@ -162,7 +161,7 @@ class OutQueue(Generic[T]):
         self._items.clear()
 
     def _deliver(self, items: Sequence[T], give_up_s: float) -> None:
-        """Try until the items are settled, and count them."""
+        """Send the items, with retries, and count their fate."""
         failures = 0
         while True:
             stopping = self._deadline_s is not None
@@ -171,20 +170,19 @@ class OutQueue(Generic[T]):
                 self.counts.sent += len(items)
                 self.counts.rejected += attempt.rejected
                 return
-            self._say(attempt.reason)
+            self._log_error(attempt.reason)
             if attempt.verdict == "refused":
                 break
             self.counts.retries += 1
-            expired = time.monotonic() >= give_up_s
-            wait_s = backoff_s(failures) if attempt.after_s is None else min(attempt.after_s, LONGEST_PAUSE_S)
-            if not self._pause(wait_s, stopping):
+            expired = monotonic_s() >= give_up_s
+            if not self._pause(retry_wait_s(attempt, failures, LONGEST_PAUSE_S), stopping):
                 with self._changed:
                     self.counts.dropped += len(items)
                 return
             if expired:
                 break
             failures += 1
-        if attempt.divisible and len(items) > 1:  # one of them is the trouble, or all are too much
+        if attempt.divisible and len(items) > 1:  # one item is the cause, or their total size is
             middle = len(items) // 2
             self._deliver(items[:middle], give_up_s)
             self._deliver(items[middle:], give_up_s)
@@ -194,31 +192,31 @@ class OutQueue(Generic[T]):
     def _attempt(self, items: Sequence[T]) -> Attempt:
         left_s = self._timeout_s
         if self._deadline_s is not None:
-            left_s = min(left_s, max(self._deadline_s - time.monotonic(), 0.001))
+            left_s = min(left_s, max(self._deadline_s - monotonic_s(), 0.001))
         try:
             return self._send(items, left_s)
-        except Exception as error:  # noqa: BLE001  whatever a client library does, the next batch gets its chance
+        except Exception as error:  # noqa: BLE001  an error of a client library must not end the thread
             return Attempt("refused", f"{type(error).__name__}: {error}"[:300])
 
     def _pause(self, seconds: float, stopping: bool) -> bool:
-        """Wait; return whether there is time for another attempt.
+        """Wait before a retry; return whether there is time for it.
 
-        `stopping`: whether the attempt before was made after the stop began; if not, the next is made when it begins.
+        `stopping`: whether the last attempt began after the stop; if not, the stop ends the wait.
         """
         with self._changed:
             if not stopping:
                 self._changed.wait_for(lambda: self._deadline_s is not None, seconds)
-                return self._deadline_s is None or time.monotonic() < self._deadline_s
+                return self._deadline_s is None or monotonic_s() < self._deadline_s
             assert self._deadline_s is not None  # noqa: S101
-            in_time = time.monotonic() + seconds < self._deadline_s
+            in_time = monotonic_s() + seconds < self._deadline_s
             if in_time:
                 self._changed.wait(seconds)
             return in_time
 
-    def _say(self, reason: str) -> None:
-        """Log trouble, now and then."""
-        now_s = time.monotonic()
-        if now_s - self._said_s >= SAY_EVERY_S:
-            self._said_s = now_s
-            self._said_dropped = self.counts.dropped
+    def _log_error(self, reason: str) -> None:
+        """Log an error, once in LOG_EVERY_S."""
+        now_s = monotonic_s()
+        if now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            self._logged_dropped = self.counts.dropped
             _log.warning("otel-llm: %s to another endpoint: %s", self._name, " ".join(reason.split()))

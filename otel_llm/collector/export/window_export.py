@@ -1,4 +1,4 @@
-"""Closed windows as OTLP log records, for who keeps events rather than metrics."""
+"""Export of closed windows as OTLP log records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 
 from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
-from otel_llm.shared.attempt import Attempt
+from otel_llm.export.attempt import Attempt
 from otel_llm.shared.otlp_exporters import log_exporter, resource, scope
 
 if TYPE_CHECKING:
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 WINDOW_EVENT: Final = "otel_llm.window"
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
 ROW_BYTES: Final = 4096
-"""What a waiting window takes in memory, but for its names."""
+"""The memory of a queued window, without its strings."""
 ROWS_A_REQUEST: Final = 500
 DEFAULT_LINGER_S: Final = 1.0
-"""How long a closed window waits for others: those of all groups close together."""
+"""How long a closed window waits for others: the windows of all groups close at once."""
 
 Row = dict[str, object]
 
 
 class WindowsOut:
-    """Send each closed window as a log record: `start`, `offer` each, `stop` once.
+    """Sends each closed window as a log record: call `start`, `offer` for each, `stop` once.
 
     The event's name is `otel_llm.window`, its time the end of the window, its attributes the columns of `--windows`
-    but for null ones.
+    that are not null.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class WindowsOut:
         self._queue.start()
 
     def offer(self, row: Row) -> None:
-        """Queue a closed window, or drop and count it; never waits."""
+        """Queue a closed window, or drop and count it; never wait."""
         self._queue.offer(ReadableLogRecord(window_record(row, self._now_ns()), self._resource, self._scope))
 
     def stop(self, grace_s: float) -> bool:
-        """Send what waits within `grace_s`, drop and count the rest; return whether all was sent or refused."""
+        """Send the queue within `grace_s` seconds, drop and count the rest; return whether none was dropped."""
         return self._queue.stop(grace_s)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the windows, by the keys that the collector's own metrics have."""
+        """Return the counts of windows, by the keys of the collector's counts."""
         counts = self._queue.counts
         return {
             "windows_out_queued_bytes": self._queue.queued,
@@ -85,7 +85,7 @@ class WindowsOut:
         }
 
     def _send(self, records: Sequence[ReadableLogRecord], timeout_s: float) -> Attempt:  # noqa: ARG002
-        # The exporter has the target's timeout, repeats what passes within it, and does not tell why it failed.
+        # The exporter retries within the target's timeout, and reports no reason for a failure.
         if self._exporter.export(records) is LogRecordExportResult.SUCCESS:
             return Attempt("accepted")
         return Attempt("retry", "the exporter reported a failure")

@@ -1,4 +1,4 @@
-"""How much the HTTP door has in hand at once: bytes of bodies, and exports being accepted or waiting for it."""
+"""Admission control of the HTTP receiver: bytes of bodies in memory, exports in progress or waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Admission:
-    """Count; all of it in the door's event loop."""
+    """The limits of one receiver; use it in the receiver's event loop only."""
 
     def __init__(self, limits: Limits) -> None:
         self._most_bytes = limits.receiving_bytes
@@ -26,11 +26,11 @@ class Admission:
         self._threads = ThreadPoolExecutor(limits.concurrent_exports, thread_name_prefix="otlp-http")
         self._exports = 0
         self.held_bytes = 0
-        """Of the bodies of all requests that are not answered."""
+        """The bodies of all unanswered requests."""
 
     @contextmanager
     def receiving(self) -> Iterator[Room]:
-        """Return what counts the body of one request, until the end of the block."""
+        """Give the account of one request's body, until the end of the block."""
         room = Room(self)
         try:
             yield room
@@ -38,7 +38,11 @@ class Admission:
             self.held_bytes -= room.taken
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Return what `work` returns, in a thread; raises BusyError where too many wait for one."""
+        """Run `work` in a thread and return its result.
+
+        Raises:
+            BusyError: too many exports wait for a thread.
+        """
         if self._exports >= self._most_exports:
             raise BusyError("too many exports at once")
         self._exports += 1
@@ -48,20 +52,28 @@ class Admission:
             self._exports -= 1
 
     def hold(self, count: int) -> None:
-        """Count bytes; raises BusyError where there are too many."""
+        """Count bytes.
+
+        Raises:
+            BusyError: there are too many.
+        """
         if self.held_bytes + count > self._most_bytes:
             raise BusyError("too much is being received")
         self.held_bytes += count
 
 
 class Room:
-    """What one body takes."""
+    """The memory that one body takes."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.taken = 0
 
     def take(self, count: int) -> None:
-        """Take room for more bytes; raises BusyError where there is none."""
+        """Take room for more bytes.
+
+        Raises:
+            BusyError: there is none.
+        """
         self._admission.hold(count)
         self.taken += count

@@ -1,27 +1,27 @@
-"""What can go wrong in the service, and what whoever asked is told.
+"""The errors of the service, and the answer to each.
 
     CollectorError
     |- StartError                    the operator's: nothing is started, exit 2
-    |  |- AddressError               a door's address is in use, not ours, or no address
+    |  |- AddressError               a listener's address is in use, not this machine's, or no address
     |  |- TlsFileError               a certificate or key cannot be used
     |  `- JournalInUseError          another process writes this journal
     `- RefusalError                  the answer to one export
-       |- UnauthenticatedError       theirs, permanent: no token, or none that we know
-       |- ForbiddenError             theirs, permanent: a browser's page, or a name, that is not listed
-       |- TooLargeError              theirs, permanent: over a size limit, also once decompressed
-       |- UnavailableError           ours, retryable: cannot take anything now
+       |- UnauthenticatedError       theirs, permanent: no token, or an unknown one
+       |- ForbiddenError             theirs, permanent: an origin or a host name that is not listed
+       |- TooLargeError              theirs, permanent: over a size limit, before or after decompression
+       |- UnavailableError           ours, retryable: nothing can be accepted now
        |  `- JournalError            ours, retryable: the journal cannot be written (disk full ...)
-       |- BadRequestError            theirs, permanent: these bytes are no export request
-       |- UnsupportedContentError    theirs, permanent: a content type or encoding that we do not read
-       |- TooSlowError               theirs, permanent: the body did not come in time
-       |- BusyError                  ours, retryable: over a limit that passes
-       `- InternalError              ours, permanent: a bug; sending it again would not help
+       |- BadRequestError            theirs, permanent: the bytes are no export request
+       |- UnsupportedContentError    theirs, permanent: an unsupported content type or encoding
+       |- TooSlowError               theirs, permanent: the body did not arrive in time
+       |- BusyError                  ours, retryable: over a temporary limit
+       `- InternalError              ours, permanent: a bug; a retry would not help
 
-Those that every port of ours has stand in `otel_llm.shared.errors`, the journal's in `otel_llm.journal.journal_errors`.
+The errors of every port stand in `otel_llm.shared.errors`, the journal's in `otel_llm.journal.journal_errors`.
 
-`ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
-UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
-after 429 and 503, both of which may say when (Retry-After).
+`ANSWERS` is the one table from errors to gRPC and HTTP. By the OTLP specification a client may retry after UNAVAILABLE,
+or RESOURCE_EXHAUSTED with RetryInfo, which says when; also after CANCELLED and DEADLINE_EXCEEDED, which cannot say it.
+Over HTTP it may after 429 and 503, both with Retry-After.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ if TYPE_CHECKING:
 
 
 class BadRequestError(RefusalError):
-    """Say that this is no export request."""
+    """The bytes are no export request."""
 
 
 class UnsupportedContentError(RefusalError):
-    """Say that we do not read this content type or encoding."""
+    """The content type or encoding is not supported."""
 
 
 class TooSlowError(RefusalError):
-    """Say that a body did not come in time."""
+    """The body did not arrive in time."""
 
 
 class BusyError(RefusalError):
-    """Say that there is too much of something now."""
+    """A temporary limit is exceeded."""
 
     retry_after_s = 1
 
 
 class InternalError(RefusalError):
-    """Say that we failed."""
+    """The service has a bug."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a kind of refusal is in each protocol, and in our own counts."""
+    """The form of a refusal in each protocol, and in the collector's counts."""
 
     grpc: str
     """The name of the `grpc.StatusCode`."""
@@ -98,7 +98,7 @@ ANSWERS: Final[tuple[tuple[type[RefusalError], Answer], ...]] = (
 
 
 def answer(refusal: RefusalError) -> Answer:
-    """Return the row of `ANSWERS` for a refusal; of one that has none, that of a bug."""
+    """Return the row of `ANSWERS` for a refusal; one without a row is an internal error."""
     for kind, row in ANSWERS:
         if isinstance(refusal, kind):
             return row
@@ -106,12 +106,12 @@ def answer(refusal: RefusalError) -> Answer:
 
 
 def challenge(refusal: RefusalError) -> dict[str, str]:
-    """Return the header that goes with a 401 (RFC 9110, section 15.5.2), nothing with another answer."""
+    """Return the header of a 401 (RFC 9110, section 15.5.2); none for another answer."""
     return {"WWW-Authenticate": "Bearer"} if isinstance(refusal, UnauthenticatedError) else {}
 
 
 def as_refusal(error: Exception) -> RefusalError:
-    """Return the refusal that an error of accepting an export stands for; one we did not foresee is a bug."""
+    """Return the refusal for an error of `accept`; an unexpected one is an internal error."""
     if isinstance(error, RefusalError):
         return error
     if isinstance(error, DecodeError):
@@ -120,7 +120,7 @@ def as_refusal(error: Exception) -> RefusalError:
 
 
 def status(refusal: RefusalError) -> Status:
-    """Return the `google.rpc.Status` of a refusal, with a RetryInfo where the client may try again."""
+    """Return the `google.rpc.Status` of a refusal, with a RetryInfo where the client may retry."""
     made = Status(code=answer(refusal).code, message=str(refusal))
     if refusal.retry_after_s:
         made.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))
@@ -128,7 +128,7 @@ def status(refusal: RefusalError) -> Status:
 
 
 def acknowledgement(refused: Counter[str]) -> bytes:
-    """Return the OTLP answer to an export in the journal; `refused`: spans of it that are not taken, by reason."""
+    """Return the OTLP answer to an export in the journal; `refused`: its refused spans, by reason."""
     if not refused.total():
         return b""
     answer = ExportTraceServiceResponse()

@@ -1,4 +1,4 @@
-"""What an operator should know about who can reach the doors, and read the secrets, before somebody else does."""
+"""Warnings at the start: listeners that others can reach, secret files that others can read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> list[str]:
-    """Return warnings, one sentence each, on doors that others can reach and on secret files that others can read."""
+    """Return warnings, one sentence each, on reachable listeners and readable secret files."""
     ports = (("--grpc", grpc), ("--http", http), ("--web", web))
     outgoing = (settings.forward, settings.otlp_metrics, settings.otlp_windows)
     files = [*secret_files(settings), *(one.target.headers_file for one in outgoing if one is not None)]

@@ -1,4 +1,4 @@
-"""Decompress a body, refusing while it is decompressed what grows as only a bomb does."""
+"""Decompression of gzip bodies, with limits against decompression bombs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 
 from otel_llm.collector.receive.errors import BadRequestError
 from otel_llm.shared.errors import TooLargeError
-from otel_llm.shared.memory import KEEPER
+from otel_llm.shared.memory import HEAP_TRIMMER
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
-"""No export request begins so: there is no wire type 7."""
+"""No export request begins with these bytes: protobuf has no wire type 7."""
 MAX_RATIO: Final = 400
-"""Decompressed bytes for each compressed one: a run of one byte reaches 1,030, the best of what applications send a
-quarter of this at most."""
+"""Decompressed bytes for each compressed byte: a run of one byte reaches 1,030; exports of applications reach a quarter
+of this limit at most."""
 FREE_BYTES: Final = 2**20
-"""A body may expand to as much whatever its ratio."""
+"""A body may expand to this size whatever its ratio."""
 _large: Final = BoundedSemaphore(1)
-"""Bodies of more than FREE_BYTES are decompressed one at a time; small ones do not wait for them."""
+"""Bodies of more than FREE_BYTES are decompressed one at a time; smaller bodies do not wait for them."""
 
 
 def gunzip(body: bytes, max_bytes: int) -> bytes:
-    """Return the decompressed body, never holding more than `max_bytes` of it, or than its size allows.
+    """Return the decompressed body; it never holds more than `max_bytes`, or MAX_RATIO times the body.
 
     Raises:
-        TooLargeError: it is larger.
-        BadRequestError: it is no gzip, or cut, or followed by something else.
+        TooLargeError: it would be larger.
+        BadRequestError: it is no gzip, or truncated, or other bytes follow.
     """
     most = min(max_bytes, max(FREE_BYTES, MAX_RATIO * len(body)))
     member = zlib.decompressobj(wbits=31)
@@ -35,7 +35,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         if member.unconsumed_tail and len(raw) <= most:
             with _large:
                 raw += member.decompress(member.unconsumed_tail, most + 1 - len(raw))
-            KEEPER.note(len(raw))
+            HEAP_TRIMMER.note_large(len(raw))
     except zlib.error as error:
         raise BadRequestError(f"broken gzip: {error}") from error
     if len(raw) > max_bytes:
@@ -43,5 +43,5 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
     if len(raw) > most:
         raise TooLargeError(f"the body is larger than {MAX_RATIO} times its size once decompressed")
     if not member.eof or member.unused_data:
-        raise BadRequestError("broken gzip: cut, or followed by something else")
+        raise BadRequestError("broken gzip: truncated, or other bytes follow")
     return raw

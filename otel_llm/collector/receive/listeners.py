@@ -1,4 +1,4 @@
-"""The three doors of one collector, opened together and closed in the order in which nothing is lost."""
+"""The three listeners of a collector: gRPC, HTTP, web."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from otel_llm.collector.receive.exposure import exposure
-from otel_llm.collector.receive.grpc_worker.parent import GrpcFront
+from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
-from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.web.app import web_app
 from otel_llm.shared.web.guard import Guard, names_of
 from otel_llm.shared.web.tls import Certificates
@@ -30,24 +30,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the doors listen."""
+    """Where the listeners listen."""
 
     grpc: Address
     http: Address
     web: Address
 
 
-class Doors:
-    """The doors.
+class Listeners:
+    """The listeners, opened and closed in an order in which no export is lost.
 
     Args:
         at: where they listen.
-        settings: limits, tokens and certificates; what reads the last two of files raises ConfigError and TlsFileError.
-        accept: takes exports, as in `GrpcReceiver`; of the door in another process it is not asked.
-        attach: takes exports from that door, once it is bound.
-        clock: what receipts are told by.
-        web: answers people and scrapers.
+        settings: limits, tokens and certificates.
+        accept: takes exports of the HTTP receiver, as in `GrpcReceiver`.
+        attach: takes the gRPC worker, once its port is bound, to read exports from it.
+        clock: gives receipt times.
+        web: answers on the web port.
         healthy, ready: as in `web_app`.
+
+    Raises:
+        ConfigError: the tokens cannot be used.
+        TlsFileError: the certificates cannot be used.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Doors:
         settings: Settings,
         *,
         accept: Accept,
-        attach: Callable[[GrpcFront], None],
+        attach: Callable[[GrpcWorker], None],
         clock: Clock,
         web: Web,
         healthy: Callable[[], str | None],
@@ -67,11 +71,11 @@ class Doors:
         self._settings = settings
         self.tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
-        refused = self._refused = Refused()
+        refused = self._refused = RefusalCounts()
         self._attach = attach
         self._bound = self._web_open = False
-        self.grpc = GrpcFront(at.grpc, limits=limits, tokens=self.tokens, certificates=self.certificates, clock=clock)
-        accept = refused.of_the_flow(accept)
+        self.grpc = GrpcWorker(at.grpc, limits=limits, tokens=self.tokens, certificates=self.certificates, clock=clock)
+        accept = refused.except_of_flow(accept)
         self.http = HttpServer(
             otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins, refused=refused),
             at.http,
@@ -84,30 +88,30 @@ class Doors:
             streams=web.streams,
             requests=web.requests,
             page=web.page,
-            healthy=lambda: healthy() or self.grpc.unwell(),
-            ready=lambda: ready() or self.grpc.unwell(),
-            guard=Guard(names_of(at.web, settings.web_hosts), self.tokens if self._web_asks_for_token() else None),
+            healthy=lambda: healthy() or self.grpc.why_unhealthy(),
+            ready=lambda: ready() or self.grpc.why_unhealthy(),
+            guard=Guard(names_of(at.web, settings.web_hosts), self.tokens if self._web_needs_token() else None),
         )
         self.web = HttpServer(page, at.web, option="--web", limits=limits, context=self._web_context())
 
     def bind(self) -> None:
-        """Take all ports, before anybody is let in.
+        """Bind all ports, before any of them serves.
 
         Raises:
-            AddressError: a port cannot be had.
+            AddressError: a port cannot be bound.
         """
         if self._bound:
             return
-        for door in (self.web, self.http, self.grpc):
-            door.bind()
+        for listener in (self.web, self.http, self.grpc):
+            listener.bind()
         self._attach(self.grpc)
         self._bound = True
 
     def open_web(self) -> None:
-        """Take the web port and answer there, before the others: a restart is asked how far it is.
+        """Bind and serve the web port, before the others: `/readyz` answers during a restart, too.
 
         Raises:
-            AddressError: the port cannot be had.
+            AddressError: the port cannot be bound.
         """
         if not self._web_open:
             self.web.bind()
@@ -115,45 +119,53 @@ class Doors:
             self._web_open = True
 
     def open(self) -> None:
-        """Bind, if that was not done, and let everybody in."""
+        """Serve on all ports; bind first where that was not done."""
         self.bind()
         self.open_web()
-        for door in (self.http, self.grpc):
-            door.start()
+        for listener in (self.http, self.grpc):
+            listener.start()
 
     def close_to_exports(self, grace_s: float) -> None:
-        """Take no more exports; those begun are answered, within `grace_s` seconds. The web port stays."""
+        """Refuse new exports, and return when the others are answered, within `grace_s` seconds; keep the web port."""
         with ThreadPoolExecutor(2) as both:
-            list(both.map(lambda door: door.stop(grace_s), (self.grpc, self.http)))
+            list(both.map(lambda listener: listener.stop(grace_s), (self.grpc, self.http)))
 
     def close(self, grace_s: float = 0) -> None:
-        """Close all; also those that never opened."""
+        """Close all listeners, opened or not."""
         self.close_to_exports(grace_s)
         self.web.stop(grace_s)
 
     def reload_tokens(self) -> int:
-        """Read the tokens anew, and return how many there are; raises ConfigError, and the old ones stay."""
+        """Read the tokens again, and return how many there are.
+
+        Raises:
+            ConfigError: they cannot be used; the old ones stay.
+        """
         assert self.tokens is not None  # noqa: S101
         found = self.tokens.reload()
-        self.grpc.take_over()
+        self.grpc.reload()
         return found
 
     def reload_certificates(self) -> bool:
-        """Read the certificates anew, and return whether they changed; raises TlsFileError, and the old ones stay."""
+        """Read the certificates again, and return whether they changed.
+
+        Raises:
+            TlsFileError: they cannot be used; the old ones stay.
+        """
         assert self.certificates is not None  # noqa: S101
         changed = self.certificates.reload()
         if changed:
-            self.grpc.take_over()
+            self.grpc.reload()
         return changed
 
     def refusals(self) -> Counter[str]:
-        """Return how many exports were refused at the doors, under the keys of the collector's counts."""
+        """Return how many exports the receivers have refused, by the keys of the collector's counts."""
         found = Counter(self._refused.counts())
         found.update(self.grpc.refusals())
         return found
 
     def listening(self) -> str:
-        """Return one line on what is listening where."""
+        """Return the line of addresses for the operator."""
         scheme = "http" if self._web_context() is None else "https"
         tls = "" if self._settings.tls is None else f" ({'TLS' if self._settings.tls.client_ca is None else 'mTLS'})"
         return (
@@ -162,7 +174,7 @@ class Doors:
         )
 
     def warnings(self) -> list[str]:
-        """Return what an operator should know about who can come in."""
+        """Return warnings on listeners and secret files that others can reach."""
         return exposure(self._settings, self._at.grpc, self._at.http, self._at.web)
 
     def _web_context(self) -> Callable[[], ssl.SSLContext] | None:
@@ -170,5 +182,5 @@ class Doors:
             return None
         return self.certificates.context if self._settings.tls.web == "same" else self.certificates.open_context
 
-    def _web_asks_for_token(self) -> bool:
+    def _web_needs_token(self) -> bool:
         return self._settings.auth is not None and self._settings.auth.web == "token"

@@ -1,6 +1,6 @@
-"""OTLP over HTTP: POST /v1/traces as protobuf or JSON, plain or gzip, answered in the encoding of the question.
+"""OTLP over HTTP: POST /v1/traces as protobuf or JSON, plain or gzip, answered in the encoding of the request.
 
-Errors are `google.rpc.Status` in that encoding. Browsers may post from pages of listed origins only.
+Errors are `google.rpc.Status` in that encoding. A browser may post from pages of listed origins only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from otel_llm.collector.receive.errors import (
     status,
 )
 from otel_llm.collector.receive.gunzip import gunzip
-from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import sender_of
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
@@ -50,9 +50,9 @@ PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _CODE_OF_HTTP: Final = {404: 5, 405: 12}
-"""`google.rpc.Code` of what the router answers: NOT_FOUND, UNIMPLEMENTED."""
+"""`google.rpc.Code` of the router's answers: NOT_FOUND, UNIMPLEMENTED."""
 PREFLIGHT_S: Final = 7200
-"""The longest that Chromium keeps the answer to a preflight."""
+"""The longest that Chromium caches the answer to a preflight."""
 _log = logging.getLogger(__name__)
 
 
@@ -62,21 +62,21 @@ def otlp_app(
     limits: Limits | None = None,
     tokens: Tokens | None = None,
     origins: frozenset[str] = frozenset(),
-    refused: Refused | None = None,
+    refused: RefusalCounts | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application of the OTLP/HTTP door.
+    """Return the ASGI application of the OTLP/HTTP receiver.
 
     Args:
         accept: as in `GrpcReceiver`; JSON reaches it as protobuf. It is called from several threads.
-        limits: of bodies, as sent and once decompressed (413), of their time (408), of what is in hand at once (429).
-        tokens: what exports must bring in their `Authorization` header (401); None: nothing.
-        origins: of pages that a browser may post from; from others it may not (403).
-        refused: counts the exports that are refused here.
+        limits: of bodies, sent and decompressed (413), of their time (408), of concurrent exports (429).
+        tokens: an export's `Authorization` header must hold one of them (401); None: it need not.
+        origins: of pages that a browser may post from; others get 403.
+        refused: counts the exports refused here.
     """
     limits = Limits() if limits is None else limits
-    counted = Refused() if refused is None else refused
+    counted = RefusalCounts() if refused is None else refused
     admission = Admission(limits)
-    # Many small values take a hundred times their bytes while they are objects: of one document at a time.
+    # As objects, many small values take a hundred times their bytes: one document is parsed at a time.
     one_document = Lock()
 
     async def traces(request: Request) -> Response:
@@ -89,16 +89,16 @@ def otlp_app(
                     async with asyncio.timeout(limits.body_s):
                         body = await _body(request, limits.message_bytes, room)
                 except TimeoutError:
-                    raise TooSlowError(f"the body did not come within {limits.body_s:g} s") from None
+                    raise TooSlowError(f"the body did not arrive within {limits.body_s:g} s") from None
                 made = await admission.run(_accept, body, gzipped, encoding == JSON, sender)
         except ClientDisconnect:
             counted.count_not_received()
-            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
-        except Exception as error:  # noqa: BLE001 - the client is always told something
+            return Response(status_code=HTTPStatus.BAD_REQUEST)  # not sent: the client has left
+        except Exception as error:  # noqa: BLE001 - it is the answer to the client
             refusal = as_refusal(error)
             if isinstance(refusal, InternalError):
                 _log.exception("an export could not be accepted: this is a bug")
-            refusal.with_traceback(None)  # its frames hold the body, and this one the refusal: garbage for long
+            refusal.with_traceback(None)  # its frames hold the body, and this frame holds the refusal: a cycle
             counted.count(refusal)
             return _refused(refusal, encoding)
         if encoding == PROTOBUF:
@@ -115,7 +115,7 @@ def otlp_app(
     async def elsewhere(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
         message = f"POST {PATH} is all there is" if error.status_code in _CODE_OF_HTTP else error.detail
-        if request.method == "POST":  # metrics, logs, or traces at another path
+        if request.method == "POST":  # metrics, logs, or traces at a wrong path
             counted.count(UnsupportedContentError(message))
         code = _CODE_OF_HTTP.get(error.status_code, 2)
         made = _status_response(Status(code=code, message=message), error.status_code, _media_type(request))
@@ -137,8 +137,13 @@ def otlp_app(
 
 
 def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> int:
-    """Return who sends a request, if it may."""
-    # Only browsers send an origin, and with every POST: so no page gets in under whatever name it calls us.
+    """Return the number of a request's sender.
+
+    Raises:
+        ForbiddenError: the request is of a browser's page whose origin is not listed.
+        UnauthenticatedError: it has no known token.
+    """
+    # Browsers send the origin with every POST, other clients send none: this stops DNS rebinding too.
     for origin in request.headers.getlist("origin"):
         if origin not in origins:
             raise ForbiddenError("no posting from this origin: list it in the settings file (cors: origins)")
@@ -151,7 +156,11 @@ def _media_type(request: Request) -> str:
 
 
 def _check_content(request: Request, media_type: str) -> bool:
-    """Return whether the body is gzip, of a request whose content we read."""
+    """Return whether the body is gzip.
+
+    Raises:
+        UnsupportedContentError: the content type or encoding is not supported.
+    """
     if media_type not in (PROTOBUF, JSON):
         raise UnsupportedContentError(f"content type must be {PROTOBUF} or {JSON}")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
@@ -182,7 +191,7 @@ def _refused(refusal: RefusalError, encoding: str) -> Response:
     if http == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
         made.headers["Accept"], made.headers["Accept-Encoding"] = f"{PROTOBUF}, {JSON}", "gzip"
     if http == HTTPStatus.REQUEST_TIMEOUT:
-        made.headers["Connection"] = "close"  # of other bodies the rest is read and thrown away, here none comes
+        made.headers["Connection"] = "close"  # the rest of the body does not arrive, so it cannot be discarded
     return made
 
 

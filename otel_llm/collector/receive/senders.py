@@ -1,7 +1,7 @@
-"""Who sent an export, how much each sender may have waiting, and whose export is next.
+"""Fair scheduling of senders: who sent an export, how many exports of a sender may wait, whose is next.
 
-A sender is whoever a token belongs to, else a peer address. What an export costs is charged to its sender; where
-several senders wait, the one that has used the most recently waits. A sender alone is never slowed.
+A sender is a token, or a peer address where there is none. The CPU time of an export is charged to its sender. Where
+several senders wait, the one that has recently used the least is next. A sender alone is never slowed.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ Accept: TypeAlias = Callable[[bytes, int], bytes]
 """Takes an `ExportTraceServiceRequest` and the number of its sender; returns the response, or raises a refusal."""
 
 UNKNOWN: Final = 0
-"""The sender of exports that nobody is charged for."""
+"""The sender of exports without one; its use is not charged to another."""
 FORGIVEN_SHARE: Final = 0.1
-"""Of a core: what a sender has used counts less by so much every second, and is forgotten at 0."""
+"""The use of a sender decays by this share of a core: by 0.1 s of CPU time each second, down to 0."""
 MOST_USED_S: Final = 10.0
-"""No sender waits for more than this: it is served again at the latest when another has used as much."""
+"""The use of a sender is capped here: it is next at the latest when another sender has used as much."""
 ALIKE_S: Final = 0.05
 """Senders whose use differs by less are served in order of arrival."""
 _RESERVED: Final = 8
-"""One part in so many of the room is for senders that have less than that part."""
+"""One eighth of the room is reserved for senders that have less than an eighth of it."""
 _SWEEP: Final = 64
 _MOST_A_RECORD_S: Final = 0.000_2
 _TOKENS_A_RECORD: Final = 1_000
-"""At most so much CPU time is charged for the evaluation of a span or of so many tokens."""
+"""The most CPU time that is charged for the evaluation of a span, or of this many tokens."""
 
 
 def charged_s(cpu_s: float, spans: int, tokens: int) -> float:
-    """Return what is charged for an evaluation that took `cpu_s`: no more than is usual for so many spans and tokens.
+    """Return the charge for an evaluation of `cpu_s`, capped by the number of its spans and tokens.
 
-    Time passes in it for the streams of all senders.
+    The cap exempts a sender from timers of other senders' streams, which run in the evaluation of its export.
     """
     return min(cpu_s, (1 + spans + tokens / _TOKENS_A_RECORD) * _MOST_A_RECORD_S)
 
 
 def sender_of(host: str, token: bytes | None = None) -> int:
-    """Return the number of a sender, from 1 on: of its token where it brought one, else of its address."""
+    """Return the number of a sender, at least 1: a hash of its token, or of its address where it has none."""
     name = token or peer_of(host).encode("utf-8", "replace")
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little") or 1
 
@@ -58,7 +58,7 @@ def sender_of(host: str, token: bytes | None = None) -> int:
 @dataclass(slots=True)
 class _Sender(Generic[T]):
     forgiven_at_s: float = 0.0
-    """When what it used will have been forgiven: the later, the more it has used."""
+    """When its use will have decayed to 0: the later, the more it has used."""
     held: bool = False
     listed: bool = False
     """Whether it stands in one of the heaps."""
@@ -66,7 +66,7 @@ class _Sender(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """What waits, by sender: each sender's own in order, the senders by what they have used. One thread at a time.
+    """A queue that serves senders by their use, and the items of one sender in order. Not thread-safe.
 
     Args:
         now_s: a monotonic clock.
@@ -76,9 +76,9 @@ class FairQueue(Generic[T]):
         self._now_s = now_s
         self._senders: dict[int, _Sender[T]] = {}
         self._light: list[tuple[int, int]] = []
-        """A heap of the senders that have something waiting and have used little: the first arrival, the sender."""
+        """A heap of waiting senders that have used little, by first arrival."""
         self._heavy: list[tuple[float, int]] = []
-        """A heap of the others: when they are forgiven, the sender. An entry may be too early, never too late."""
+        """A heap of the others, by the time at which their use has decayed. An entry may be early, never late."""
         self._arrived = 0
         self._size = 0
         self._sweep_at = _SWEEP
@@ -88,11 +88,11 @@ class FairQueue(Generic[T]):
 
     @property
     def senders(self) -> int:
-        """Return how many senders are remembered."""
+        """Return how many senders are known."""
         return len(self._senders)
 
     def put(self, sender: int, item: T) -> None:
-        """Add what came, behind all that its sender sent before."""
+        """Add an item, behind those of its sender."""
         self._arrived += 1
         self._size += 1
         one = self._sender(sender)
@@ -100,18 +100,18 @@ class FairQueue(Generic[T]):
         self._list(sender, one)
 
     def put_back(self, sender: int, item: T) -> None:
-        """Add what was taken and is not done: before all else of its sender, which is held no longer."""
+        """Return an unfinished item before those of its sender, and release the sender."""
         one = self._sender(sender)
         self._size += 1
         one.waiting.appendleft((0, item))
         self.release(sender)
 
     def hold(self, sender: int) -> None:
-        """Give out nothing of a sender until `put_back` or `release`: what it sent last is still under way."""
+        """Keep back the items of a sender until `put_back` or `release`."""
         self._sender(sender).held = True
 
     def release(self, sender: int) -> None:
-        """Give out again what a sender has waiting."""
+        """End the hold of a sender."""
         one = self._sender(sender)
         one.held = False
         self._list(sender, one)
@@ -123,14 +123,18 @@ class FairQueue(Generic[T]):
         one.forgiven_at_s = min(used_until_s, now_s + MOST_USED_S / FORGIVEN_SHARE)
 
     def is_heavy(self, sender: int) -> bool:
-        """Tell whether a sender has used much, or something large of it is under way, and there are others."""
+        """Return whether a sender has used much, or is held for a large item, while there are others."""
         one = self._senders.get(sender)
         if one is None or len(self._senders) < 2:
             return False
         return one.held or one.forgiven_at_s > self._now_s() + ALIKE_S / FORGIVEN_SHARE
 
     def take(self) -> T:
-        """Return the next; raises `queue.Empty` where there is none, or what waits is held."""
+        """Return the next item.
+
+        Raises:
+            queue.Empty: none waits, or all are held.
+        """
         light_s = self._now_s() + ALIKE_S / FORGIVEN_SHARE
         while self._heavy and self._heavy[0][0] <= light_s:
             _, sender = heappop(self._heavy)
@@ -158,7 +162,7 @@ class FairQueue(Generic[T]):
         raise Empty
 
     def first(self) -> list[tuple[int, T]]:
-        """Return each sender that has something waiting, and its next item."""
+        """Return each sender that has an item waiting, with its oldest item."""
         return [(sender, one.waiting[0][1]) for sender, one in self._senders.items() if one.waiting]
 
     def _taken(self, sender: int, one: _Sender[T]) -> T:
@@ -169,7 +173,7 @@ class FairQueue(Generic[T]):
         return item
 
     def _list(self, sender: int, one: _Sender[T]) -> None:
-        """Enter a sender that has something to give out; `take` sorts out who has used much."""
+        """Add a sender to the heap if it has items to serve; `take` moves heavy senders to the other heap."""
         if one.waiting and not one.listed and not one.held:
             one.listed = True
             heappush(self._light, (one.waiting[0][0], sender))
@@ -183,7 +187,7 @@ class FairQueue(Generic[T]):
         return one
 
     def _forget(self) -> None:
-        """Forget who is idle and owes nothing; look again when as many have come as are left."""
+        """Forget idle senders without use; the next sweep is when the number of senders has doubled."""
         now_s = self._now_s()
         idle = [
             name
@@ -196,10 +200,9 @@ class FairQueue(Generic[T]):
 
 
 class Room:
-    """Count what waits; from any thread.
+    """The room for waiting exports, for use from any thread.
 
-    The last eighth of the room is for senders that have less than an eighth of it waiting: one that fills the rest
-    keeps nobody else out.
+    The last eighth is reserved for senders that have less than an eighth waiting: one sender cannot fill the room.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -211,7 +214,7 @@ class Room:
         self.bytes = 0
 
     def take(self, sender: int, size: int) -> bool:
-        """Count an export that waits from now on; return False where there is no room for it."""
+        """Take room for an export; return False where there is none."""
         with self._lock:
             own = self._of.get(sender, [0, 0])
             for at, (held, most) in enumerate(((self.count, self._most), (self.bytes, self._most_bytes))):
@@ -224,7 +227,7 @@ class Room:
             return True
 
     def leave(self, sender: int, size: int) -> None:
-        """Count an export that waits no longer."""
+        """Give back the room of an export."""
         with self._lock:
             own = self._of[sender]
             own[0] -= 1
@@ -241,7 +244,7 @@ class Room:
 
 
 class Turns:
-    """A lock that goes to the one with the lowest rank of those that wait for it."""
+    """A lock that goes to the waiter with the lowest rank."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -250,7 +253,7 @@ class Turns:
         self._came = 0
 
     def take(self, rank: Callable[[], int]) -> None:
-        """Wait for the turn; `rank` is asked once, when one has to wait."""
+        """Acquire the lock; `rank` is called once, and only to wait."""
         with self._lock:
             if not self._taken:
                 self._taken = True
@@ -262,7 +265,7 @@ class Turns:
         turn.acquire()
 
     def give(self) -> None:
-        """Let the next have it."""
+        """Release the lock."""
         with self._lock:
             if not self._waiting:
                 self._taken = False
@@ -273,10 +276,10 @@ class Turns:
 
 
 class FewestFirst(Generic[T]):
-    """Work that waits for threads, by whom it is for: those who have the fewest threads first. Not thread-safe.
+    """A queue of work by owner, which serves the owner that has the fewest threads. Not thread-safe.
 
     Args:
-        most: threads for one of them, so that some are left for others.
+        most: threads of one owner, so that some are left for others.
     """
 
     def __init__(self, most: int) -> None:
@@ -284,25 +287,25 @@ class FewestFirst(Generic[T]):
         self._waiting: dict[Hashable, deque[T]] = {}
         self._in_hand: dict[Hashable, int] = {}
 
-    def put(self, whose: Hashable, item: T) -> None:
+    def put(self, owner: Hashable, item: T) -> None:
         """Add work."""
-        self._waiting.setdefault(whose, deque()).append(item)
+        self._waiting.setdefault(owner, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T] | None:
-        """Return the next and whose it is; None where there is none, or who waits has all that one may have."""
-        free = [whose for whose in self._waiting if self._in_hand.get(whose, 0) < self._most]
+        """Return the next owner and its work; None where none waits, or its owner has the most threads already."""
+        free = [owner for owner in self._waiting if self._in_hand.get(owner, 0) < self._most]
         if not free:
             return None
-        whose = min(free, key=lambda one: self._in_hand.get(one, 0))
-        queue = self._waiting[whose]
+        owner = min(free, key=lambda one: self._in_hand.get(one, 0))
+        queue = self._waiting[owner]
         item = queue.popleft()
         if not queue:
-            del self._waiting[whose]
-        self._in_hand[whose] = self._in_hand.get(whose, 0) + 1
-        return whose, item
+            del self._waiting[owner]
+        self._in_hand[owner] = self._in_hand.get(owner, 0) + 1
+        return owner, item
 
-    def done(self, whose: Hashable) -> None:
-        """Count a thread that is free again."""
-        self._in_hand[whose] -= 1
-        if not self._in_hand[whose]:
-            del self._in_hand[whose]
+    def done(self, owner: Hashable) -> None:
+        """Count a thread of an owner as free."""
+        self._in_hand[owner] -= 1
+        if not self._in_hand[owner]:
+            del self._in_hand[owner]

@@ -1,4 +1,4 @@
-"""What the collector says about itself, from one table: `/metrics`, OTLP metrics and the docs are drawn from it."""
+"""The collector's own metrics: one table for `/metrics`, OTLP metrics and the docs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnMetric:
-    """Declare one figure.
+    """One metric.
 
-    `name` without `otel_llm_collector_` and `_total`; `unit` as UCUM has it; `source` the key in the collector's
-    counts, 0 where it is absent. With a `label`, every key that begins with `source` is a value of it.
+    `name`: without `otel_llm_collector_` and `_total`. `unit`: in UCUM. `source`: its key in the collector's counts, 0
+    where the key is absent. With a `label`, `source` is the prefix of several keys, which end in values of the label.
     """
 
     name: str
@@ -36,28 +36,28 @@ class OwnMetric:
 
 
 OWN_METRICS: Final = (
-    # What came.
+    # Received.
     OwnMetric(
         "received_exports",
         "counter",
         "{export}",
-        "Export requests that could be read, also those refused then.",
+        "Export requests that could be decoded, also those refused afterwards.",
         "received_exports",
     ),
-    OwnMetric("received_spans", "counter", "{span}", "Spans in export requests that could be read.", "received_spans"),
-    OwnMetric("received_tokens", "counter", "{token}", "Token events in them, repeated ones too.", "received_tokens"),
-    # What was kept.
+    OwnMetric("received_spans", "counter", "{span}", "Spans in decoded export requests.", "received_spans"),
+    OwnMetric("received_tokens", "counter", "{token}", "Token events in them, also repeated ones.", "received_tokens"),
+    # Accepted.
     OwnMetric("exports", "counter", "{export}", "Export requests acknowledged.", "exports"),
     OwnMetric("segments", "counter", "{segment}", "Segments accepted.", "segments"),
     OwnMetric("tokens", "counter", "{token}", "Token events accepted.", "tokens"),
     OwnMetric("request_spans", "counter", "{span}", "Request spans accepted.", "request_spans"),
-    # What was not.
+    # Refused, ignored, repeated, late.
     OwnMetric(
         "refused_exports", "counter", "{export}", "Export requests refused, by reason.", "refused_export.", "reason"
     ),
-    OwnMetric("refused_spans", "counter", "{span}", "Spans of ours that could not be used.", "refused.", "reason"),
-    OwnMetric("anomalies", "counter", "{span}", "Oddities in spans that were used.", "anomaly.", "name"),
-    OwnMetric("ignored_spans", "counter", "{span}", "Spans that are none of ours.", "ignored_spans"),
+    OwnMetric("refused_spans", "counter", "{span}", "otel-llm spans that could not be used.", "refused.", "reason"),
+    OwnMetric("anomalies", "counter", "{span}", "Anomalies in spans that were used.", "anomaly.", "name"),
+    OwnMetric("ignored_spans", "counter", "{span}", "Spans that are not otel-llm's.", "ignored_spans"),
     OwnMetric("duplicate_segments", "counter", "{segment}", "Segments received again.", "duplicate_segments"),
     OwnMetric(
         "duplicate_request_spans", "counter", "{span}", "Request spans received again.", "duplicate_request_spans"
@@ -67,7 +67,7 @@ OWN_METRICS: Final = (
         "late_after_verdict",
         "counter",
         "{segment}",
-        "Segments of streams already judged (late, or received again).",
+        "Segments of streams that were already judged (late, or received again).",
         "late_or_duplicate_segments",
     ),
     OwnMetric(
@@ -85,7 +85,7 @@ OWN_METRICS: Final = (
     ),
     # Streams.
     OwnMetric("judged", "counter", "{stream}", "Streams judged.", "judged"),
-    OwnMetric("lost", "counter", "{stream}", "Streams whose end was never seen.", "lost"),
+    OwnMetric("lost", "counter", "{stream}", "Streams whose end was not received.", "lost"),
     OwnMetric("skewed_tokens", "counter", "{token}", "Tokens recorded before the commit.", "skewed_tokens"),
     OwnMetric(
         "shifted_streams",
@@ -94,11 +94,9 @@ OWN_METRICS: Final = (
         "Streams placed in windows by a measured clock offset.",
         "shifted_streams",
     ),
+    OwnMetric("unknown_slo_class", "counter", "{stream}", "Streams that name an unknown class.", "unknown_slo_class"),
     OwnMetric(
-        "unknown_slo_class", "counter", "{stream}", "Streams that name a class that is not there.", "unknown_slo_class"
-    ),
-    OwnMetric(
-        "folded_groups", "counter", "{group}", "Instances and classes that rules know as `other`.", "folded_groups"
+        "folded_groups", "counter", "{group}", "Instances and classes that rules see as `other`.", "folded_groups"
     ),
     OwnMetric("in_flight", "gauge", "{stream}", "Streams between commit and verdict.", "in_flight"),
     # The evaluator.
@@ -108,37 +106,39 @@ OWN_METRICS: Final = (
     # Alerts.
     OwnMetric("alerts_firing", "gauge", "{alert}", "Alerts that fire.", "alerts_firing"),
     OwnMetric(
-        "alerts_left_out", "counter", "{decision}", "Firings of no alert: there are too many.", "alerts_left_out"
+        "alerts_left_out", "counter", "{decision}", "Firings without an alert: too many fire.", "alerts_left_out"
     ),
     OwnMetric(
         "alerts_unwritten",
         "counter",
         "{write}",
-        "Times that what alerts need could not be written.",
+        "Failed writes of the state of alerts.",
         "alerts_unwritten",
     ),
-    OwnMetric("alertmanager_sent", "counter", "{alert}", "Alerts sent, again too.", "alertmanager_sent"),
-    OwnMetric("alertmanager_refused", "counter", "{alert}", "Alerts that one refused.", "alertmanager_refused"),
-    OwnMetric("alertmanager_failures", "counter", "{request}", "Requests that failed.", "alertmanager_failures"),
-    OwnMetric("notifications_waiting", "gauge", "{message}", "Messages on their way.", "notifications_waiting"),
-    OwnMetric("notifications_sent", "counter", "{message}", "Messages that arrived.", "notifications_sent"),
-    OwnMetric("notifications_retries", "counter", "{attempt}", "Attempts that failed.", "notifications_retries"),
+    OwnMetric("alertmanager_sent", "counter", "{alert}", "Alerts sent, also repeatedly.", "alertmanager_sent"),
     OwnMetric(
-        "notifications_given_up", "counter", "{message}", "Messages in the dead letters.", "notifications_given_up"
+        "alertmanager_refused", "counter", "{alert}", "Alerts that Alertmanager refused.", "alertmanager_refused"
     ),
-    OwnMetric("actions", "counter", "{action}", "Enforced actions but alerts, by outcome.", "actions.", "outcome"),
-    OwnMetric("actions_open", "gauge", "{action}", "Enforced actions whose outcome is not known yet.", "actions_open"),
-    OwnMetric("action_tries", "counter", "{attempt}", "Requests made to have them done.", "action_tries"),
+    OwnMetric("alertmanager_failures", "counter", "{request}", "Failed requests.", "alertmanager_failures"),
+    OwnMetric("notifications_waiting", "gauge", "{message}", "Queued notifications.", "notifications_waiting"),
+    OwnMetric("notifications_sent", "counter", "{message}", "Delivered notifications.", "notifications_sent"),
+    OwnMetric("notifications_retries", "counter", "{attempt}", "Failed attempts.", "notifications_retries"),
+    OwnMetric(
+        "notifications_given_up", "counter", "{message}", "Notifications in the dead letters.", "notifications_given_up"
+    ),
+    OwnMetric("actions", "counter", "{action}", "Enforced actions, without alerts, by outcome.", "actions.", "outcome"),
+    OwnMetric("actions_open", "gauge", "{action}", "Enforced actions without an outcome yet.", "actions_open"),
+    OwnMetric("action_tries", "counter", "{attempt}", "Requests sent for them.", "action_tries"),
     OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written.", "unwritten"),
     OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours.", "internal_errors"),
-    OwnMetric("reloads", "counter", "{reload}", "Reloads of rules and classes.", "reloads"),
-    OwnMetric("reload_errors", "counter", "{reload}", "Reloads refused; the old ones stay.", "reload_errors"),
+    OwnMetric("reloads", "counter", "{reload}", "Successful reloads of rules, classes and so on.", "reloads"),
+    OwnMetric("reload_errors", "counter", "{reload}", "Failed reloads; the old configuration stays.", "reload_errors"),
     OwnMetric("replayed", "counter", "{export}", "Export requests replayed from the journal at start.", "replayed"),
     OwnMetric(
         "replay_skipped",
         "counter",
         "{record}",
-        "Records of the journal that were left out of that, by reason.",
+        "Records of the journal skipped in the replay, by reason.",
         "replay_skipped.",
         "reason",
     ),
@@ -150,43 +150,45 @@ OWN_METRICS: Final = (
     OwnMetric(
         "journal_write_errors", "counter", "{error}", "Writes to the journal that failed.", "journal_write_errors"
     ),
-    OwnMetric("journal_fsyncs", "counter", "{call}", "Times the journal was synced to the disk.", "journal_fsyncs"),
-    OwnMetric("journal_fsync_errors", "counter", "{call}", "Of these, failures.", "journal_fsync_errors"),
+    OwnMetric("journal_fsyncs", "counter", "{call}", "Successful fsyncs of the journal.", "journal_fsyncs"),
+    OwnMetric("journal_fsync_errors", "counter", "{call}", "Failed fsyncs of the journal.", "journal_fsync_errors"),
     OwnMetric("journal_compressed_files", "counter", "{file}", "Closed files compressed.", "journal_compressed_files"),
-    OwnMetric("journal_compress_errors", "counter", "{file}", "Of these, failures.", "journal_compress_errors"),
+    OwnMetric("journal_compress_errors", "counter", "{file}", "Failed compressions.", "journal_compress_errors"),
     OwnMetric("journal_deleted_files", "counter", "{file}", "Files deleted by retention.", "journal_deleted_files"),
     OwnMetric(
         "journal_failing", "gauge", "{state}", "1 while the journal cannot be written, else 0.", "journal_failing"
     ),
-    # Out.
-    OwnMetric("forward_queued_bytes", "gauge", "By", "Exports that wait to be forwarded.", "forward_queued_bytes"),
+    # Egress.
+    OwnMetric("forward_queued_bytes", "gauge", "By", "Exports in the forwarding queue.", "forward_queued_bytes"),
     OwnMetric("forward_sent", "counter", "{export}", "Exports forwarded.", "forward_sent"),
-    OwnMetric("forward_dropped", "counter", "{export}", "Exports not forwarded: no room.", "forward_dropped"),
+    OwnMetric(
+        "forward_dropped", "counter", "{export}", "Exports not forwarded: the queue was full.", "forward_dropped"
+    ),
     OwnMetric("forward_failed", "counter", "{export}", "Exports not forwarded: refused.", "forward_failed"),
-    OwnMetric("forward_retries", "counter", "{attempt}", "Attempts that were to be repeated.", "forward_retries"),
+    OwnMetric("forward_retries", "counter", "{attempt}", "Failed attempts that may be repeated.", "forward_retries"),
     OwnMetric(
         "forward_rejected_spans",
         "counter",
         "{span}",
-        "Spans of forwarded exports that the backend did not take.",
+        "Spans of forwarded exports that the backend rejected.",
         "forward_rejected_spans",
     ),
-    OwnMetric(
-        "windows_out_queued_bytes", "gauge", "By", "Windows that wait to leave as logs.", "windows_out_queued_bytes"
-    ),
+    OwnMetric("windows_out_queued_bytes", "gauge", "By", "Windows in the queue of logs.", "windows_out_queued_bytes"),
     OwnMetric("windows_out_sent", "counter", "{window}", "Windows sent as logs.", "windows_out_sent"),
-    OwnMetric("windows_out_dropped", "counter", "{window}", "Windows not sent: no room.", "windows_out_dropped"),
+    OwnMetric(
+        "windows_out_dropped", "counter", "{window}", "Windows not sent: the queue was full.", "windows_out_dropped"
+    ),
     OwnMetric("windows_out_failed", "counter", "{window}", "Windows not sent: refused.", "windows_out_failed"),
     OwnMetric("metrics_out_sent", "counter", "{export}", "Exports of these metrics.", "metrics_out_sent"),
-    OwnMetric("metrics_out_failed", "counter", "{export}", "Of these, failures.", "metrics_out_failed"),
+    OwnMetric("metrics_out_failed", "counter", "{export}", "Failed exports of these metrics.", "metrics_out_failed"),
 )
 
 DECISION_FAMILY: Final = f"{COLLECTOR_PREFIX}decision_seconds"
-DECISION_HELP: Final = "From the instant at which a rule's condition flipped to the written record of the decision."
+DECISION_HELP: Final = "From the instant at which a rule's condition changed to the written record of the decision."
 DECISION_BUCKETS_S: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0, 5.0,
 )  # fmt: skip
-"""Fine below 50 ms, within which a decision is to be written."""
+"""Fine below 50 ms: a decision should be written within that."""
 
 OWN_UNITS: Final[dict[str, str]] = {one.family: one.unit for one in OWN_METRICS} | {DECISION_FAMILY: "s"}
 """The UCUM unit of each family, for OTLP."""
@@ -194,12 +196,12 @@ OWN_UNITS: Final[dict[str, str]] = {one.family: one.unit for one in OWN_METRICS}
 
 @dataclass(slots=True)
 class DecisionLatency:
-    """Count how long decisions took from the flip, in the collector's time, to the written record."""
+    """The time of decisions from the change of the condition, by the collector's clock, to the written record."""
 
     histogram: Histogram = field(default_factory=lambda: Histogram(DECISION_BUCKETS_S))
 
     def observe_ns(self, ns: int) -> None:
-        """Count one decision; a flip that is placed after its record (a sender's clock runs ahead) took no time."""
+        """Count one decision of `ns`; a negative time (a sender's clock runs ahead) counts as 0."""
         self.histogram.observe(max(0, ns))
 
     def families(self) -> Iterator[Metric]:
@@ -223,7 +225,7 @@ def own_families(counts: Mapping[str, int | float]) -> Iterator[Metric]:
 
 
 def own_metrics_table() -> str:
-    """Return the table of the collector's own metrics in Markdown, as `docs/collector-metrics.md` has it."""
+    """Return the table of the collector's own metrics in Markdown, for `docs/collector-metrics.md`."""
     rows: list[tuple[str, str, str]] = [
         (
             f"`{one.family}{'_total' if one.kind == 'counter' else ''}{f'{{{one.label}}}' if one.label else ''}`",

@@ -1,1 +1,1 @@
-"""The web port: snapshots as JSON, the metrics text, the live page."""
+"""The web port: the live page, metrics, and snapshots as JSON."""

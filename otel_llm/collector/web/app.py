@@ -1,4 +1,4 @@
-"""The application of the web port: it answers people and scrapers; nothing can be changed through it."""
+"""The ASGI application of the web port, which is read-only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Probes ask these by whatever name and without a secret; there is nothing in the answers."""
+"""Probes need no token and may use any host name here: the answers hold no telemetry."""
 _log = logging.getLogger(__name__)
 
 
@@ -42,9 +42,14 @@ def web_app(
 ) -> Starlette:
     """Return the ASGI application of the web port.
 
-    Every callable is called in a thread, at each request. `metrics` gives Prometheus text, `streams` and `requests`
-    what JSON can hold (a NaN in it is an error of ours, answered 500), `page` HTML; `healthy` and `ready` give None,
-    or the reason why not. One that raises TimeoutError is answered 503. All but `OPEN_PATHS` stands behind `guard`.
+    Args:
+        metrics: returns Prometheus text.
+        streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500.
+        page: returns HTML.
+        healthy, ready: return None, or the reason why not.
+        guard: checks requests to all paths but `OPEN_PATHS`.
+
+    Each is called in a thread, at each request. A TimeoutError is answered 503.
     """
 
     def state(reason: str | None) -> Response:
@@ -74,7 +79,7 @@ def web_app(
             return made
         except TimeoutError:
             return _plain("busy, try again", HTTPStatus.SERVICE_UNAVAILABLE)
-        except Exception:  # noqa: BLE001 - said in the log and to the client
+        except Exception:  # noqa: BLE001 - logged, and answered 500
             _log.exception("%s could not be answered: this is a bug", request.url.path)
             return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
 
@@ -101,9 +106,9 @@ def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStat
 
 
 class _Pieces(Response):
-    """An answer that is handed on a piece at a time, as its client reads it.
+    """An answer that is sent in pieces, as its client reads it.
 
-    Of one handed on whole the connection keeps a copy until it is read: scrapes that nobody reads would each hold one.
+    A connection buffers a copy of an answer that is sent whole: each unread scrape would hold one.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002

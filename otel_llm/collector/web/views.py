@@ -1,4 +1,4 @@
-"""What the web port answers: snapshots as JSON, the metrics text, and a small page for a quick look."""
+"""The answers of the web port, from the evaluator's state."""
 
 from __future__ import annotations
 
@@ -21,26 +21,30 @@ LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdict
 
 
 class Web:
-    """Answer from the evaluator's state; every question is asked in the evaluator's thread."""
+    """The views of one pipeline; they read its state in the evaluator's thread.
+
+    Raises:
+        TimeoutError: the evaluator does not answer in time.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = SharedText(lambda: families(pipeline), pipeline.clock.now_ns)
 
     def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, those closest to starving first, and the last verdicts and decisions."""
-        return self._pipeline.ask(self._streams)
+        """Return the streams in flight, closest to starving first, and the last verdicts and decisions."""
+        return self._pipeline.call(self._streams)
 
     def requests(self) -> dict[str, Any]:
         """Return the last verdicts, oldest first, as rows of `--requests`."""
-        return {"requests": self._pipeline.ask(lambda: [row() for row in self._pipeline.sinks.recent])}
+        return {"requests": self._pipeline.call(lambda: [row() for row in self._pipeline.sinks.recent])}
 
     def metrics(self) -> bytes:
         """Return the Prometheus text (format 0.0.4), at most a second old."""
         return self._metrics.text().result()
 
     def page(self) -> str:
-        """Return the page."""
+        """Return the live page as HTML."""
         return page(self.streams(), LINKS)
 
     def _streams(self) -> dict[str, Any]:
@@ -52,13 +56,16 @@ class Web:
 
 
 def families(pipeline: Pipeline) -> Iterator[Metric]:
-    """Return all families of metrics as they are now; raises TimeoutError where the evaluator does not answer.
+    """Return all current families of metrics.
 
-    Only what is the evaluator's own is asked of it: with many sets of labels the rest takes a while.
+    Only the gauges and counts are collected in the evaluator's thread: the rest, with many label sets, takes long.
+
+    Raises:
+        TimeoutError: the evaluator does not answer in time.
     """
     metrics = pipeline.sinks.metrics
     latency = pipeline.sinks.latency
-    gauges, counts = pipeline.ask(lambda: _figures(pipeline))
+    gauges, counts = pipeline.call(lambda: _figures(pipeline))
     decisions = [] if latency is None else latency.families()
     return chain(metrics.families(), gauges, own_families(counts), decisions)
 

@@ -1,1 +1,1 @@
-"""How kernels are compiled, apart from the kernels: whether, with what, where they are kept, and when."""
+"""The compilation of kernels: its mode, numba, the cache, and the time of it."""

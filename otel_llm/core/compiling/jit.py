@@ -1,4 +1,4 @@
-"""All that we ask of numba; imported only where kernels are compiled."""
+"""The use of numba; imported only where kernels are compiled."""
 
 from __future__ import annotations
 
@@ -24,41 +24,42 @@ if TYPE_CHECKING:
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
 if hasattr(DefaultOptions, "_nrt"):
-    # Kernels make no arrays, so none need be counted: a look takes a tenth of the time. numba does not document it.
+    # Kernels create no arrays, so no reference counts: the prefilter takes a tenth of the time. It is undocumented.
     _OPTIONS["_nrt"] = False
 _SETTINGS: Final = ("BOUNDSCHECK", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT")
-"""numba's own, from the environment, that change the code and are not in the index of its cache."""
+"""Settings of numba, from the environment, that change the code and are not in the index of its cache."""
 
 
 def compiled(function: Callable[..., Any], signature: str | None, *, inline: bool = False) -> Any:
-    """Return a function compiled for a signature, from the cache where it is there; without one, for its callers.
+    """Return a function compiled for a signature, from the cache if possible; without a signature, for its callers.
 
-    A cache that cannot be read or written never stops it: it is given up, and the function is compiled.
+    A cache that cannot be read or written is given up, and the function is compiled.
     """
     if signature is None:
         return numba.njit(forceinline=inline, **_OPTIONS)(function)
-    kept = kernel_cache()
-    if kept.path is not None:
+    folder = kernel_cache()
+    if folder.path is not None:
         try:
-            with _our_folder():
-                made = numba.njit(cache=True, **_OPTIONS)(function)
-            return _for(signature, made)
+            with folder.compiling():
+                with _our_folder():
+                    made = numba.njit(cache=True, **_OPTIONS)(function)
+                return _for(signature, made)
         except NumbaError:
-            raise  # the function is wrong
-        except Exception as broken:  # noqa: BLE001  a full disk, a file cut short by a crash: unpickling raises anything
-            kept.give_up(f"{type(broken).__name__}: {broken}")
+            raise  # an error in the function
+        except Exception as broken:  # noqa: BLE001  a full disk, a truncated file: unpickling raises any error
+            folder.give_up(f"{type(broken).__name__}: {broken}")
     return _for(signature, numba.njit(**_OPTIONS)(function))
 
 
 def _for(signature: str, made: Any) -> Any:
     made.compile(signature)
-    made.disable_compile()  # arguments of other types are an error, not another compilation
+    made.disable_compile()  # arguments of other types are an error
     return made
 
 
 @cache
 def kernel_cache() -> KernelCache:
-    """Return where this process keeps its kernels."""
+    """Return the kernel cache of this process."""
     return KernelCache([*_versions(), *_machine()])
 
 
@@ -69,7 +70,7 @@ def _versions() -> Iterator[str]:
 
 
 def _machine() -> Iterator[str]:
-    """Yield for which processor numba compiles; `NUMBA_CPU_NAME=generic` makes that any one of its architecture."""
+    """Yield the processor that numba compiles for; with `NUMBA_CPU_NAME=generic`, any one of its architecture."""
     config: Any = numba.config
     yield llvmlite.binding.get_process_triple()
     yield config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
@@ -79,27 +80,27 @@ def _machine() -> Iterator[str]:
 
 
 class Locator(InTreeCacheLocator):
-    """Tell numba to keep a function in our folder, and that our folder's name says how fresh it is.
+    """A locator that makes numba use our folder, whose name identifies the version of a function.
 
-    numba's own locators ask for a writable folder even to read from it, and look at the function's own file only: a
-    constant that changes elsewhere would leave old machine code running.
+    numba's own locators need a writable folder even to read from it, and check the function's own file only: after a
+    change of a constant elsewhere, old machine code would run.
     """
 
     def ensure_cache_path(self) -> None:
-        """Do nothing: the folder is there, and to read from it one need not write to it."""
+        """Do nothing: the folder exists, and may be read-only."""
 
     def get_cache_path(self) -> str:
         """Return the folder."""
         return str(kernel_cache().path)
 
     def get_source_stamp(self) -> str:
-        """Return what must be equal for a kept function to be used: not the time of its file."""
+        """Return the version of a function: the folder's name, not the time of its file."""
         return kernel_cache().name
 
 
 @contextlib.contextmanager
 def _our_folder() -> Iterator[None]:
-    """Make numba use our Locator in the block: it chooses one when it decorates a function, and keeps it."""
+    """Make numba use our Locator in the block: numba selects one when it decorates a function."""
     config: Any = numba.config
     before = config.CACHE_LOCATOR_CLASSES
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"

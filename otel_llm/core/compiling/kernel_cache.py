@@ -1,18 +1,19 @@
-"""Where compiled kernels are kept: a folder that is named by a hash of all that they are made of.
+"""The cache of compiled kernels: a folder, named by a hash of everything that the machine code depends on.
 
-It is the folder in `OTEL_LLM_CACHE_DIR`; without that in the installation (`lib/otel-llm` of its environment), or where
-that cannot be written to and has none, in the user's cache. The kernels are machine code that this process runs. So
-a folder is refused where its owner is neither this user nor root, or where others may write to it.
+It is in `OTEL_LLM_CACHE_DIR`, else in the installation (`lib/otel-llm` of its environment), or, if that is not writable
+and has no such folder, in the user's cache. Kernels are machine code that this process runs: a folder is refused if its
+owner is neither this user nor root, or if others may write to it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import sysconfig
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,20 +24,21 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "OTEL_LLM_CACHE_DIR"
 PREFIX: Final = "kernels-"
-KEPT: Final = 8
-"""Folders of other versions that are left where a new one is made: those used last."""
+KEPT_FOLDERS: Final = 8
+"""The number of last used folders that stay when a new one is created."""
 _COMPLETE: Final = "complete"
-"""A file that says that every kernel is there."""
+"""The file that marks a folder with all kernels."""
+_LOCK: Final = "lock"
 
 
 class KernelCache:
-    """The folder of this process's kernels, chosen and made.
+    """The folder of this process's kernels, selected and created.
 
     Args:
-        facts: what the machine code depends on beside our sources: versions and the processor.
+        facts: what the machine code depends on, besides the sources: versions and the processor.
 
-    `path` is None where there is no such folder; `refused` then says why, a reason for each that was tried. `complete`
-    tells whether every kernel was there when it was chosen; `broken` why it was given up since.
+    `path`: None where there is no usable folder. `refused`: the reasons, one for each folder that was tried.
+    `complete`: whether the folder had all kernels when it was selected. `broken`: why it was given up since.
     """
 
     def __init__(self, facts: Iterable[str]) -> None:
@@ -46,20 +48,20 @@ class KernelCache:
         self.complete = False
         self.path: Path | None = None
         for place in _places():
-            problem = self._take(place)
+            problem = self._use(place)
             if problem is None:
                 return
             self.refused.append(f"{place}: {problem}")
 
-    def _take(self, place: Path) -> str | None:
-        """Use the folder in a place if that can be done safely, else return why it cannot."""
+    def _use(self, place: Path) -> str | None:
+        """Use the folder in a place if that is safe and possible; else return the reason."""
         path = place / self.name
         try:
             if not path.is_dir():
                 place.mkdir(parents=True, exist_ok=True)
-                _forget_old(place)
-                with suppress(FileExistsError):  # another process is as far as this one
-                    path.mkdir(mode=0o700)  # others do not come to the files in it, whatever these allow
+                _remove_old(place)
+                with suppress(FileExistsError):  # another process has just created it
+                    path.mkdir(mode=0o700)  # others cannot reach its files, whatever their modes
             problem = unsafe(path)
             complete = (path / _COMPLETE).exists()
         except OSError as error:
@@ -68,20 +70,34 @@ class KernelCache:
             return problem
         if os.access(path, os.W_OK):
             with suppress(OSError):
-                os.utime(path)  # it is the one used last
+                os.utime(path)  # now it is the last used one
         elif not complete:
             return "its kernels are not complete, and it cannot be written to"
         self.path, self.complete = path, complete
         return None
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Let one process of a machine compile at a time: those that wait find what it has kept.
+
+        A process that dies releases the lock. Where the file system has none, processes compile beside each other.
+        """
+        if self.path is None or self.complete:
+            yield
+            return
+        with (self.path / _LOCK).open("ab") as file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def give_up(self, reason: str) -> None:
-        """Use it no longer, and remove it if that can be done: the next process makes it anew."""
+        """Stop using the folder, and remove it if possible: the next process creates it again."""
         if self.path is not None:
             shutil.rmtree(self.path, ignore_errors=True)
         self.path, self.broken = None, reason
 
     def seal(self) -> None:
-        """Note that every kernel is there. What root made is for all to read: so an image is used by another user."""
+        """Mark the folder as complete; make a folder of root readable for all, for other users of an image."""
         if self.path is None or self.complete:
             return
         try:
@@ -95,7 +111,7 @@ class KernelCache:
 
 
 def unsafe(folder: Path) -> str | None:
-    """Return why machine code is not read from a folder; None where only this user, or root, can have put it there."""
+    """Return why a folder is unsafe for machine code; None where only this user or root can have written to it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "it is not a folder"
@@ -107,9 +123,7 @@ def unsafe(folder: Path) -> str | None:
 
 
 def fingerprint(facts: Iterable[str]) -> str:
-    """Return a hash of facts and of every source that a kernel can depend on: those of `otel_llm.core`, and the
-    constants' of `otel_llm.semconv`.
-    """
+    """Return a hash of facts and of all sources that kernels depend on: `otel_llm.core` and `otel_llm.semconv`."""
     digest = hashlib.sha256()
     for fact in facts:
         digest.update(f"{fact}\0".encode())
@@ -119,7 +133,7 @@ def fingerprint(facts: Iterable[str]) -> str:
 
 
 def _sources() -> list[tuple[str, Traversable]]:
-    """Return each source with its path within the package, in the order of these paths."""
+    """Return each source with its path in the package, sorted by path."""
     ours = resources.files("otel_llm")
     core = ours / "core"
     inner = [one for one in core.iterdir() if one.is_dir() and not one.name.startswith("_")]
@@ -143,9 +157,9 @@ def _places() -> Iterator[Path]:
         yield (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "otel-llm"  # noqa: PTH117
 
 
-def _forget_old(place: Path) -> None:
-    """Remove folders of other versions, but for those used last."""
+def _remove_old(place: Path) -> None:
+    """Remove folders of other versions, except the last used ones."""
     with suppress(OSError):
         found = sorted(place.glob(f"{PREFIX}*"), key=lambda path: path.lstat().st_mtime, reverse=True)
-        for old in found[KEPT:]:
+        for old in found[KEPT_FOLDERS:]:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Have every kernel compiled before the work begins, and say so where that takes its time."""
+"""The compilation of all kernels before the work begins, with a message if it takes long."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ABOUT_S: Final = 20
-"""What compiling all of them takes, on one of today's cores."""
+"""The time to compile all kernels, on one of today's cores."""
 
 
-def prepare(say: Callable[[str], None]) -> None:
-    """Import every module of kernels: from the cache in silence; compiled, with a line before and one behind it.
+def prepare(report: Callable[[str], None]) -> None:
+    """Import every module of kernels; if they are not cached, report a line before and after compiling them.
 
-    In plain mode nothing is imported, and a line says why if that was neither chosen nor a matter of what is installed.
+    In plain mode nothing is imported; a line gives the reason unless it was chosen or numba is not installed.
     """
     if not kernel.COMPILED:
         if kernel.PLAIN not in (ABSENT, CHOSEN):
-            say(f"the kernels are not compiled: {kernel.PLAIN}")
+            report(f"the kernels are not compiled: {kernel.PLAIN}")
         return
     from otel_llm.core.compiling.jit import kernel_cache
 
-    kept = kernel_cache()
-    if kept.path is None:
-        why = "; ".join(kept.refused)
-        say(f"compiling the kernels, about {ABOUT_S} s at every start: {why}; {VARIABLE} names another folder")
-    elif not kept.complete:
-        say(f"compiling the kernels, once, about {ABOUT_S} s; kept in {kept.path}")
+    cache = kernel_cache()
+    if cache.path is None:
+        why = "; ".join(cache.refused)
+        report(f"compiling the kernels, about {ABOUT_S} s at every start: {why}; {VARIABLE} names another folder")
+    elif not cache.complete:
+        report(f"compiling the kernels, once, about {ABOUT_S} s; kept in {cache.path}")
     begun = time.monotonic()
     for module in pkgutil.walk_packages(core.__path__, f"{core.__name__}."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
-    kept.seal()
+    cache.seal()
     took_s = time.monotonic() - begun
-    if kept.broken is not None:
-        say(f"compiled the kernels in {took_s:.1f} s, not kept: {kept.broken}")
-    elif not kept.complete:
-        say(f"compiled the kernels in {took_s:.1f} s")
+    if cache.broken is not None:
+        report(f"compiled the kernels in {took_s:.1f} s, not kept: {cache.broken}")
+    elif not cache.complete:
+        report(f"compiled the kernels in {took_s:.1f} s")

@@ -1,1 +1,1 @@
-"""Scan the bytes of OTLP trace export requests into columns, and count their small parts."""
+"""The kernels on bytes of OTLP trace export requests: the scan into columns, and the price of small parts."""

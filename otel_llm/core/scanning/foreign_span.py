@@ -1,4 +1,4 @@
-"""Tell by the names in a span that it is none of a model's reply: most spans of a general exporter are not."""
+"""The test, by the names in a span, for spans that are not of a model's reply: most spans of a general exporter."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from otel_llm.core.loads import Bytes
 
 _PREFIX: Final = 4
-TELLING: Final = (
+MODEL_NAMES: Final = (
     semconv.GEN_AI_OPERATION_NAME,
     semconv.OPENINFERENCE_SPAN_KIND,
     semconv.LANGFUSE_COMPLETION_START,
     semconv.SEGMENTS,
     semconv.OLD_CHUNK_EVENT,
 )
-"""With the first letters of one of these begins every name of an attribute or event that says so of a span."""
-_BEGINNINGS: Final = np.array([int.from_bytes(name[:_PREFIX].encode(), "big") for name in TELLING], np.int64)
+"""A span of a model's reply has an attribute or event whose name begins with the first letters of one of these."""
+_BEGINNINGS: Final = np.array([int.from_bytes(name[:_PREFIX].encode(), "big") for name in MODEL_NAMES], np.int64)
 _SEGMENT_NAME: Final = constant(semconv.SEGMENT_SPAN)
 
 
 @kernel()
-def _tells(data: Bytes, at: int, end: int, name: int) -> bool:
-    """Tell whether an attribute or event has a name that says so, its tag is `name`; True in doubt."""
+def _has_model_name(data: Bytes, at: int, end: int, name: int) -> bool:
+    """Return whether the name of an attribute or event, with the tag `name`, marks a model's reply; True in doubt."""
     while at < end:
         found, at = tag(data, at, end)
         if at < 0:
@@ -57,7 +57,7 @@ def _tells(data: Bytes, at: int, end: int, name: int) -> bool:
 
 @kernel()
 def is_foreign(data: Bytes, at: int, end: int) -> bool:
-    """Tell whether nothing in a span says that it is a segment or a model's reply; False in doubt."""
+    """Return whether a span is neither a segment nor of a model's reply, by its names; False in doubt."""
     while at < end:
         found, at = tag(data, at, end)
         if at < 0:
@@ -72,8 +72,8 @@ def is_foreign(data: Bytes, at: int, end: int) -> bool:
             return False
         if found == tags.NAME and is_same(data, begin, at, _SEGMENT_NAME):
             return False
-        if found == tags.ATTRIBUTE and _tells(data, begin, at, tags.KEY):
+        if found == tags.ATTRIBUTE and _has_model_name(data, begin, at, tags.KEY):
             return False
-        if found == tags.EVENT and _tells(data, begin, at, tags.EVENT_NAME):
+        if found == tags.EVENT and _has_model_name(data, begin, at, tags.EVENT_NAME):
             return False
     return True

@@ -1,9 +1,9 @@
-"""Count the small parts of an OTLP trace export request, protobuf or JSON, before an object of each is made.
+"""The price of the small parts of an OTLP trace export request, protobuf or JSON, before any object is created.
 
-A part is what protobuf makes an object of, at any depth: a resource, scope or span, an event, link or attribute, a
-value in a list. An empty one takes two bytes of the message, 60 to 800 bytes of memory and up to 4 us of the reader's
-time. What small parts cost is added up and compared with what the bytes of the message justify. A part of a usual size
-is not counted: how many of those there can be, the bytes of the message bound.
+A part is a message for which protobuf creates an object, at any depth: a resource, scope or span, an event, link or
+attribute, a value in a list. An empty part takes two bytes of the message, 60 to 800 bytes of memory and up to 4 us of
+CPU time. The costs of small parts are added up, and compared with an allowance for each byte of the message. Parts of
+usual size are not counted: the bytes of the message bound their number.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _GROUP: Final = 3
 _GROUP_END: Final = 4
 
-# What a field with a length holds.
+# The contents of a field with a length.
 _NOTHING: Final = 0
-"""Nothing that is counted, nor has anything in it that is."""
+"""Not counted, and without parts that are."""
 _TEXT: Final = 1
 _EXPORT: Final = 2
 _RESOURCE_SPANS: Final = 3
@@ -48,7 +48,7 @@ _MAP: Final = 14
 _ITEM: Final = 15
 _KINDS: Final = 16
 _TAGS: Final = 128
-"""Fields of greater tags hold nothing."""
+"""Fields with greater tags contain no parts."""
 
 CHILDREN: Final[dict[int, dict[int, int]]] = {
     _EXPORT: {tags.RESOURCE_SPANS: _RESOURCE_SPANS},
@@ -66,31 +66,31 @@ CHILDREN: Final[dict[int, dict[int, int]]] = {
     _LIST: {tags.ITEM: _ITEM},
     _MAP: {tags.PAIR: _ATTRIBUTE},
 }
-"""What each message holds, by tag of the field."""
+"""The contents of the fields of each message, by tag."""
 EXPORT: Final = _EXPORT
 _SMALL_GROUP: Final = 48
-"""Bytes: a span with both ids, a name of one letter and two times takes as many."""
+"""Bytes: the size of a span with both ids, a name of one letter and two times."""
 _SMALL: Final = 16
-"""Bytes: a token's event takes as many, an attribute about 30."""
+"""Bytes: the size of a token's event; an attribute has about 30."""
 _SMALL_ITEM: Final = 8
-"""Bytes: a number with a fraction takes 9."""
+"""Bytes: a number with a fraction has 9."""
 SMALL: Final = np.zeros(_KINDS, np.int64)
-"""By what a field holds: it counts as a part with fewer bytes than that."""
+"""By contents: a part with fewer bytes is small."""
 SMALL[[_RESOURCE_SPANS, _SCOPE_SPANS, _SPAN]] = _SMALL_GROUP
 SMALL[[_TEXT, _ENTITY, _EVENT, _LINK, _ATTRIBUTE]] = _SMALL
 SMALL[_ITEM] = _SMALL_ITEM
 COST: Final = np.full(_KINDS, 280, np.int64)
-"""By what a field holds: the ns that a small one costs to read, as measured where the kernels are compiled; of parts
-that are quick to read and large in memory as much as bounds that. An empty one costs twice as much."""
+"""By contents: the ns to read a small part, measured with compiled kernels; more for parts that are fast to read but
+large in memory. An empty part costs twice as much."""
 COST[[_RESOURCE_SPANS, _SCOPE_SPANS]] = 1_000
 COST[_SPAN] = 4_500
 COST[[_TEXT, _ITEM]] = 100
 FREE_NS: Final = 1_000_000
-"""What the small parts of a message may cost however few bytes it has."""
+"""The allowance of a message whatever its size."""
 NS_PER_BYTE: Final = 64
-"""What they may cost more for each byte: twice the densest that an SDK writes, attributes with keys of one letter."""
+"""The allowance for each byte: twice the densest message of an SDK, attributes with keys of one letter."""
 MOST_DEPTH: Final = 128
-"""Messages in messages; protobuf refuses more than 100."""
+"""The deepest nesting of messages; protobuf refuses more than 100."""
 
 _HELD: Final = np.zeros((_KINDS, _TAGS), np.int64)
 for _kind, _fields in CHILDREN.items():
@@ -99,8 +99,8 @@ for _kind, _fields in CHILDREN.items():
 
 
 @kernel()
-def _behind(data: Bytes, at: int, end: int, wire_type: int) -> int:
-    """Return the place behind a field's content, of all that protobuf skips: groups, too, and any varint."""
+def _skip_any(data: Bytes, at: int, end: int, wire_type: int) -> int:
+    """Return the index after a field's content, also of groups and overlong varints, which protobuf skips; -1: none."""
     depth = 0
     while True:
         if wire_type == _GROUP:
@@ -126,22 +126,22 @@ def _behind(data: Bytes, at: int, end: int, wire_type: int) -> int:
 
 @kernel()
 def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return a field's tag, where its content begins (if it has a length), and where the next field does; -1: none."""
+    """Return a field's tag, the index of its content (if it has a length), and that of the next field; -1: none."""
     found, at = tag(data, at, end)
     if at < 0:
         return -1, -1, -1
     if found & 7 == LENGTH:
         begin, at = length(data, at, end)
         return found, begin, at
-    return found, at, _behind(data, at, end, found & 7)
+    return found, at, _skip_any(data, at, end, found & 7)
 
 
 @kernel("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], int64[:, ::1], int64)")
 def count_parts(data: Bytes, small: Ints, cost: Ints, around: Ints, most: int) -> int:
-    """Return what the small parts cost that protobuf would read, up to the first beyond `most`.
+    """Return the cost of the small parts that protobuf would read, up to the first beyond `most`.
 
-    `data`: (B,) bytes; `small`: SMALL; `cost`: COST, so that it is ns; `around`: (MOST_DEPTH, 2), where what is around
-    the present message is kept. It counts up to where the message is malformed: protobuf makes nothing behind that.
+    `data`: (B,) bytes. `small`: SMALL. `cost`: COST, in ns. `around`: (MOST_DEPTH, 2), working memory for the enclosing
+    messages. It counts up to the first malformed field, where protobuf stops, too.
     """
     parts = at = depth = 0
     end, kind = len(data), _EXPORT
@@ -178,22 +178,22 @@ _COMMA: Final = ord(",")
 _OPENING: Final = (ord("{"), ord("["))
 _CLOSING: Final = (ord("}"), ord("]"))
 _SMALL_JSON: Final = 12
-"""Bytes from bracket to bracket: the value of an attribute, `{"intValue":1}`, takes more."""
+"""Bytes from bracket to bracket: the value of an attribute, `{"intValue":1}`, has more."""
 _JSON_BYTES_SMALL: Final = 24
 _JSON_BYTES_BRACKET: Final = 7
 _JSON_BYTES_COMMA: Final = 7
-"""Bytes of JSON for one of each: half as many as the densest that says anything, a list of numbers with one digit, or
-events with an empty list of attributes."""
+"""Bytes of JSON for one of each: half of those in the densest useful text, a list of numbers with one digit, or events
+with an empty list of attributes."""
 JSON_FREE: Final = 4_096
-"""Of each, however few bytes there are."""
+"""The allowance of each, whatever the size."""
 
 
 @kernel("boolean(Array(uint8, 1, 'C', readonly=True), int64)")
 def has_more_json_parts(data: Bytes, most: int) -> bool:
-    """Tell whether a JSON text is made of small pieces: it has `most` more than its bytes would justify.
+    """Return whether a JSON text has too many small parts: `most` more than its bytes allow.
 
-    Counted are objects and arrays of a few bytes without others in them, objects and arrays, and commas: each kind by
-    itself, outside of strings. `data`: (B,) bytes.
+    Three kinds are counted, outside of strings: objects and arrays of a few bytes without others in them, all objects
+    and arrays, and commas. `data`: (B,) bytes.
     """
     size = len(data)
     most_small = most + size // _JSON_BYTES_SMALL

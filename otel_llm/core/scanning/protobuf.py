@@ -1,7 +1,7 @@
-"""Walk the wire format of protobuf: varints, fields, texts.
+"""The wire format of protobuf: varints, fields, texts.
 
-A place of -1 says that what stands there is not walked here: it is malformed, or spelt as no encoder spells it (a
-group, a length of more than five bytes). Then protobuf itself is asked, so that its rules are not repeated here.
+An index of -1 marks bytes that are not read here: malformed, or in a form that no encoder writes (a group, a length of
+more than five bytes). Protobuf then reads them, so that its rules are not repeated here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LENGTH: Final = 2
 FIXED32: Final = 5
 """Wire types."""
 _TAG_BYTES: Final = 5
-"""Protobuf refuses tags and lengths of more."""
+"""Protobuf refuses longer tags and lengths."""
 _VARINT_BYTES: Final = 10
 
 
 @kernel()
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the varint at a place and the place behind it; the value of one of ten bytes reads as -1."""
+    """Return the varint at an index, and the index after it; a varint of ten bytes gives the value -1."""
     value = shift = 0
     limit = min(end, at + _VARINT_BYTES)
     while at < limit:
@@ -43,7 +43,7 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @kernel()
 def length(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return where the content of a field begins and ends whose length stands at a place; within `end`."""
+    """Return the begin and end of a field's content, whose length is at an index; both are within `end`."""
     if at < end and byte(data, at) < 128:
         size, begin = byte(data, at), at + 1
     else:
@@ -55,7 +55,7 @@ def length(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @kernel()
 def tag(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the tag at a place and the place behind it."""
+    """Return the tag at an index, and the index after it."""
     if at < end and byte(data, at) < 128:
         found, behind = byte(data, at), at + 1
     else:
@@ -67,7 +67,7 @@ def tag(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @kernel()
 def skip(data: Bytes, at: int, end: int, wire_type: int) -> int:
-    """Return the place behind a field's content, which begins at a place."""
+    """Return the index after a field's content, which begins at `at`."""
     if wire_type == LENGTH:
         return length(data, at, end)[1]
     if wire_type == VARINT:
@@ -81,7 +81,7 @@ def skip(data: Bytes, at: int, end: int, wire_type: int) -> int:
 
 @kernel()
 def is_text(data: Bytes, at: int, end: int) -> bool:
-    """Tell whether bytes are UTF-8: protobuf refuses a message with a text that is not."""
+    """Return whether bytes are UTF-8: protobuf refuses a message with a text that is not."""
     while at < end:
         one = byte(data, at)
         at += 1
@@ -95,13 +95,13 @@ def is_text(data: Bytes, at: int, end: int) -> bool:
         second = byte(data, at)
         low, high = 0x80, 0xBF
         if one == 0xE0:
-            low = 0xA0  # else it is longer than it needs to be
+            low = 0xA0  # else overlong
         elif one == 0xED:
-            high = 0x9F  # else it is half of a pair
+            high = 0x9F  # else a surrogate
         elif one == 0xF0:
             low = 0x90
         elif one == 0xF4:
-            high = 0x8F  # else it is beyond the last character
+            high = 0x8F  # else beyond U+10FFFF
         if second < low or second > high:
             return False
         for place in range(at + 1, at + more):
@@ -113,7 +113,7 @@ def is_text(data: Bytes, at: int, end: int) -> bool:
 
 @kernel()
 def is_same(data: Bytes, at: int, end: int, text: Bytes) -> bool:
-    """Tell whether bytes are this text."""
+    """Return whether bytes equal a text."""
     if end - at != len(text):
         return False
     for place in range(len(text)):

@@ -1,10 +1,9 @@
-"""Scan the bytes of an OTLP trace export request: one walk over its fields, whatever their order, into columns.
+"""The scan of an OTLP trace export request: one pass over its fields, in any order, into columns.
 
-Segments are read whole, with the times of their tokens. Of our own request spans the fixed fields are read, and where
-each attribute stands. Every other span, and one of ours that says what is not read here, is a row that says where it
-stands: protobuf is to read it, or only to check it where no reader looks at such a span. What the scan reads it reads
-as protobuf would; where fields around spans do not add up the answer is UNREADABLE, and protobuf is to say what is
-wrong.
+Segments are read completely, with the times of their tokens. For otel-llm's request spans, the fixed fields are read
+and the positions of attributes recorded. Any other span, and one with fields that are not read here, is a row with its
+position: protobuf reads it, or only checks it if no reader uses such a span. The scan gives the values that protobuf
+would. Where the fields around spans are inconsistent the answer is UNREADABLE, and protobuf finds the error.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 @kernel()
 def _note_piece(pieces: Ints, filled: Ints, what: int, begin: int, end: int) -> bool:
-    """Note a piece of the present ResourceSpans; return False where the array is full."""
+    """Record a piece of the present ResourceSpans; return False if the array is full."""
     if filled[PIECES] == len(pieces):
         return False
     piece = pieces[filled[PIECES]]
@@ -71,9 +70,9 @@ def _scope_spans(
     pieces: Ints,
     filled: Ints,
 ) -> int:
-    """Read a ScopeSpans; return an answer."""
+    """Read a ScopeSpans; return READ, MORE_ROOM or UNREADABLE."""
     resource = filled[RESOURCES]
-    said = False
+    seen = False
     while at < end:
         found, at = tag(data, at, end)
         if at < 0:
@@ -102,9 +101,9 @@ def _scope_spans(
             if what == PLAIN:
                 filled[PLAIN_SPANS] += 1
         elif found == tags.SCOPE:
-            if said:
+            if seen:
                 return UNREADABLE
-            said = True
+            seen = True
             if not _note_piece(pieces, filled, SCOPE_PIECE, begin, at):
                 return MORE_ROOM
         elif not is_text(data, begin, at):
@@ -125,11 +124,16 @@ def scan(
     pieces: Ints,
     filled: Ints,
 ) -> int:
-    """Read an export request into arrays; return READ, or why it was not read.
+    """Read an export request into arrays; return READ, MORE_ROOM or UNREADABLE.
 
-    `data`: (B,) its bytes. Filled from their beginning, as far as `filled` (COUNTS,), all 0 before, says:
-    `spans` (S, SPAN_COLUMNS), `times` (N,) unix ns and `kinds` (N,) of all tokens, `attributes` (A, 2) where each
-    attribute's field begins and ends, `pieces` (P, PIECE_COLUMNS).
+    Args:
+        data: (B,), its bytes.
+        spans: (S, SPAN_COLUMNS), written.
+        times: (N,), written: the times of all tokens, unix ns.
+        kinds: (N,), written: their kinds.
+        attributes: (A, 2), written: the begin and end of each attribute's field.
+        pieces: (P, PIECE_COLUMNS), written.
+        filled: (COUNTS,), all 0 before, written: the lengths of the written parts.
     """
     end = len(data)
     at = 0
@@ -145,7 +149,7 @@ def scan(
         inner, at = length(data, at, end)
         if at < 0:
             return UNREADABLE
-        said = False
+        seen = False
         while inner < at:
             found, inner = tag(data, inner, at)
             if inner < 0:
@@ -163,9 +167,9 @@ def scan(
                 if answer != READ:
                     return answer
             elif found == tags.RESOURCE:
-                if said:
+                if seen:
                     return UNREADABLE
-                said = True
+                seen = True
                 if not _note_piece(pieces, filled, RESOURCE_PIECE, begin, inner):
                     return MORE_ROOM
             elif not is_text(data, begin, inner):

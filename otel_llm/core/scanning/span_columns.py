@@ -1,4 +1,4 @@
-"""What a scan answers, and what stands in the arrays that it fills: columns of spans, pieces around them, counts."""
+"""The answers of the scan, and the columns of its arrays: spans, pieces around them, counts."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from typing import Final
 
 from otel_llm.core.limits import MAX_MESSAGE_TOKENS
 
-# What a span is.
+# Classes of spans.
 PLAIN: Final = 0
 """A segment of choice 0, not the first, without further attributes, its tokens of one kind and none after its end."""
 SEGMENT: Final = 1
 """Any other segment."""
 REQUEST: Final = 2
-"""A request span of our own: one with `otel_llm.segments`, without events."""
+"""A request span of otel-llm: one with `otel_llm.segments`, without events."""
 OTHER: Final = 3
 """A span for protobuf: only CLASS, BEGIN, STOP and RESOURCE are filled."""
 
 FOREIGN: Final = 4
-"""A span for protobuf that no reader looks at, by the names in it: it is only to be checked, and counted."""
+"""A span for protobuf that no reader uses, by its names: it is only checked and counted."""
 
 # Columns of a span.
 CLASS: Final = 0
 BEGIN: Final = 1
 STOP: Final = 2
-"""Where the span's fields begin and end in the message."""
+"""The begin and end of the span's fields in the message."""
 RESOURCE: Final = 3
 """The number of its ResourceSpans."""
 TRACE: Final = 4
 """The halves of the trace id (4, 5), the request span's id (6): eight bytes each as a little-endian integer."""
 PARENT_AT: Final = 7
-"""Where a request span's parent id stands, -1: nowhere."""
+"""The index of a request span's parent id; -1: none."""
 START_NS: Final = 8
 END_NS: Final = 9
 SEQ: Final = 10
 FIRST_TOKEN: Final = 11
 CHOICE: Final = 12
 KIND: Final = 13
-"""A segment's kind of token, where it has one; a request span's SpanKind."""
+"""A segment's kind of tokens, if it has one; a request span's SpanKind."""
 TOKENS: Final = 14
-"""Where its tokens begin among all (14) and end (15)."""
+"""The begin (14) and end (15) of its tokens among all."""
 ATTRIBUTES: Final = 16
-"""Where its attributes begin among all (16) and end (17)."""
+"""The begin (16) and end (17) of its attributes among all."""
 NAME_AT: Final = 18
 NAME_END: Final = 19
 ERROR: Final = 20
@@ -48,13 +48,13 @@ LATE: Final = 21
 """1: a token is after the segment's end."""
 SPAN_COLUMNS: Final = 22
 
-# Pieces of the message around the spans, (what, resource, begin, end): each is a message that protobuf is to check.
-# A resource or scope that stands in two pieces is left to protobuf, so that there are at most as many as parts.
+# Pieces of the message around the spans, (kind, resource, begin, end): each is a message for protobuf to check. A
+# resource or scope in two pieces is left to protobuf, so that there are no more pieces than parts.
 RESOURCE_PIECE: Final = 0
 SCOPE_PIECE: Final = 1
 PIECE_COLUMNS: Final = 4
 
-# How many there are, in `filled`.
+# Indexes of `filled`.
 SPANS: Final = 0
 ALL_TOKENS: Final = 1
 ALL_ATTRIBUTES: Final = 2
@@ -62,13 +62,13 @@ PIECES: Final = 3
 RESOURCES: Final = 4
 PLAIN_SPANS: Final = 5
 EXPANDED: Final = 6
-"""Tokens that events stand for beyond one each, those of spans that protobuf is to read included."""
+"""Tokens beyond one for each event, also of spans that protobuf reads."""
 MOST_EXPANDED: Final = 2 * MAX_MESSAGE_TOKENS
-"""An event of 40 bytes can claim a million tokens, and its span turn out to be one for protobuf: that is bounded."""
+"""The limit of EXPANDED: an event of 40 bytes can claim a million tokens, in a span that protobuf must read."""
 COUNTS: Final = 7
 
 # Answers.
 READ: Final = 0
 MORE_ROOM: Final = 1
-"""An array is full: scan once more with larger ones."""
+"""An array is full: scan again with larger ones."""
 UNREADABLE: Final = 2

@@ -1,4 +1,4 @@
-"""Read the fields of one span, in whatever order they come, into its row of columns."""
+"""The reader of one span's fields, in any order, into its row of columns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _INT32: Final = 0xFFFFFFFF
 
 @kernel()
 def _status(data: Bytes, at: int, end: int, code: int) -> int:
-    """Return a status's code, `code` where it says none; -1 where protobuf is asked."""
+    """Return the code of a status, `code` where it has none; -1: protobuf must read it."""
     while at < end:
         found, at = tag(data, at, end)
         if at < 0:
@@ -64,7 +64,7 @@ def _status(data: Bytes, at: int, end: int, code: int) -> int:
             code, at = varint(data, at, end)
             if code < 0:
                 return -1
-            code &= _INT32  # protobuf reads as much of an enum
+            code &= _INT32  # protobuf reads 32 bits of an enum
         elif found == tags.STATUS_MESSAGE:
             begin, at = length(data, at, end)
             if at >= 0 and not is_text(data, begin, at):
@@ -80,7 +80,7 @@ def _status(data: Bytes, at: int, end: int, code: int) -> int:
 def read_span(
     data: Bytes, at: int, end: int, row: Ints, times: Ints, kinds: Bytes, attributes: Ints, filled: Ints
 ) -> int:
-    """Read a span's fields into its row; return its class, or -1 where an array is full or too much is claimed."""
+    """Read a span's fields into its row; return its class, -1 if an array is full or a limit on tokens is exceeded."""
     trace = span_id = parent = name = name_end = -1
     start_ns = end_ns = latest_ns = 0
     span_kind = code = 0

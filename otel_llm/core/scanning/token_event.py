@@ -1,4 +1,4 @@
-"""Read a token event of a span, and the attributes that we write: each with one key, one value and nothing else."""
+"""The reader of token events, and of otel-llm's attributes: one key, one value, no other field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND_NAMES: Final = ("content", "reasoning", "tool")
 
 
 def constant(text: str) -> Bytes:
-    """Return a text as the bytes that kernels compare with."""
+    """Return a text as bytes, (B,) uint8, for comparisons in kernels."""
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
 
@@ -30,13 +30,13 @@ _COUNT_KEY: Final = constant(semconv.TOKEN_COUNT)
 _KIND_KEY: Final = constant(semconv.TOKEN_KIND)
 _CONTENT, _REASONING, _TOOL = (constant(name) for name in KIND_NAMES)
 _SHORT_EVENT: Final = 16
-"""Bytes of a token event that has a time and its name only, in this order: nearly all have this form."""
+"""The size of a token event with a time and its name only, in this order: the form of nearly all."""
 _SHORT_EVENT_END: Final = int.from_bytes(b"\0\x12\x05token", "little")
 
 
 @kernel()
 def is_short_token(data: Bytes, at: int, end: int) -> bool:
-    """Tell whether an event has the short form of a token: its time stands one byte behind its beginning."""
+    """Return whether an event has the short form of a token; its time is then at its second byte."""
     return (
         end - at == _SHORT_EVENT
         and byte(data, at) == tags.EVENT_TIME
@@ -46,7 +46,7 @@ def is_short_token(data: Bytes, at: int, end: int) -> bool:
 
 @kernel()
 def pair(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """Return where key and value of an attribute begin and end; -1 unless there is one of each and nothing else."""
+    """Return begin and end of an attribute's key, and of its value; -1 unless it has one of each and no other field."""
     key = key_end = value = value_end = -1
     while at < end:
         found = byte(data, at)
@@ -67,7 +67,7 @@ def pair(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
 
 @kernel()
 def int_value(data: Bytes, at: int, end: int) -> int:
-    """Return the int that a value is, -1 of any other value, of a negative one and of one beyond MAX_COUNT."""
+    """Return the integer of a value; -1 for another type, a negative integer and one beyond MAX_COUNT."""
     if end - at < 2 or byte(data, at) != tags.INT_VALUE:
         return -1
     value, behind = varint(data, at + 1, end)
@@ -76,7 +76,7 @@ def int_value(data: Bytes, at: int, end: int) -> int:
 
 @kernel()
 def _token_kind(data: Bytes, at: int, end: int) -> int:
-    """Return the code of the kind that a value names, -1 of any other value."""
+    """Return the code of the kind that a value names; -1 for any other value."""
     if end - at < 2 or byte(data, at) != tags.TEXT_VALUE:
         return -1
     begin, behind = length(data, at + 1, end)
@@ -91,7 +91,7 @@ def _token_kind(data: Bytes, at: int, end: int) -> int:
 
 @kernel()
 def read_token(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the time of a token event, for how many tokens it stands and their kind; -1 where protobuf is asked."""
+    """Return the time (unix ns), the number of tokens and their kind of a token event; -1: protobuf must read it."""
     time_ns, count, kind, named = 0, 1, 0, False
     while at < end:
         found, at = tag(data, at, end)

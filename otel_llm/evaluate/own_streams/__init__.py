@@ -1,1 +1,1 @@
-"""The streams that a process owns, followed at first hand: nothing is late, nothing is missing."""
+"""The evaluation of streams that the process itself owns: no segment is late or missing."""

@@ -1,11 +1,11 @@
-"""The scalar form of evaluation, for a process that itself owns the streams: events in, verdicts and decisions out.
+"""The scalar evaluator, for a process that owns its streams: events in, verdicts and decisions out.
 
-No I/O and no clock: every instant is an argument, unix ns on the owner's one clock, and none goes back. Nothing is late
-and nothing is missing, so a token costs its arithmetic and little more: rules are evaluated when something they can
-compute falls due, and for tokens at most every `LOOK_EVERY_NS`.
+It does no I/O and reads no clock: every instant is an argument, unix ns of the owner's one clock, monotonic. No segment
+is late or missing, so a token costs its arithmetic and little more: rules are evaluated when a computed timer is due,
+and for tokens at most every `LOOK_EVERY_NS`.
 
-The owner calls `advance` whenever `next_timer` is due. `advance` alone evaluates rules, so the owner reports
-a change first, and the decision follows there. One thread owns it; a sink may call back.
+The owner calls `advance` whenever `next_timer` is due. `advance` alone evaluates rules: the owner reports a change
+first, and the decision follows in `advance`. Single writer: one thread owns it; a sink may call back.
 """
 
 from __future__ import annotations
@@ -42,15 +42,19 @@ if TYPE_CHECKING:
 __all__ = ["LOOK_EVERY_NS", "FirstHand", "Identity", "OwnStream"]
 
 LOOK_EVERY_NS: Final = 50_000_000
-"""How often tokens have the rules of one stream evaluated at most; computed timers see all tokens anyway."""
+"""The least time between evaluations of one stream's rules because of tokens; computed timers see all tokens anyway."""
 
 
 class FirstHand:
-    """Follow the streams that this process owns.
+    """The evaluator of streams that this process owns.
 
-    `rules`: the engine of its stream rules; `sink`: takes what is found, in order of time. `look_every_ns`: how often
-    tokens have the rules of one stream evaluated at most; at 0 each token has. `counts` are those of the collector's
-    evaluator, as far as they can happen: judged, lost, tokens, unknown_slo_class, skewed_tokens, folded_groups.
+    Args:
+        classes: the SLO classes that judge streams.
+        rules: the engine of rules.
+        sink: gets charges, verdicts and decisions, in order of time.
+        look_every_ns: as LOOK_EVERY_NS; 0: each token.
+
+    `counts`: judged, lost, tokens, unknown_slo_class, skewed_tokens, folded_groups.
     """
 
     def __init__(
@@ -62,14 +66,14 @@ class FirstHand:
         self.sink = sink
         self.counts: Counter[str] = Counter()
         self.streams: dict[StreamKey, OwnStream] = {}
-        """Those in flight."""
+        """The streams in flight."""
         self._table = StreamTable()
         self._meter = Meter(self._table)
         self.groups: Groups | None = groups_for(self._table, rules, classes, self.counts)
         self._inactive_until = InactiveUntil(rules.rules)
-        rules.take_evaluated()  # from now on it notes which streams it evaluates
+        rules.take_evaluated()  # from now on it records which streams it evaluates
         self._looks: list[tuple[int, int, StreamKey]] = []
-        """When which stream is to be looked at, by its key: one that is over may stand here for long."""
+        """A heap of evaluations: instant, order, key of the stream, which may have ended."""
         self._order = count()
         self._next_ns: int = NEVER
         self._now_ns = 0
@@ -77,7 +81,11 @@ class FirstHand:
     # The life of a stream.
 
     def begin(self, key: StreamKey, commit_ns: int, identity: Identity, now_ns: int) -> OwnStream:
-        """Follow a stream from its commit on; raises ValueError where one of this key is in flight."""
+        """Add a stream at its commit.
+
+        Raises:
+            ValueError: a stream with this key is in flight.
+        """
         if key in self.streams:
             raise ValueError(f"stream {key[0].hex()} {key[1].hex()} {key[2]} is in flight already")
         self._catch_up(now_ns)
@@ -99,10 +107,9 @@ class FirstHand:
         return stream
 
     def tokens(self, stream: OwnStream, times_ns: Sequence[int], kinds: Sequence[int] | None, now_ns: int) -> None:
-        """Take tokens by the instants at which they were read from the backend; `kinds`: as `Stream.extend` has it.
+        """Add tokens, read from the backend at `times_ns` (unix ns); arguments and errors are those of `Stream.extend`.
 
-        What fell due before them is decided first, without them. Raises what `Stream.extend` does, and is then as
-        before.
+        Timers that are due before them run first. An error changes nothing.
         """
         if not times_ns:
             return
@@ -123,15 +130,15 @@ class FirstHand:
         input_tokens: int | None = None,
         now_ns: int,
     ) -> None:
-        """Set a stream's replica, whether it can be resumed exactly, and its prompt's length; None: as before.
+        """Set a stream's replica, whether it can be resumed exactly, and its prompt's length; None: unchanged.
 
-        What its reader got and waited before is charged to the replica that served it then.
+        Tokens and idle time so far are charged to the former replica.
         """
         self._catch_up(now_ns)
         changed = False
         if input_tokens is not None and input_tokens != stream.stream.input_tokens:
             stream.stream.know_input_tokens(input_tokens)
-            stream.written_tokens = None  # deadlines may have moved with it
+            stream.written_tokens = None  # deadlines may depend on it
             changed = True
         if exact_resume is not None and exact_resume is not stream.exact_resume:
             stream.exact_resume = exact_resume
@@ -143,11 +150,11 @@ class FirstHand:
             self._changed(stream, now_ns)
 
     def hold_back(self, stream: OwnStream, *, blocked: bool, now_ns: int) -> None:
-        """Say whether bytes wait for the client's socket: until they do not, all facts about time are missing.
+        """Note whether bytes wait for the client's socket: while they do, all facts about time are missing.
 
-        Meanwhile none of its stream rules is evaluated, also none that asks for no time or fires on missing facts. They
-        are again, without looking back, `look_every_ns` after the bytes went: the backend was not read meanwhile, and
-        what it has sent by then is no stall.
+        Its stream rules are then suspended, also rules that need no time or fire on missing facts. They resume, without
+        the time in between, `look_every_ns` after the bytes are sent: the backend was not read in between, and the
+        tokens that it has sent by then are no stall.
         """
         if blocked is stream.has_gap:
             return
@@ -159,7 +166,7 @@ class FirstHand:
             self._look_at(stream, now_ns + self._look_every_ns)
 
     def pause(self, stream: OwnStream, now_ns: int) -> None:
-        """Evaluate no stream rule of it until `resume`: its generation was stopped on purpose."""
+        """Suspend its stream rules until `resume`: its generation was stopped on purpose."""
         if stream.paused:
             return
         self.advance(now_ns)
@@ -167,7 +174,7 @@ class FirstHand:
         self.rules.suspend(stream.key)
 
     def resume(self, stream: OwnStream, now_ns: int) -> None:
-        """Evaluate its rules again; none looks back to the pause."""
+        """Resume its stream rules, without the time of the pause."""
         if not stream.paused:
             return
         self._catch_up(now_ns)
@@ -175,7 +182,7 @@ class FirstHand:
         self._changed(stream, now_ns, anew=True)
 
     def disconnected(self, stream: OwnStream, now_ns: int) -> None:
-        """Say that no backend's connection is open for it: its facts age from now on."""
+        """Note that it has no open connection to a backend: its facts age from now on."""
         if not stream.ageless:
             return
         self._catch_up(now_ns)
@@ -183,7 +190,7 @@ class FirstHand:
         self._changed(stream, now_ns)
 
     def connected(self, stream: OwnStream, now_ns: int) -> None:
-        """Say that a backend's connection is open for it again; no rule looks back to what was before."""
+        """Note that it has an open connection to a backend again; its rules resume without the time before."""
         if stream.ageless:
             return
         self._catch_up(now_ns)
@@ -193,9 +200,12 @@ class FirstHand:
     def end(
         self, stream: OwnStream, end_ns: int, outcome: str, now_ns: int, *, token_basis: str | None = None
     ) -> Verdict | None:
-        """Give the verdict, and follow the stream no longer; None where it is over already.
+        """Judge a stream and remove it; return its verdict, None where it has ended already.
 
-        `token_basis`: as the last segment says it. Raises ValueError for an unknown outcome, and is then as before.
+        `token_basis`: of the last segment.
+
+        Raises:
+            ValueError: the outcome is unknown; nothing has changed.
         """
         if stream.ended_ns is not None:
             return None
@@ -222,14 +232,14 @@ class FirstHand:
         return verdict
 
     def refuted(self, decision: Decision, now_ns: int) -> None:
-        """Have an action tried again that was given up since its stream had gone on; see `RuleEngine.refuted`."""
+        """Allow a retry of an action that was given up because its stream had continued; see `RuleEngine.refuted`."""
         if self.rules.refuted(decision, now_ns):
             self._next_ns = min(self._next_ns, self._earliest())
 
     # Time.
 
     def advance(self, now_ns: int) -> None:
-        """Let time pass up to now: everything that falls due happens at its own instant, in order."""
+        """Advance the clock to `now_ns`: every timer runs at its own instant, in order."""
         while self._next_ns <= now_ns:
             at_ns = self._next_ns
             self._now_ns = max(self._now_ns, at_ns)
@@ -253,11 +263,11 @@ class FirstHand:
         self._now_ns = max(self._now_ns, now_ns)
 
     def next_timer(self) -> int | None:
-        """Return the next instant at which something is to be decided, None if there is none; O(1)."""
+        """Return the instant of the next timer, None where there is none; O(1)."""
         return None if self._next_ns == NEVER else self._next_ns
 
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:
-        """Judge by these classes and decide by these rules from now on, streams in flight too."""
+        """Use these classes and rules from now on, also for streams in flight."""
         self.advance(now_ns)
         self._write()
         self.classes = classes
@@ -281,35 +291,33 @@ class FirstHand:
         self._next_ns = min(self._earliest(), now_ns)
         self.advance(now_ns)
 
-    # What others read.
-
     @property
     def table(self) -> StreamTable:
-        """Return the table of streams in flight, its rows written up to the last instant that was told."""
+        """Return the table of streams in flight, with rows of the last instant."""
         self._write()
         return self._table
 
     @property
     def meter(self) -> Meter:
-        """Return what charges usage, the table's rows being written up to the last instant that was told."""
+        """Return the meter of usage, with rows of the last instant."""
         self._write()
         return self._meter
 
     @property
     def now_ns(self) -> int:
-        """Return the last instant that was told."""
+        """Return the last instant."""
         return self._now_ns
 
     # Inner parts.
 
     def _catch_up(self, now_ns: int) -> None:
-        """Decide what falls due before an instant at which something changes."""
+        """Run the timers before an instant at which a stream changes."""
         if self._next_ns < now_ns:
             self.advance(now_ns - 1)
         self._now_ns = max(self._now_ns, now_ns)
 
     def _changed(self, stream: OwnStream, now_ns: int, *, anew: bool = False) -> None:
-        """Have all rules of a stream evaluated at the next `advance`; `anew`: they do not look back."""
+        """Schedule all rules of a stream for the next `advance`; `anew`: without the time before."""
         if stream.suspended:
             return
         if anew:
@@ -325,7 +333,7 @@ class FirstHand:
             self._next_ns = min(self._next_ns, at_ns)
 
     def _unschedule_inactive(self, now_ns: int) -> None:
-        """Unschedule the streams just evaluated that need no evaluation for a while, whatever tokens come."""
+        """Unschedule the streams just evaluated whose rules stay inactive for a while, whatever tokens follow."""
         for key, states, _, _ in self.rules.take_evaluated():
             stream = self.streams.get(key)
             if stream is not None and not stream.suspended:
@@ -334,19 +342,19 @@ class FirstHand:
                     self.rules.unschedule(key)
 
     def _stays_inactive(self, stream: OwnStream, states: Sequence[RuleState] | None, now_ns: int) -> bool:
-        """Tell whether no rule can hold before some later instant; the next look is then."""
+        """Return whether no rule can hold before a later instant, and schedule the next evaluation there."""
         until_ns = now_ns if states is None else self._inactive_until.of(stream, states)
         if until_ns > now_ns:
             stream.inactive_states = states
             self._look_at(stream, until_ns)
             return True
         if stream.inactive_states is not None:
-            # That look was due since no rule could hold before it; now the next token says when.
+            # That evaluation was scheduled because no rule could hold before; now the next token schedules one.
             stream.inactive_states = stream.look_ns = None
         return False
 
     def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
-        """Name the replica that serves a stream from now on."""
+        """Set the replica that serves a stream from now on."""
         slo_class, model, before, measured_at = stream.group
         if before:
             self._settle(stream, now_ns)
@@ -356,7 +364,7 @@ class FirstHand:
         self._table.name(stream.slot, stream.group, stream.slo)
 
     def _settle(self, stream: OwnStream, now_ns: int) -> None:
-        """Charge what a stream's reader got and waited so far under the names that it has."""
+        """Charge the tokens and idle time of a stream so far to its present group."""
         write(self._table, (stream,), now_ns)
         slots = np.array([stream.slot])
         for metered in self._meter.charge(slots):
@@ -365,7 +373,7 @@ class FirstHand:
             self.groups.charge(slots)
 
     def _judge_by(self, stream: OwnStream, slo: SloClass) -> None:
-        """Judge a stream by another class: what was charged goes back under the old one's name, and is charged anew."""
+        """Judge a stream by another class: its charges are refunded under the old class, and made again."""
         self.sink.charged(self._meter.close(stream, None))
         if self.groups is not None:
             self.groups.close(stream, None)

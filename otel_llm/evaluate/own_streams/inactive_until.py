@@ -1,8 +1,8 @@
-"""Find until when no rule of a stream can hold, whatever tokens come: before that, tokens need no evaluation.
+"""The instant up to which no rule of a stream can hold, whatever tokens follow: until then, tokens need no evaluation.
 
-A token shortens a gap, lengthens a runway and adds no idle time; only time moves these facts the other way. So a term
-of a `&&` that bounds one of them against that way cannot begin to hold before the fact's present line crosses the
-bound. That instant is computed, and a rule that begins to hold there is evaluated there.
+A token shortens a gap, lengthens a runway and adds no idle time; only time moves these facts the other way. A term of a
+`&&` that bounds such a fact cannot begin to hold before the fact's present line crosses the bound. That instant is
+computed, and the rule is evaluated there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOW: Final = 0
 
 
 class InactiveUntil:
-    """Find until when the rules of a set stay inactive on a stream."""
+    """The computation of the instant up to which the rules of a set stay inactive on a stream."""
 
     def __init__(self, rules: RuleSet) -> None:
         self._bounds: dict[str, tuple[tuple[Opens, int], ...]] = {
@@ -37,9 +37,9 @@ class InactiveUntil:
         }
 
     def of(self, stream: OwnStream, states: Iterable[RuleState]) -> int:
-        """Return the first instant at which one of these rules may hold; 0 where it may at any.
+        """Return the first instant (unix ns) at which one of these rules may hold; 0: at any.
 
-        `states`: those of the rules that apply to the stream.
+        `states`: of the rules that apply to the stream.
         """
         until_ns = NEVER
         for state in states:
@@ -90,7 +90,7 @@ _OPENS: Final[Mapping[tuple[str, bool], Opens]] = {
     ("runway_seconds", False): _runway,
     ("fact_age_seconds", True): _fact_age,
 }
-"""By fact, and whether it is bounded from below: the first instant at which the bound may be crossed."""
+"""The function of the first instant at which a bound may be crossed, by fact and whether it is bounded from below."""
 
 
 def _bounds(gates: Iterable[Gate]) -> Iterable[tuple[Opens, int]]:

@@ -1,4 +1,4 @@
-"""One stream that this process owns: who it is, its arithmetic, and what the owner says of its connections."""
+"""One stream that this process owns: its identity, its arithmetic, the state of its connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of a stream at its commit; `attributes`: those of segment 0, by which classes are matched."""
+    """The identity of a stream at its commit; `attributes`: of segment 0, by which classes are matched."""
 
     declared_class: str | None = None
     attributes: Mapping[str, Scalar] = field(default_factory=dict)
@@ -37,44 +37,44 @@ class Identity:
 
 @dataclass(slots=True, eq=False)
 class OwnStream(Grouped):
-    """A stream between its commit and its end, as `FirstHand` follows it; instants are unix ns of one clock.
+    """A stream of `FirstHand` between its commit and its end; instants are unix ns of one clock.
 
-    Its arithmetic is its state; its row of the table is a copy, made by `write` before the table is read.
+    Its arithmetic is its state; its row of the table is a copy that `write` updates before the table is read.
     """
 
     table: StreamTable
     key: StreamKey
     identity: Identity
-    """As at the commit, but for an instance or a length of prompt that was named later for the first time."""
+    """As at the commit; an instance or a prompt length may be added later."""
     slo: SloClass
     stream: Stream
     group: Group
-    """Class, model, instance and measured_at, as they are now; unknown names are empty."""
+    """The present class, model, instance and measured_at; unknown names are empty."""
     exact_resume: bool
     slot: int = -1
     has_gap: bool = False
-    """Bytes wait for the client's socket: facts about time are missing, and nothing is acted on."""
+    """Bytes wait for the client's socket: facts about time are missing, and rules are suspended."""
     catches_up: bool = False
-    """They have gone just now, and what the backend sent meanwhile is being read."""
+    """The bytes have just been sent, and tokens that the backend sent in between are being read."""
     ageless: bool = True
-    """The backend's connection is open: there is nothing that could be missing."""
+    """The connection to the backend is open: no token can be missing."""
     watermark_ns: int = 0
-    """When the backend's connection was lost, or the table was last written."""
+    """When the connection to the backend was lost, or the table was last written."""
     paused: bool = False
     ended_ns: int | None = None
     outcome: str | None = None
     look_ns: int | None = None
-    """When its rules are next to be evaluated, if they may hold then; None where the next token says when."""
+    """The next evaluation of its rules; None: the next token schedules it."""
     looked_ns: int = 0
-    """When they were last evaluated."""
+    """The last evaluation of its rules."""
     inactive_states: Sequence[RuleState] | None = None
-    """The states of its rules while none of them can hold before `look_ns`, whatever tokens come."""
+    """The states of its rules while none of them can hold before `look_ns`, whatever tokens follow."""
     written_tokens: int | None = None
-    """How many tokens the judgement in its row of the table has; None where it is to be written in any case."""
+    """The number of tokens in its row of the table; None: the row must be written."""
 
     @property
     def suspended(self) -> bool:
-        """Tell whether none of its rules is evaluated: it is paused, or bytes wait for its client or did just now."""
+        """Return whether its rules are suspended: it is paused, or bytes wait for its client, or did until just now."""
         return self.paused or self.has_gap or self.catches_up
 
     @property
@@ -84,7 +84,7 @@ class OwnStream(Grouped):
 
     @property
     def begun(self) -> bool:
-        """Tell that the commit is known."""
+        """Return True: the commit is known."""
         return True
 
     @property
@@ -94,17 +94,17 @@ class OwnStream(Grouped):
 
     @property
     def last_receipt_ns(self) -> int:
-        """Return up to when the backend was heard, as the table has it."""
+        """Return the instant up to which the backend was read, from the table."""
         return self.table.receipt_ns.item(self.slot)
 
     @property
     def known_until_ns(self) -> int:
-        """Return up to when nothing is missing, as the table has it."""
+        """Return the instant up to which all tokens are known."""
         return self.watermark_ns
 
     @property
     def windows(self) -> Ledger | None:
-        """Return None: a process that owns its streams keeps no windows."""
+        """Return None: a process that owns its streams has no windows."""
         return None
 
     @property
@@ -113,11 +113,11 @@ class OwnStream(Grouped):
         return 0
 
     def name_instance(self, instance: str) -> None:
-        """Name the replica that its row names: the first that served it."""
+        """Set the replica of its row: the first that served it."""
         self.identity = replace(self.identity, instance=instance)
 
     def judge_by(self, slo: SloClass) -> None:
-        """Judge all tokens by another class."""
+        """Judge all tokens again, by another class."""
         old = self.stream
         self.slo, self.stream = slo, Stream(slo, old.commit_ns, old.input_tokens)
         self.stream.extend(old.times_ns, old.kinds)
@@ -125,7 +125,7 @@ class OwnStream(Grouped):
         self.written_tokens = None
 
     def resolved(self, end_ns: int, outcome: str, token_basis: str | None) -> Resolved:
-        """Return what an audit of its own segments would know of it."""
+        """Return the data that an audit of its segments would have."""
         who, stream = self.identity, self.stream
         return Resolved(
             trace_id=self.key[0],
@@ -151,7 +151,7 @@ class OwnStream(Grouped):
 
 
 def write(table: StreamTable, streams: Iterable[OwnStream], now_ns: int) -> None:
-    """Bring the rows of streams up to now."""
+    """Write the rows of streams, as of `now_ns`, to the table."""
     slots, known, moved, rows = [], [], [], []
     for stream in streams:
         if stream.ageless:

@@ -1,1 +1,1 @@
-"""The state of the streams in flight: as objects, and as columns that a batch of segments moves in one pass."""
+"""The state of streams in flight: as objects, and as columns that a batch of segments updates in one pass."""

@@ -1,4 +1,4 @@
-"""Apply the plain segments of a batch to all streams at once; what does not fit is left to be applied alone."""
+"""The batch update: plain segments are applied to all their streams at once, the others one by one elsewhere."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _TIME_BYTES: Final = 8
 
 @dataclass(slots=True)
 class Applied:
-    """What was applied: `slots` (none twice) that moved, `on_time`: which of them had a segment that was not late.
+    """The result of a batch update.
 
-    `late`, `segments`, `tokens` are counts; `left` the places of the segments that were not applied.
+    `slots`: (S,) int64, of the updated streams, unique. `on_time`: (S,), whether one of the stream's segments was not
+    late. `late`, `tokens`, `segments`: counts. `left`: the indexes of segments that were not applied.
     """
 
     slots: Ints
@@ -37,9 +38,9 @@ class Applied:
 
 
 def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: int, lateness_ns: int) -> Applied:
-    """Apply every segment that is the next of a stream without a gap, received at `now_ns`.
+    """Apply every segment that is the next of a stream without a gap; several of one stream in order of number.
 
-    `slots`: each segment's, -1 for none. Where a batch holds several of one stream they are applied in order of number.
+    `slots`: (N,) int64, of the segments' streams, -1 for none. `now_ns`: the receipt time, unix ns.
     """
     from otel_llm.core import streams as core  # a process without exports loads no kernels
 
@@ -74,14 +75,14 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
         in_order = True
     streams, filled, appending, segments, tokens, late = counted.tolist()
     if appending:
-        table.hand_over_all(full[:filled])
+        table.flush_fresh_many(full[:filled])
         _append(table, plain, slots, appended[:appending])
     left = [] if segments == number else np.flatnonzero(~done).tolist()
     return Applied(moved[:streams], on_time[:streams], late, tokens, segments, left)
 
 
 def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, places: Ints) -> None:
-    """Hand the tokens of these segments to their streams."""
+    """Append the tokens of these segments to the token arrays of their streams."""
     data = plain.times_ns.data.cast("B")
     times, streams = table.times, table.streams
     begin, stop = plain.offsets[places] * _TIME_BYTES, plain.offsets[places + 1] * _TIME_BYTES
@@ -92,6 +93,6 @@ def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, places: Ints
             own.frombytes(data[start:end])
             continue
         stream = streams[slot]
-        assert stream is not None  # noqa: S101  a slot that is found is taken
+        assert stream is not None  # noqa: S101  a slot that is found is in use
         stream.tokens_so_far.append(bytes(data[start:end]), kind)
-        table.keep(slot, stream.tokens_so_far.plain_times)
+        table.attach_times(slot, stream.tokens_so_far.plain_times)

@@ -14,19 +14,23 @@ if TYPE_CHECKING:
 
 
 class ColumnViews:
-    """The columns of `rows`, (R, C), by name; a view is made at its first use, since few are used of most instances."""
+    """The columns of `rows`, (R, C) int64, by name; views are created at first use, since most instances use few."""
 
     __slots__ = ("rows",)
     PLACES: ClassVar[Mapping[str, int]]
-    """Where each column stands; a subclass has a slot for each."""
+    """The index of each column; a subclass has a slot for each."""
 
     def __init__(self, rows: Ints) -> None:
         self.rows = rows
 
-    if not TYPE_CHECKING:  # a subclass says which there are
+    if not TYPE_CHECKING:  # a subclass declares the columns
 
         def __getattr__(self, name: str) -> Ints:
-            """Make a view; raises AttributeError for what is no column."""
+            """Return a view of a column, (R,).
+
+            Raises:
+                AttributeError: there is no column of this name.
+            """
             at = self.PLACES.get(name)
             if at is None:
                 raise AttributeError(name)

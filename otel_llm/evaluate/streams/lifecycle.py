@@ -1,7 +1,7 @@
-"""The life of a stream in flight: a table of states and events. `LiveStream.move` makes its transitions and no others.
+"""The lifecycle of a stream: a table of states and events; `LiveStream.move` makes the only transitions.
 
-Segments that continue a stream without a gap are applied by columns, thousands at a time. They leave it STREAMING, so
-they are no event here.
+A segment that continues a stream without a gap is no event: it leaves the stream STREAMING. Such segments are applied
+by columns, thousands at a time.
 """
 
 from __future__ import annotations
@@ -14,48 +14,49 @@ if TYPE_CHECKING:
 
 
 class StreamState(StrEnum):
-    """Where a stream stands between its first segment and its verdict."""
+    """The states of a stream between its first segment and its verdict."""
 
     FOUND = "found"
-    """Something of it was received, but not its commit."""
+    """A segment was received, but not the commit."""
     STREAMING = "streaming"
-    """Its commit is known, and every segment received is applied."""
+    """The commit is known, and every received segment is applied."""
     GAP = "gap"
-    """Its commit is known, and a segment received waits for one before it."""
+    """The commit is known, and a received segment waits for an earlier one."""
     ENDED = "ended"
-    """Its end was received just now; whether anything is missing is to be found out."""
+    """The end has just been received; its completeness is not checked yet."""
     SETTLING = "settling"
-    """Its end was received; it waits for what is missing, at most as long as the lateness."""
+    """The end was received; missing parts are awaited, for the lateness at most."""
     JUDGED = "judged"
-    """Its verdict was given after its end."""
+    """The verdict was given after the end."""
     LOST = "lost"
-    """It was silent for too long; its verdict was given without an end."""
+    """The stream was silent for too long; the verdict was given without an end."""
 
 
 class StreamEvent(StrEnum):
-    """What happens to a stream."""
+    """The events of a stream."""
 
     COMMIT = "commit"
-    """Its commit became known."""
+    """The commit became known."""
     GAP_OPENED = "gap opened"
-    """A segment was received before one that precedes it."""
+    """A segment was received before an earlier one."""
     GAP_CLOSED = "gap closed"
-    """The segment that others waited for was received."""
+    """The missing segment was received."""
     END = "end"
-    """Its last segment was received, or a request span that says how it ended."""
+    """The last segment was received, or a request span with an outcome."""
     INCOMPLETE = "incomplete"
-    """Its end is known, and something that may still come would change its row."""
+    """The end is known, and a part that may still arrive would change the row."""
     VERDICT = "verdict"
-    """It is judged: all was received, or the lateness is over."""
+    """The stream is judged: it is complete, or the lateness has passed."""
     SILENCE = "silence"
-    """Nothing was received of it for the longest time that a stream may be silent."""
+    """No segment was received for the timeout of silent streams."""
 
 
 IN_FLIGHT: Final = frozenset({StreamState.STREAMING, StreamState.GAP})
 """Between commit and end: rules are evaluated, and counters and windows are charged."""
 OPEN: Final = IN_FLIGHT | {StreamState.FOUND}
-"""Its end is not known."""
-OVER: Final = frozenset({StreamState.JUDGED, StreamState.LOST})
+"""Without a known end."""
+FINAL: Final = frozenset({StreamState.JUDGED, StreamState.LOST})
+"""With a verdict."""
 
 LIFECYCLE: Final[Mapping[tuple[StreamState, StreamEvent], StreamState]] = {
     (StreamState.FOUND, StreamEvent.COMMIT): StreamState.STREAMING,
@@ -67,11 +68,11 @@ LIFECYCLE: Final[Mapping[tuple[StreamState, StreamEvent], StreamState]] = {
     (StreamState.ENDED, StreamEvent.VERDICT): StreamState.JUDGED,
     (StreamState.SETTLING, StreamEvent.VERDICT): StreamState.JUDGED,
 }
-"""Every event that can happen in a state, and the state to which it leads."""
+"""The next state, by state and event; other events are impossible."""
 
 
 class LifecycleError(ValueError):
-    """Say that an event cannot happen in a state; nothing has changed."""
+    """An event is impossible in a state; nothing has changed."""
 
     def __init__(self, state: StreamState, event: StreamEvent) -> None:
         super().__init__(f"{event} cannot happen to a stream that is {state}")
@@ -80,9 +81,10 @@ class LifecycleError(ValueError):
 
 
 def following(state: StreamState, event: StreamEvent) -> StreamState:
-    """Return the state to which an event leads.
+    """Return the state after an event.
 
-    Raises: LifecycleError for an event that cannot happen in this state.
+    Raises:
+        LifecycleError: the event is impossible in this state.
     """
     try:
         return LIFECYCLE[state, event]

@@ -1,4 +1,4 @@
-"""One stream in flight: what was received of it, what could be applied, and the facts that rules look at."""
+"""One stream in flight: its received segments, its applied tokens, and the facts for rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class LiveStream(Grouped):
     """A stream between its first segment and its verdict.
 
-    Times are on the sender's clock but for those named `receipt`. What changes with every segment stands in the
+    Times are unix ns of the sender's clock, except receipt times. State that changes with every segment is in the
     table's columns, at `slot`.
     """
 
@@ -36,31 +36,31 @@ class LiveStream(Grouped):
     choice: int
     slo: SloClass
     shift_ns: int
-    """What to subtract from the stream's times to place them in windows."""
+    """Subtracted from the stream's times to place them in windows."""
     key: StreamKey = field(init=False)
     """(trace id, span id, choice)."""
     group: Group = ("", "", "", "")
-    """The names under which windows and counters add it up; unknown names are empty."""
+    """The group in windows and counters; unknown names are empty."""
     exact_resume: bool = False
     slot: int = -1
     state: StreamState = StreamState.FOUND
     """Changed by `move` alone."""
     windows: Ledger | None = None
     waiting: list[int] = field(default_factory=list)
-    """Numbers of the segments that came but wait for one before them."""
+    """The numbers of received segments that wait for an earlier one."""
     early: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens from before the commit as they were sent, with their kinds: the arithmetic has them at the commit."""
+    """The sent times and kinds of tokens from before the commit; the arithmetic places them at the commit."""
     ended_ns: int | None = None
     outcome: str | None = None
     known: Resolved | None = None
-    """What was known when the stream was found, if it can begin with that."""
+    """The stream's data at its creation, if it can begin with them."""
     _arithmetic: Stream | None = None
 
     def __post_init__(self) -> None:
         self.key = (self.parts.trace_id, self.parts.span_id, self.choice)
 
     def take_slot(self, *, offset_ns: int, watermark_ns: int, receipt_ns: int) -> None:
-        """Enter the table."""
+        """Take a slot of the table."""
         self.slot = self.table.take(self, self.table_key)
         self.table.offset_ns[self.slot] = offset_ns
         self.table.watermark_ns[self.slot] = watermark_ns
@@ -71,22 +71,26 @@ class LiveStream(Grouped):
 
     @property
     def table_key(self) -> bytes | None:
-        """Return the key by which segments of choice 0 find the stream."""
+        """Return the key of the stream in the table; None for choices other than 0."""
         return None if self.choice else self.parts.trace_id + self.parts.span_id
 
     @property
     def begun(self) -> bool:
-        """Tell whether the commit is known."""
+        """Return whether the commit is known."""
         return self._arithmetic is not None
 
     @property
     def stream(self) -> Stream:
-        """Return the arithmetic, of a stream whose commit is known."""
+        """Return the arithmetic of a stream with a known commit.
+
+        Raises:
+            LookupError: the commit is not known.
+        """
         arithmetic, table, slot = self._arithmetic, self.table, self.slot
         if arithmetic is None:
             raise LookupError("the stream's commit is not known")
         if table.fresh.item(slot):
-            table.hand_over(slot)
+            table.flush_fresh(slot)
         if table.ahead.item(slot):
             table.running.load(slot, arithmetic.running)
             table.ahead[slot] = False
@@ -94,15 +98,15 @@ class LiveStream(Grouped):
 
     @property
     def tokens_so_far(self) -> Stream:
-        """Return the arithmetic for its tokens alone: what was judged of them may stand in the columns only."""
-        assert self._arithmetic is not None  # noqa: S101  asked of streams that have begun
+        """Return the arithmetic for its tokens alone: its running judgement may be in the columns only."""
+        assert self._arithmetic is not None  # noqa: S101  for streams that have begun
         if self.table.fresh.item(self.slot):
-            self.table.hand_over(self.slot)
+            self.table.flush_fresh(self.slot)
         return self._arithmetic
 
     @property
     def received(self) -> ReceivedStream:
-        """Return the segments received."""
+        """Return the received segments."""
         parts = self.parts.stream(self.choice)
         table, slot, prefix = self.table, self.slot, parts.prefix
         if prefix.segments < (segments := table.segments.item(slot)):
@@ -111,13 +115,13 @@ class LiveStream(Grouped):
         return parts
 
     def resolve(self) -> Resolved:
-        """Say what is known of the stream now."""
+        """Return the data that are known of the stream now."""
         _ = self.received
         return self.parts.resolve(self.choice)
 
     @property
     def offset_ns(self) -> int:
-        """Return the largest (segment end - receipt) so far: the stream's now is the collector's now plus this."""
+        """Return the largest (segment end - receipt) so far, ns: the stream's now is the collector's now plus this."""
         return self.table.offset_ns.item(self.slot)
 
     @property
@@ -127,50 +131,54 @@ class LiveStream(Grouped):
 
     @property
     def last_receipt_ns(self) -> int:
-        """Return when the last segment was received."""
+        """Return the receipt time of the last segment."""
         return self.table.receipt_ns.item(self.slot)
 
     @property
     def applied_tokens(self) -> int:
-        """Return how many token indexes were applied."""
+        """Return the number of applied token indexes."""
         return self.table.tokens.item(self.slot)
 
     @property
     def has_gap(self) -> bool:
-        """Return whether a segment is missing right now: facts about time are missing with it."""
+        """Return whether a segment is missing now; facts about time are then missing, too."""
         return bool(self.waiting) or self._arithmetic is None
 
     @property
     def ageless(self) -> bool:
-        """Say that facts age: they are as old as the last segment."""
+        """Return False: facts are as old as the last segment."""
         return False
 
     @property
     def known_until_ns(self) -> int:
-        """Return up to when nothing is missing: the end, where only the request span said when that was."""
+        """Return the instant up to which all tokens are known: the watermark, or the end stated by the request span."""
         if self.ended_ns is None or self.has_gap or self.parts.stream(self.choice).ending is not None:
             return self.watermark_ns
         return max(self.watermark_ns, self.ended_ns) if self.resolve().complete else self.watermark_ns
 
     def note_receipt(self, end_ns: int, now_ns: int) -> None:
-        """Note a segment received now."""
+        """Note a segment received at `now_ns`."""
         table, slot = self.table, self.slot
         if end_ns - now_ns > table.offset_ns.item(slot):
             table.offset_ns[slot] = end_ns - now_ns
         table.receipt_ns[slot] = now_ns
 
     def move(self, event: StreamEvent) -> None:
-        """Make a transition of the lifecycle; raises LifecycleError for one that the table does not have."""
+        """Make a transition of the lifecycle.
+
+        Raises:
+            LifecycleError: the event is impossible in the present state.
+        """
         self.state = following(self.state, event)
         self.table.in_flight[self.slot] = self.state in IN_FLIGHT
 
     def commit(self, commit_ns: int, input_tokens: int | None) -> None:
-        """Note the commit: windows are charged from then on."""
+        """Begin the stream at its commit, from which windows are charged."""
         self.begin(commit_ns, input_tokens)
         self.windows = Ledger(self.slo, commit_ns)
 
     def begin(self, commit_ns: int, input_tokens: int | None) -> None:
-        """Start the arithmetic, or start it anew with what it had: what it was begun with has changed."""
+        """Start the arithmetic; restart it with its tokens where commit, class or prompt length have changed."""
         old = self.tokens_so_far if self.begun else None
         arithmetic = self._arithmetic = Stream(self.slo, commit_ns, input_tokens)
         if old is None:
@@ -183,16 +191,16 @@ class LiveStream(Grouped):
             else:
                 later = bytes(len(times)) if kinds is None else kinds[old.skewed :]
                 arithmetic.extend([*early, *times], bytes(kind for _, kind in self.early) + later)
-        self._enter()
+        self._write_columns()
 
-    def begun_at(self, end_ns: int) -> None:
-        """Note that the commit, without tokens, was all that came: the next segment can be applied by columns."""
+    def mark_begun(self, end_ns: int) -> None:
+        """Note a commit without tokens, at `end_ns`: the next segment can be applied by columns."""
         table, slot = self.table, self.slot
         table.watermark_ns[slot] = end_ns
         table.segments[slot] = table.ready[slot] = 1
 
     def apply(self) -> None:
-        """Hand every token that continues the unbroken run to the arithmetic, by number of segment."""
+        """Apply the waiting segments that continue the stream, in order of number."""
         if self._arithmetic is None:
             return
         if self.waiting:
@@ -200,10 +208,10 @@ class LiveStream(Grouped):
             tokens = len(arithmetic.times_ns)
             self._apply(arithmetic)
             if len(arithmetic.times_ns) != tokens and self.parts.stream(self.choice).ending is None:
-                self._enter()
+                self._write_columns()
         if self.state in IN_FLIGHT and bool(self.waiting) is not (self.state is StreamState.GAP):
             self.move(StreamEvent.GAP_OPENED if self.waiting else StreamEvent.GAP_CLOSED)
-        # A segment that is applied though an empty one before it is missing is held still.
+        # A segment stays held if it was applied while an empty one before it is missing.
         streaming = self.state is StreamState.STREAMING
         self.table.ready[self.slot] = streaming and not self.parts.stream(self.choice).held
 
@@ -223,7 +231,7 @@ class LiveStream(Grouped):
                     pairs = zip(segment.times_ns, segment.kinds or bytes(held.tokens), strict=True)
                     self.early += [pair for pair in pairs if pair[0] < arithmetic.commit_ns]
                 arithmetic.extend(segment.times_ns, segment.kinds)
-                segment.times_ns, segment.kinds = [], None  # the stream has them now, eight bytes each
+                segment.times_ns, segment.kinds = [], None  # the arithmetic has them, eight bytes each
             applied = max(applied, held.next_token)
             watermark_ns = max(watermark_ns, segment.end_ns)
             taken += 1
@@ -232,24 +240,24 @@ class LiveStream(Grouped):
         table.tokens[slot], table.watermark_ns[slot] = applied, watermark_ns
         table.segments[slot] = received.prefix.segments
 
-    def _enter(self) -> None:
-        """Write the arithmetic's state into the columns."""
+    def _write_columns(self) -> None:
+        """Write the arithmetic's state to the columns."""
         arithmetic, table, slot = self._arithmetic, self.table, self.slot
         assert arithmetic is not None  # noqa: S101
         table.running.store(slot, arithmetic.running, self.slo)
         table.ahead[slot] = False
         table.last_ns[slot] = arithmetic.last_ns
         table.first_ns[slot] = arithmetic.times_ns[0] if arithmetic.times_ns else arithmetic.commit_ns
-        table.keep(slot, arithmetic.plain_times)
+        table.attach_times(slot, arithmetic.plain_times)
 
     def end(self, ended_ns: int, outcome: str) -> None:
-        """Note the end; nothing is applied by columns any more."""
+        """Note the end; later segments are not applied by columns."""
         self.ended_ns, self.outcome = ended_ns, outcome
         self.table.ready[self.slot] = False
         self.move(StreamEvent.END)
 
     def find_end(self) -> bool:
-        """Note the end where a segment, or else the request span, says it; return whether one does."""
+        """Note the end if a segment, or else the request span, states it; return whether one does."""
         last, request = self.received.last(), self.parts.request
         if last is not None:
             self.end(last.segment.end_ns, str(last.segment.attributes[semconv.OUTCOME]))
@@ -259,12 +267,12 @@ class LiveStream(Grouped):
 
     @property
     def is_complete(self) -> bool:
-        """Tell, of a stream that has ended, whether nothing that could still come would change its row."""
+        """Return whether no part that may still arrive would change the row of this ended stream."""
         if self.has_gap:
             return False
         received, request = self.received, self.parts.request
         last = received.last()
-        if last is None:  # the request span speaks for the end: every segment it counts must be here
+        if last is None:  # the request span states the end: every segment that it counts must be here
             declared = request.attributes.get(semconv.SEGMENTS) if request is not None else None
             return isinstance(declared, int) and received.count() >= declared
         tokens = last.segment.attributes.get(semconv.TOKENS)
@@ -273,7 +281,7 @@ class LiveStream(Grouped):
         return received.has(0) and request is not None
 
     def token_times(self) -> tuple[list[int], bytes | None]:
-        """Return all tokens received, applied ones first, as unix ns and kinds (None: all content)."""
+        """Return the times (unix ns) and kinds (None: all content) of all received tokens, applied ones first."""
         rest, rest_kinds = self.received.token_times()
         if self._arithmetic is None:
             return rest, rest_kinds
@@ -286,6 +294,6 @@ class LiveStream(Grouped):
         return times + rest, (kinds or bytes(len(times))) + (rest_kinds or bytes(len(rest)))
 
     def identify(self, slo: SloClass, group: Group, *, exact_resume: bool) -> None:
-        """Take over what is known of the stream now."""
+        """Set the identity."""
         self.slo, self.group, self.exact_resume = slo, group, exact_resume
         self.table.name(self.slot, group, slo)

@@ -1,4 +1,4 @@
-"""The running judgement of many streams at once: a row a stream, moved by the kernel of `otel_llm.core.streams`."""
+"""The running judgement of many streams: a row for each stream, updated by the kernel of `otel_llm.core.streams`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _FIXED: Final = (
 )  # fmt: skip
 _COLUMNS: Final = ("due_ns", *_MOVING, *_FIXED)
 _READ: Final = {"first_ns": stream_columns.READ_FIRST_NS, "last_ns": stream_columns.READ_LAST_NS}
-"""Others have the bare name: the first and the last of all tokens."""
+"""The plain names are those of the first and the last of all tokens, read or not."""
 
 
 class RunningMany(ColumnViews):
-    """Hold what the tokens read so far decide, of many streams; (R,) columns, instants in ns on each stream's axis.
+    """The running judgements of many streams: columns, (R,) int64, with instants in ns of each stream's clock.
 
-    The columns are those of `Running`; `due_ns` is UNKNOWN where its is None. All are views of one matrix, (R, WIDTH)
-    int64, whose columns `otel_llm.core.stream_columns` describes.
+    The columns are those of `Running`; `due_ns` is UNKNOWN for its None. All are views of one matrix, (R, WIDTH) int64,
+    whose columns `otel_llm.core.stream_columns` describes.
     """
 
     __slots__ = (*_COLUMNS, "_classes")
@@ -68,11 +68,11 @@ class RunningMany(ColumnViews):
         self._classes: dict[int, tuple[SloClass, tuple[int, ...]]] = {}
 
     def store(self, row: int, running: Running, slo: SloClass) -> None:
-        """Take over the state of a stream of a class."""
+        """Write the state of a stream to its row."""
         self.rows[row, RUNNING:RUNNING_END] = self._row(running, slo)
 
     def store_many(self, rows: Ints, streams: Iterable[tuple[Running, SloClass]]) -> None:
-        """Take over the states of many streams, each of its class."""
+        """Write the states of many streams to their rows, (N,) int64."""
         found = [self._row(running, slo) for running, slo in streams]
         if found:
             self.rows[rows, RUNNING:RUNNING_END] = found
@@ -84,13 +84,13 @@ class RunningMany(ColumnViews):
         return (due_ns, *_moving(running), running.commit_ns, *fixed)
 
     def _of(self, slo: SloClass) -> tuple[int, ...]:
-        known = self._classes.get(id(slo))  # by identity: a class is looked up for every stream, and hashing it is slow
+        known = self._classes.get(id(slo))  # by identity: hashing a class for every stream is slow
         if known is None:
             known = self._classes[id(slo)] = slo, _of_class(slo)
         return known[1]
 
     def load(self, row: int, running: Running) -> None:
-        """Hand a stream's state back."""
+        """Read the state of a stream from its row."""
         (
             due_ns, running.count, running.first_ns, running.last_ns, running.allowance_ns, running.dry_ns,
             running.stalls, stalled, running.late, running.missed, passed,
@@ -99,16 +99,16 @@ class RunningMany(ColumnViews):
         running.stalled, running.passed = bool(stalled), bool(passed)
 
     def idle_ns(self, rows: Ints, x_ns: Ints) -> Ints:
-        """Return l at instants not before each last token."""
+        """Return the idle time (l of the paper), (N,) ns, at instants `x_ns` not before each last token."""
         return np.maximum(0, np.maximum(self.dry_ns[rows], x_ns) - self.allowance_ns[rows])
 
     def unbroken(self, rows: Ints) -> Bools:
-        """Return whether the reader of each stream has never waited since the first token read, (R,)."""
+        """Return whether the reader of each stream has not waited since the first token read, (N,)."""
         found: Bools = self.dry_ns[rows] == self.first_ns[rows] + self.count[rows] * self.pace_ns[rows]
         return found & (self.count[rows] > 0)
 
     def runway_ns(self, rows: Ints, x_ns: Ints) -> Ints:
-        """Return the text left to read at these instants, as a length of time; negative while the reader waits."""
+        """Return the runway at instants `x_ns`, (N,) ns: the reading time of unread text; below 0 the reader waits."""
         until: Ints = np.where(self.count[rows] > 0, self.dry_ns[rows], self.allowance_ns[rows])
         return until - x_ns
 
@@ -118,7 +118,7 @@ _JUDGED_AT: Final = _FIXED.index("judged_ns") - 1
 
 
 def _of_class(slo: SloClass) -> tuple[int, ...]:
-    """Return the length of its first deadline, and what a class puts into the columns behind `commit_ns`."""
+    """Return the first deadline of a class (ns), then its values of the columns after `commit_ns`."""
     deadline = slo.deadline
     watched = deadline.policy in ("dslo", "ttft_tbt") and deadline.next_ns is not None
     return (

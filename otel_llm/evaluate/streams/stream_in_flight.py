@@ -1,4 +1,4 @@
-"""A stream in flight as the table, the usage and the sinks see it, and the names that it is added up under."""
+"""The interface of streams in flight for the table, usage and sinks, and their groups."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ if TYPE_CHECKING:
     from otel_llm.slo.windows import Ledger
 
 Group = tuple[str, str, str, str]
-"""SLO class, model, instance and measured_at: the names under which streams are added up."""
+"""SLO class, model, instance and measured_at: the key by which streams are aggregated."""
 
 
 class Grouped:
-    """Name the parts of a stream's `group`; unknown names are empty."""
+    """The parts of a stream's `group`; unknown names are empty."""
 
     __slots__ = ()
     group: Group
 
     @property
     def slo_class(self) -> str:
-        """Name the SLO class."""
+        """Return the SLO class."""
         return self.group[0]
 
     @property
     def model(self) -> str:
-        """Name the model."""
+        """Return the model."""
         return self.group[1]
 
     @property
     def instance(self) -> str:
-        """Name the replica that serves it now."""
+        """Return the replica that serves it now."""
         return self.group[2]
 
     @property
     def measured_at(self) -> str:
-        """Say where it is measured: client, relay or server."""
+        """Return the place of measurement: client, relay or server."""
         return self.group[3]
 
 
 class StreamInFlight(StreamView, Protocol):
-    """A stream in a slot of the table, whether a collector receives it or its owner follows it itself."""
+    """A stream in a slot of the table, received by a collector or owned by this process."""
 
     @property
     def slot(self) -> int:
@@ -56,11 +56,11 @@ class StreamInFlight(StreamView, Protocol):
 
     @property
     def group(self) -> Group:
-        """Return the names under which windows and counters add it up."""
+        """Return the group in windows and counters."""
 
     @property
     def begun(self) -> bool:
-        """Tell whether the commit is known."""
+        """Return whether the commit is known."""
 
     @property
     def tokens_so_far(self) -> Stream:
@@ -68,29 +68,29 @@ class StreamInFlight(StreamView, Protocol):
 
     @property
     def outcome(self) -> str | None:
-        """Return how it ended; None while it runs."""
+        """Return the outcome; None while it runs."""
 
     @property
     def ended_ns(self) -> int | None:
-        """Return when it ended; None while it runs."""
+        """Return the instant of the end; None while it runs."""
 
     @property
     def last_receipt_ns(self) -> int:
-        """Return when anything was last heard of it."""
+        """Return the receipt time of the last segment."""
 
     @property
     def known_until_ns(self) -> int:
-        """Return up to when nothing is missing."""
+        """Return the instant up to which all tokens are known."""
 
     @property
     def windows(self) -> Ledger | None:
-        """Return what windows were charged for it; None where it is not charged to any."""
+        """Return the ledger of its charges to windows; None where it is not charged to any."""
 
     @property
     def shift_ns(self) -> int:
-        """Return what to subtract from its times to place them in windows."""
+        """Return the ns to subtract from its times to place them in windows."""
 
 
 def group_of(resolved: Resolved, slo: SloClass) -> Group:
-    """Return the names under which a stream of a class is added up."""
+    """Return the group of a stream of a class."""
     return (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)

@@ -1,4 +1,4 @@
-"""The state of all streams in flight as columns, one slot a stream: what a batch of segments moves in one pass."""
+"""The state of all streams in flight as columns, with a slot for each stream; a batch updates it in one pass."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
 
 MOST_GROUPS: Final = 65_536
-"""Names are telemetry: of those that no stream in flight bears any more, no more than this are remembered."""
+"""The most groups without a stream in flight that are remembered: their names are telemetry."""
 FRESH: Final = 64
-"""Token times of a stream that are held here: to hand each segment's to its array took a twelfth of all evaluation."""
+"""The token times of a stream that are buffered here: appending each segment's to its array took a twelfth of the CPU
+time."""
 PARTS: Final = 32
-"""Into how many parts the streams are divided that are charged before a window closes."""
+"""The number of parts in which streams are charged before a window closes."""
 _TIME_BYTES: Final = 8
-_FIRST_SLOTS: Final = 1024
+FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "plain",
     "fresh", "windowed_tokens", "windowed_idle_ns",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in_flight": False, "part": 0}
-"""Columns of their own, since they are looked through from top to bottom; what stands in a slot that is free."""
+"""Separate columns, since they are searched from top to bottom, with their values in free slots."""
 
 
 class Block(ColumnViews):
@@ -72,20 +73,25 @@ class Block(ColumnViews):
 
 
 class StreamTable(Block):
-    """Hold what changes with every segment; the rest of a stream is in its LiveStream.
+    """The state that changes with every segment; the rest of a stream is in its LiveStream.
 
-    `rows` as `otel_llm.core.stream_columns` says; `group`, `slo_index` are places in `groups` and `classes`. Columns of
-    their own: `due_ns`, when a stream's rules are to be evaluated next, and `found_ns`, when the first of its request
-    was received, both on the collector's axis; `charged_ns`, the end of the last window it was charged to early;
-    `in_flight`, whether the commit is known and the end is not; `part`, which of the `PARTS` it is charged early with.
-    That follows from its request: after a restart a stream has another slot and must be charged at the same instants.
-    `times[slot]` is the array of a stream's tokens where all of them are read (`plain`); the last `fresh` of them stand
-    in `fresh_ns[slot]` until they are used (`hand_over`) or there is no room.
+    `rows`: (R, WIDTH) int64, whose columns `otel_llm.core.stream_columns` describes; `group`, `slo_index` are indexes
+    of `groups` and `classes`. Separate columns, (R,), instants in unix ns of the collector's clock:
+
+    - `due_ns`: the next evaluation of the stream's rules;
+    - `found_ns`: the first receipt of its request;
+    - `charged_ns`: the end of the last window that it was charged to early;
+    - `in_flight`: whether the commit is known and the end is not;
+    - `part`: the one of `PARTS` in which it is charged early. It depends on the request only: after a restart a stream
+      has another slot and must be charged at the same instants.
+
+    `times[slot]` is the array of a stream's token times where all tokens are read (`plain`). The last `fresh` of them
+    are buffered in `fresh_ns[slot]` until `flush_fresh`, or until the buffer is full.
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_free", "_group_at", "_index", "_seed", "classes", "fresh_ns", "groups", "size",
-        "streams", "times",
+        *_SEARCHED, "_class_at", "_first_slots", "_free", "_group_at", "_index", "_most_groups", "_seed", "classes",
+        "fresh_ns", "groups", "size", "streams", "times",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
@@ -94,8 +100,9 @@ class StreamTable(Block):
     part: Ints
     fresh_ns: Ints
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_groups: int = MOST_GROUPS, first_slots: int = FIRST_SLOTS) -> None:
         super().__init__(np.zeros((0, WIDTH), dtype=np.int64))
+        self._most_groups, self._first_slots = most_groups, first_slots
         self.size = 0
         self.streams: list[StreamInFlight | None] = []
         self.times: list[array[int] | None] = []
@@ -106,7 +113,7 @@ class StreamTable(Block):
         self._free: list[int] = []
         self.fresh_ns = np.empty((0, FRESH), dtype=np.int64)
         self._index = np.zeros((1, INDEX_WIDTH), dtype=np.int64)
-        self._seed = secrets.randbits(62)  # so that a sender cannot choose keys that are all looked for in one place
+        self._seed = secrets.randbits(62)  # secret, so that a sender cannot choose keys that collide
         for name, empty in _SEARCHED.items():
             setattr(self, name, np.full(0, empty))
 
@@ -114,7 +121,7 @@ class StreamTable(Block):
         return self.size - len(self._free)
 
     def take(self, stream: StreamInFlight, key: bytes | None) -> int:
-        """Give a stream a slot; by `key` (trace id and span id) it is found again."""
+        """Return a slot for a stream; `find` finds it by `key` (trace id and span id)."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -128,7 +135,7 @@ class StreamTable(Block):
         return slot
 
     def release(self, slot: int, key: bytes | None) -> None:
-        """Take a slot back."""
+        """Free a slot."""
         self.streams[slot] = self.times[slot] = None
         self.in_flight[slot] = False
         self.ready[slot] = self.prefiltered[slot] = 0
@@ -140,10 +147,10 @@ class StreamTable(Block):
             drop(self._index, self._seed, np.frombuffer(key, np.int64), slot)
 
     def name(self, slot: int, group: Group, slo: SloClass) -> None:
-        """Note what a stream is added up under, and its class."""
+        """Set the group and the class of a stream."""
         at = self._group_at.get(group)
         if at is None:
-            if len(self.groups) >= MOST_GROUPS + self.size:
+            if len(self.groups) >= self._most_groups + self.size:
                 self._forget_groups()
             at = self._group_at[group] = len(self.groups)
             self.groups.append(group)
@@ -151,39 +158,39 @@ class StreamTable(Block):
         index = self._class_at.get(id(slo))
         if index is None:
             index = self._class_at[id(slo)] = len(self.classes)
-            self.classes.append(slo)  # kept, so that no other class gets its id
+            self.classes.append(slo)  # a reference, so that the id stays unique
         self.slo_index[slot] = index
 
     def _forget_groups(self) -> None:
-        """Keep the names that streams in flight bear."""
+        """Drop the groups without a stream in flight."""
         used, member = np.unique(self.group, return_inverse=True)
         self.groups = [self.groups[at] for at in used.tolist()]
         self._group_at = {group: at for at, group in enumerate(self.groups)}
         self.group[:] = member
 
     def find(self, ids: Ints) -> Ints:
-        """Return the slot of each key, -1 for none; `ids`: (S, 3) as `SegmentColumns` has them."""
+        """Return the slot of each key, (S,) int64, -1 for none; `ids`: (S, 3) int64, as in `SegmentColumns`."""
         from otel_llm.core.slot_index import find
 
         found = np.empty(len(ids), dtype=np.int64)
         find(self._index, self._seed, ids, found)
         return found
 
-    def keep(self, slot: int, times: array[int] | None) -> None:
-        """Append the tokens of a stream to this array from now on; None: they are kept elsewhere."""
+    def attach_times(self, slot: int, times: array[int] | None) -> None:
+        """Append token times of a stream to this array from now on; None: they are stored elsewhere."""
         self.times[slot] = times
         self.plain[slot] = times is not None
         self.fresh[slot] = 0
 
-    def hand_over(self, slot: int) -> None:
-        """Give a stream's array the tokens that it does not have yet; there are `fresh`."""
+    def flush_fresh(self, slot: int) -> None:
+        """Append the buffered token times of a stream, `fresh` of them, to its array."""
         times = self.times[slot]
-        assert times is not None  # noqa: S101  only then are they held here
+        assert times is not None  # noqa: S101  only then are they buffered
         times.frombytes(self.fresh_ns[slot, : self.fresh.item(slot)].tobytes())
         self.fresh[slot] = 0
 
-    def hand_over_all(self, slots: Ints) -> None:
-        """Give the arrays of many streams their tokens; `fresh` of each is ~n here, where n tokens are held."""
+    def flush_fresh_many(self, slots: Ints) -> None:
+        """Append the buffered token times of many streams, (S,) int64; `fresh` of each is ~n for n tokens."""
         data = self.fresh_ns[slots].tobytes()
         at = range(0, len(data), FRESH * _TIME_BYTES)
         for slot, start, fresh in zip(slots.tolist(), at, (~self.fresh[slots]).tolist(), strict=True):
@@ -194,24 +201,24 @@ class StreamTable(Block):
         self.fresh[slots] = 0
 
     def slots_in_flight(self) -> Ints:
-        """Return the slots of the streams between commit and end."""
+        """Return the slots of the streams between commit and end, (S,) int64."""
         return np.flatnonzero(self.in_flight)
 
     def now_ns(self, slots: Ints, now_ns: int | Ints) -> Ints:
-        """Return each stream's now, not before its last token."""
+        """Return each stream's now, not before its last token, (S,) unix ns; `now_ns`: the collector's."""
         found: Ints = np.maximum(self.offset_ns[slots] + now_ns, self.last_ns[slots])
         return found
 
     def runway_ns(self, slots: Ints, now_ns: int) -> Ints:
-        """Return the text each reader has left at each stream's now, as a length of time."""
+        """Return the runway of each reader at its stream's now, (S,) ns."""
         return self.running.runway_ns(slots, self.now_ns(slots, now_ns))
 
     def _grow(self) -> None:
-        size = max(_FIRST_SLOTS, 2 * self.size)
+        size = max(self._first_slots, 2 * self.size)
         rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
         rows[: self.size] = self.rows
         Block.__init__(self, rows)
-        for name, at in self.PLACES.items():  # those of before are views of the old matrix
+        for name, at in self.PLACES.items():  # replaces the views of the old matrix
             setattr(self, name, rows[:, at])
         for name, empty in _SEARCHED.items():
             column = np.full(size, empty)
@@ -228,7 +235,7 @@ class StreamTable(Block):
         self._grow_index()
 
     def _grow_index(self) -> None:
-        """Make room for a key a slot; half of the index is free."""
+        """Make room for a key for each slot; half of the index stays free."""
         before, self._index = self._index, np.zeros((1 << (2 * self.size - 1).bit_length(), INDEX_WIDTH), np.int64)
         if len(before) > 1 and before.any():
             from otel_llm.core.slot_index import move

@@ -104,6 +104,11 @@ class Metrics:
         """Return whether a value for each chunk is wanted."""
         return self._chunks and self.wanted
 
+    @property
+    def waiting(self) -> int:
+        """Return how many requests' values wait for the next step."""
+        return len(self._waiting)
+
     def put(self, measured: Measured) -> None:
         """Keep values until the next step."""
         self._waiting.append(measured)

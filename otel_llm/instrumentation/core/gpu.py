@@ -16,6 +16,8 @@ from otel_llm import semconv
 from otel_llm.export import threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from otel_llm.export.records import AttributeValue
 
 PERIOD_S: Final = 1.0
@@ -44,9 +46,21 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Asks NVML once a second while requests come; the thread is a daemon, and ends by itself."""
+    """Asks NVML every `period_s` while requests come; the thread is a daemon, and ends by itself.
 
-    def __init__(self) -> None:
+    It ends after `linger` samples without a request; `start` starts it.
+    """
+
+    def __init__(
+        self,
+        *,
+        period_s: float = PERIOD_S,
+        linger: int = LINGER,
+        start: Callable[[Callable[[], None]], object] = threads.start,
+    ) -> None:
+        self.linger = linger
+        self._period_s = period_s
+        self._start_thread = start
         self._lock = threads.lock()
         self._wanted = 0
         self.newest: Sample | None = None
@@ -57,7 +71,7 @@ class Sampler:
 
     def want(self) -> Sample | None:
         """Return the newest sample; see to it that there will be newer ones."""
-        self._wanted = LINGER
+        self._wanted = self.linger
         if not self.running and not self.hopeless:
             self._start()
         return self.newest
@@ -66,7 +80,7 @@ class Sampler:
         """Let the thread end, and wait for it."""
         self._stopping = True
         self._wake.set()
-        threads.wait_until(lambda: not self.running, 2 * PERIOD_S)
+        threads.wait_until(lambda: not self.running, 2 * self._period_s)
 
     def _start(self) -> None:
         if find_spec("pynvml") is None:
@@ -78,7 +92,7 @@ class Sampler:
         if starts:
             self._stopping = False
             try:
-                threads.start(self._run)
+                self._start_thread(self._run)
             except BaseException:
                 self.running = False
                 raise
@@ -98,7 +112,7 @@ class Sampler:
             while devices and self._wanted > 0:
                 self._wanted -= 1
                 self.newest = _look(nvml, devices, name, self.newest)
-                self._wake.wait(PERIOD_S)
+                self._wake.wait(self._period_s)
                 if self._stopping:
                     break
             self.hopeless = not devices
@@ -148,8 +162,18 @@ def _look(nvml: Any, devices: list[Any], name: str, before: Sample | None) -> Sa
 _sampler: Final = [Sampler()]
 
 
+def sampler() -> Sampler:
+    """Return what asks in this process."""
+    return _sampler[0]
+
+
+def use(one: Sampler) -> None:
+    """Ask by this one from now on."""
+    _sampler[0] = one
+
+
 def _after_fork() -> None:
-    _sampler[0] = Sampler()
+    use(Sampler())
 
 
 _registered: Final[list[bool]] = []
@@ -157,14 +181,13 @@ _registered: Final[list[bool]] = []
 
 def mark() -> Mark | None:
     """Return where the totals stand as a request begins, None where there is no NVML; never raises, never waits."""
-    sampler = _sampler[0]
     try:
-        if sampler.hopeless:
+        if sampler().hopeless:
             return None
         if not _registered and hasattr(os, "register_at_fork"):
             _registered.append(True)
             os.register_at_fork(after_in_child=_after_fork)
-        newest = sampler.want()
+        newest = sampler().want()
     except Exception:  # noqa: BLE001
         return None
     return Mark() if newest is None else Mark(newest.samples, newest.busy)
@@ -172,7 +195,7 @@ def mark() -> Mark | None:
 
 def attributes(began: Mark) -> dict[str, AttributeValue]:
     """Return what the devices did since `began`; what is not known is not said. Never raises, never waits."""
-    newest = _sampler[0].newest
+    newest = sampler().newest
     if newest is None:
         return {}
     said: dict[str, AttributeValue] = {semconv.GPU_NAME: newest.name, semconv.GPU_COUNT: newest.devices}
@@ -185,4 +208,4 @@ def attributes(began: Mark) -> dict[str, AttributeValue]:
 
 def stop() -> None:
     """Stop asking, until the next request."""
-    _sampler[0].stop()
+    sampler().stop()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from otel_llm.export.clock import monotonic_s, wall_s
 from otel_llm.export.grpc import GrpcSender
 from otel_llm.export.http import HttpSender, printable_reason
 from otel_llm.export.settings import TRACES_PATH
@@ -67,11 +67,11 @@ class Answer:
 
 def ask(settings: OtlpSettings) -> Answer:
     """Send one empty export."""
-    began_s = time.monotonic()
+    began_s = monotonic_s()
     answer = _ask_grpc(settings) if settings.protocol == "grpc" else _ask_http(settings)
     # The answer's words, without control characters for a terminal.
     reason = "".join(letter for letter in answer.reason if letter.isprintable())[:MAX_REASON]
-    return replace(answer, reason=reason, took_s=time.monotonic() - began_s)
+    return replace(answer, reason=reason, took_s=monotonic_s() - began_s)
 
 
 def _ask_grpc(settings: OtlpSettings) -> Answer:
@@ -91,7 +91,7 @@ def _ask_http(settings: OtlpSettings) -> Answer:
 
     sender = HttpSender(settings)
     try:
-        response = sender.post(EMPTY)
+        response, content = sender.post(EMPTY)
     except requests.exceptions.SSLError as error:
         return Answer(_by_words(str(error)), str(error))
     except requests.exceptions.Timeout as error:
@@ -100,23 +100,23 @@ def _ask_http(settings: OtlpSettings) -> Answer:
         return Answer(_by_words(str(error)), printable_reason(error))
     finally:
         sender.close()
-    return _judged(response)
+    return _judged(response, content)
 
 
-def _judged(response: requests.Response) -> Answer:
+def _judged(response: requests.Response, content: bytes) -> Answer:
     status = response.status_code
     reason = f"HTTP {status} {response.reason or ''}".strip()
     kind = _BY_STATUS.get(status, "not_otlp")
     if 200 <= status < 300:
         media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        kind = "accepted" if "protobuf" in media_type or not response.content else "not_otlp"
+        kind = "accepted" if "protobuf" in media_type or not content else "not_otlp"
         reason = "" if kind == "accepted" else f"{reason}, {media_type or 'no content type'}"
     return Answer(kind, reason, ahead_s=_ahead_s(response.headers.get("Date")))
 
 
 def _ahead_s(date: str | None) -> float | None:
     try:
-        return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+        return None if date is None else wall_s() - parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.export.clock import monotonic_ns, wall_ns
 from otel_llm.instrumentation.doctor.finding import Finding
 from otel_llm.instrumentation.doctor.situation import version_of
 from otel_llm.instrumentation.request.propagation import is_class
@@ -61,9 +62,9 @@ def check_workers(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
 
 def check_clocks(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
     """Let wall clock and monotonic clock run beside each other for a moment."""
-    wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    ahead_ns = wall_ns() - monotonic_ns()
     time.sleep(CLOCK_S)
-    parted_ns = (time.time_ns() - wall_ns) - (time.monotonic_ns() - monotonic_ns)
+    parted_ns = wall_ns() - monotonic_ns() - ahead_ns
     facts = {"parted_ns": parted_ns}
     if abs(parted_ns) <= CLOCK_OFF_NS:
         yield Finding("clocks", "ok", "wall clock and monotonic clock run alike", facts=facts)

@@ -14,10 +14,10 @@ import logging
 import os
 import pkgutil
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.export.clock import perf_counter_s
 from otel_llm.instrumentation.engines import engine_request as engine
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation
@@ -213,7 +213,7 @@ def _headers(obj: Any, request: Any) -> Iterator[tuple[bytes, bytes]]:
 def _received_ns(now_ns: int, obj: Any) -> int:
     """Return when HTTP handed the request over, which SGLang keeps on the clock of `time.perf_counter` (seconds)."""
     received_s = getattr(obj, "received_time", None)
-    return now_ns if not received_s else now_ns - max(0, int((time.perf_counter() - received_s) * 1e9))
+    return now_ns if not received_s else now_ns - max(0, int((perf_counter_s() - received_s) * 1e9))
 
 
 def _facts(recv_obj: Any, i: int) -> Iterator[tuple[str, Any]]:

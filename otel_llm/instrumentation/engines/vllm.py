@@ -14,13 +14,13 @@ import inspect
 import logging
 import os
 import re
-import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
 
 from otel_llm import semconv
+from otel_llm.export.clock import monotonic_ns, wall_s
 from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.engines.engine_request import EngineReader
@@ -61,16 +61,17 @@ _asked: Final[ContextVar[tuple[str | None, Mapping[str, str] | None] | None]] = 
 )
 """Model and trace headers of the request that is added: vLLM drops the latter without `--otlp-traces-endpoint`."""
 _patches: Final[list[Patches]] = []
-_awaited: Final[list[str]] = []
+awaited: Final[list[str]] = []
+"""The modules whose import is waited for, once `register` was called where vLLM is wanted."""
 
 
 def register() -> None:
     """Hook vLLM as soon as its modules are there; may be called any number of times."""
-    if _awaited or runtime.disabled() or _unwanted():
+    if awaited or runtime.disabled() or _unwanted():
         return
-    _awaited.append(PROCESSOR_MODULE)
-    wrapt.register_post_import_hook(_hooked(_patch_processor), PROCESSOR_MODULE)
-    wrapt.register_post_import_hook(_hooked(_patch_engine), ENGINE_MODULE)
+    awaited.append(PROCESSOR_MODULE)
+    wrapt.register_post_import_hook(hooked(patch_processor), PROCESSOR_MODULE)
+    wrapt.register_post_import_hook(hooked(patch_engine), ENGINE_MODULE)
 
 
 def unregister() -> None:
@@ -84,7 +85,9 @@ def _unwanted() -> bool:
     return any(name.strip() in (NAME, "*") for name in names)
 
 
-def _hooked(patch: Callable[[Any], Patches]) -> Callable[[Any], None]:
+def hooked(patch: Callable[[Any], Patches]) -> Callable[[Any], None]:
+    """Return what patches a module once it is imported; a module that `patch` does not know is one warning."""
+
     def hook(module: Any) -> None:
         try:
             _patches.append(patch(module))
@@ -101,7 +104,8 @@ def _check(owner: type, methods: Mapping[str, tuple[str, ...]]) -> None:
             raise TypeError(f"{owner.__name__}.{name} has the parameters {', '.join(parameters)}")
 
 
-def _patch_processor(module: Any) -> Patches:
+def patch_processor(module: Any) -> Patches:
+    """Replace the methods of `OutputProcessor`. Raises TypeError or AttributeError where they are others."""
     _check(module.OutputProcessor, PROCESSOR_METHODS)
     if missing := OUTPUT_FIELDS.difference(module.EngineCoreOutput.__struct_fields__):
         raise TypeError(f"EngineCoreOutput has no {', '.join(sorted(missing))}")
@@ -113,7 +117,8 @@ def _patch_processor(module: Any) -> Patches:
     return patches
 
 
-def _patch_engine(module: Any) -> Patches:
+def patch_engine(module: Any) -> Patches:
+    """Replace the methods of `AsyncLLM`. Raises TypeError or AttributeError where they are others."""
     _check(module.AsyncLLM, ENGINE_METHODS)
     patches = Patches()
     patches.replace(module.AsyncLLM, "__init__", _engine_init)
@@ -162,7 +167,7 @@ def _process_outputs(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 watch.step(engine_core_outputs, engine_core_timestamp)
                 for request_id in processed.reqs_to_abort:
-                    watch.ended(request_id, time.monotonic_ns(), None)
+                    watch.ended(request_id, monotonic_ns(), None)
             except Exception as bug:  # noqa: BLE001
                 watch.broken(bug)
         return processed
@@ -267,7 +272,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
     model, headers = _asked.get() or (None, None)
     headers = headers or request.trace_headers or {}
     context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
-    waited_s = time.time() - request.arrival_time
+    waited_s = wall_s() - request.arrival_time
     committed_request = request_builder.request(
         running,
         context,

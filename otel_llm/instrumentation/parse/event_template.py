@@ -21,7 +21,7 @@ _TEXT: Final = re.compile(
 )
 """A text that is not empty. Where quotation marks inside of strings have backslashes, what looks like a key is one."""
 _LINE_FEED, _CARRIAGE_RETURN, _QUOTE, _BACKSLASH = b'\n\r"\\'
-_LEARNS: Final = 8
+LEARNS: Final = 8
 """How often a reply may change what its events look like; one with another look each time is not worth learning."""
 
 
@@ -42,7 +42,7 @@ class EventTemplate:
         self._tail = b""
         self._start = self._after = self._line = 0  # bytes before the text, after it, and from its end to its line's
         self._reading: Reading = ()
-        self._learns = _LEARNS
+        self._learns = LEARNS
 
     def of(self, piece: bytes) -> Reading | None:
         """Return what a piece of the body carries that is one event like the one that was learned, None of others.

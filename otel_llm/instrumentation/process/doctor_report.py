@@ -12,9 +12,10 @@ import json
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from otel_llm.export.clock import wall_ns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -59,7 +60,7 @@ class Reporter:
         self._folder = folder
         self._warnings: list[str] = []
         self._pid = os.getpid()
-        self._since_ns = time.time_ns()
+        self._since_ns = wall_ns()
         self._changed = False
         self._writing = False
 
@@ -77,7 +78,7 @@ class Reporter:
         self._write()
 
     def _after_fork(self) -> None:
-        self._pid, self._since_ns, self._warnings = os.getpid(), time.time_ns(), []
+        self._pid, self._since_ns, self._warnings = os.getpid(), wall_ns(), []
         self._writing = False  # the thread that wrote is the parent's
         self._listen()
 

@@ -50,12 +50,20 @@ class Flusher:
 
     The thread is started by the first stream, sleeps without a time limit while none is in flight, and is a daemon: the
     process's end is the runtime's affair. It alone looks at streams and ends those that were left, so no lock is held
-    while a span processor of the application runs. `after` is called after each look, for what can wait until then.
+    while a span processor of the application runs. `after` is called after each look, for what can wait until then;
+    `start` starts the thread.
     """
 
-    def __init__(self, clock_ns: Callable[[], int], after: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        clock_ns: Callable[[], int],
+        after: Callable[[], None] | None = None,
+        *,
+        start: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         self._clock_ns = clock_ns
         self._after = after
+        self._start_thread = start
         self._reset()
 
     def _reset(self) -> None:
@@ -155,7 +163,7 @@ class Flusher:
             self._running |= starts
         if starts:
             try:
-                threads.start(self._run)
+                (self._start_thread or threads.start)(self._run)
             except BaseException:  # no more threads: the next stream tries again
                 self._started = self._running = False
                 raise

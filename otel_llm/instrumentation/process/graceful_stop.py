@@ -13,12 +13,12 @@ import functools
 import logging
 import signal
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import wrapt
 
 from otel_llm.export import threads
+from otel_llm.export.clock import monotonic_s
 from otel_llm.instrumentation.process.patches import Patches
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ async def settled(running: Stoppable, *, leaving: bool = False, within_s: float 
 
     # A thread of our own: those of the loop's executor may all be busy for as long as the server stops.
     threads.start(settle)
-    until_s = time.monotonic() + within_s
-    while not done and time.monotonic() < until_s:
+    until_s = monotonic_s() + within_s
+    while not done and monotonic_s() < until_s:
         await _pause(POLL_S)
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import sys
-import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,6 +15,7 @@ from opentelemetry import trace
 
 from otel_llm import semconv
 from otel_llm.export import threads
+from otel_llm.export.clock import monotonic_ns, monotonic_s
 from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.settings import from_environment
@@ -57,7 +57,7 @@ class Runtime:
         sampling: Sampling = "always",
         names: Names = "new",
         queue_segments: int = CAPACITY,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
+        clock_ns: Callable[[], int] = monotonic_ns,
         *,
         meter_provider: MeterProvider | None = None,
         metrics: Measures = "requests",
@@ -164,9 +164,9 @@ class Runtime:
 
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""
-        until_s = time.monotonic() + timeout_s
+        until_s = monotonic_s() + timeout_s
         settled = self.flusher.settle(timeout_s)
-        return self.outbox.flush(max(until_s - time.monotonic(), 0.0)) and settled
+        return self.outbox.flush(max(until_s - monotonic_s(), 0.0)) and settled
 
     def stop(self, timeout_s: float) -> bool:
         """Stop recording: send what was recorded, forget the streams that go on."""
@@ -183,8 +183,8 @@ class Runtime:
         `leaving`: end the streams that are still open.
         """
         with contextlib.suppress(Exception):
-            settled = self.flusher.settle(min(self._patience_s(), within_s), leaving=leaving)
-            if self.outbox.flush(min(self._patience_s(), within_s), patient=False) and settled:
+            settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), leaving=leaving)
+            if self.outbox.flush(min(self.stop_time_left_s(), within_s), patient=False) and settled:
                 self._stop_by_s = None  # nothing of this stop is left to be waited for
 
     def leave_in(self, seconds: float) -> None:
@@ -197,12 +197,12 @@ class Runtime:
     def leave(self) -> None:
         """Send what was recorded, and end the streams that are still open: the process ends."""
         with contextlib.suppress(Exception):
-            self.flusher.settle(self._patience_s(), leaving=True)
-            self.outbox.close(self._patience_s())
+            self.flusher.settle(self.stop_time_left_s(), leaving=True)
+            self.outbox.close(self.stop_time_left_s())
 
-    def _patience_s(self) -> float:
+    def stop_time_left_s(self) -> float:
         """Return how long a stop may still wait: several handlers may hear of one, and share `EXIT_S`."""
-        now_s = time.monotonic()
+        now_s = self.clock_ns() / 1e9
         if self._stop_by_s is None or now_s > self._stop_by_s + EXIT_S:  # none, or one of long ago
             self._stop_by_s = now_s + EXIT_S
         return max(self._stop_by_s - now_s, 0.0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import baggage
 
 from otel_llm import semconv
+from otel_llm.export.clock import wall_ns
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.request.propagation import admitted
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
@@ -63,7 +63,7 @@ def request(
     return Request(
         name=operation if model is None else f"{operation} {model}",
         commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
-        offset_ns=time.time_ns() - monotonic_ns if offset_ns is None else offset_ns,
+        offset_ns=wall_ns() - monotonic_ns if offset_ns is None else offset_ns,
         choices=choices if choices <= MAX_CHOICES else 1,
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),

@@ -259,12 +259,13 @@ def _failed(recording: Recording, error: BaseException) -> None:
         recording.failed(error)
 
 
-_unknown_models: Final[set[object]] = set()
+unknown_models: Final[set[object]] = set()
+"""The models whose chunks were not known: each is one warning."""
 
 
 def _unknown(recording: Recording, model: object) -> None:
     """Give up a stream of a model whose chunks are not known; say so once for each model."""
     recording.give_up()
-    if model not in _unknown_models and len(_unknown_models) < 100:
-        _unknown_models.add(model)
+    if model not in unknown_models and len(unknown_models) < 100:
+        unknown_models.add(model)
         _log.warning("otel_llm does not know the chunks of %s and does not record them; converse_stream it does", model)

@@ -36,7 +36,7 @@ class Lm15Instrumentor(StackInstrumentor):
     requires: ClassVar[tuple[str, ...]] = ("lm15 >= 1.0, < 2",)
 
     def _patch(self) -> Patches:
-        return _patch("lm15.transports", self.stack)
+        return patch("lm15.transports", self.stack)
 
 
 class DspyInstrumentor(StackInstrumentor):
@@ -47,10 +47,11 @@ class DspyInstrumentor(StackInstrumentor):
     requires: ClassVar[tuple[str, ...]] = ("dspy >= 3.4, < 4",)
 
     def _patch(self) -> Patches:
-        return _patch("dspy._vendor.lm15.transports", self.stack)
+        return patch("dspy._vendor.lm15.transports", self.stack)
 
 
-def _patch(name: str, stack: str) -> Patches:
+def patch(name: str, stack: str) -> Patches:
+    """Hook the module of lm15's transports, or of a copy of them, for a stack."""
     transports: Any = import_module(name)
     patches = Patches()
     patches.replace(transports.StdlibTransport, "stream", functools.partial(_stream, stack))

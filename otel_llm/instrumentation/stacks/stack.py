@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.process.patches import Patches
 
 _log: Final = logging.getLogger("otel_llm")
+_awaited: Final[set[tuple[type, str]]] = set()
+"""The packages whose import is waited for, and by whom: an import hook cannot be taken back, so once a process."""
 
 
 class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -36,7 +38,6 @@ class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _patches: Patches | None = None
     _active: bool = False
-    _awaited: bool = False
 
     @abstractmethod
     def _patch(self) -> Patches:
@@ -53,8 +54,8 @@ class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._active = True
         if self.package in sys.modules:
             self._hook()
-        elif not self._awaited:  # there is no taking an import hook back: once a process
-            type(self)._awaited = True
+        elif (awaited := (type(self), self.package)) not in _awaited:
+            _awaited.add(awaited)
             wrapt.register_post_import_hook(lambda _: self._hook(), self.package)
 
     def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ARG002

@@ -1,1 +1,1 @@
-"""From records to requests and streams: complete ones at once, the others at the end, within bounds of memory."""
+"""Put records together to requests and streams: complete ones at once, the others at the end, in bounded memory."""

@@ -1,4 +1,4 @@
-"""From the rows of pending requests to streams: those without a hole all at once, the others one by one."""
+"""Put the rows of pending requests together to streams: those without a hole all at once, the others one by one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def with_others(plain: Rows | None, requests: list[PendingRequest]) -> tuple[Rows | None, dict[int, bytes]]:
-    """Return the rows of requests together with the segments that were read one by one, and the kinds that these have.
+    """Return the rows of requests together with the segments that were read one by one, and the kinds of these.
 
-    The kinds are by place among the rows. Those read one by one come first: of two with one number in one export
-    request they are taken.
+    The kinds are by index of the row. Segments read one by one come first: of two with one number in one export request
+    they are kept.
     """
     cells: list[tuple[int, int, int, int, int, int, int, int]] = []
     times: list[int] = []
@@ -61,9 +61,9 @@ def with_others(plain: Rows | None, requests: list[PendingRequest]) -> tuple[Row
 def _resolve(
     one: PendingRequest, segments: int, tokens: int, end_ns: int, inner_end_ns: int, offset_ns: int | None
 ) -> Resolved:
-    """Say what is known of a stream whose segments are all there from 0 on: those before the last one as a prefix.
+    """Return the facts of a stream whose segments are all there from 0 on: those before the last one as a prefix.
 
-    `segments`, `tokens`: how many there are; `end_ns`: the latest end of one, `inner_end_ns`: of one but the last.
+    `segments`, `tokens`: their numbers; `end_ns`: the latest end of one, `inner_end_ns`: of one but the last.
     """
     last: Segment | None = None
     described: dict[int, Segment] = {}
@@ -86,10 +86,10 @@ def _resolve(
 
 
 def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints, merged: Merged) -> Bools:
-    """Return where (C,) a repetition of a segment states other attributes than the segment that came first.
+    """Return where (C,) a repetition of a segment has other attributes than the segment received first.
 
-    It changes nothing, but attributes are not kept by row: such a stream is to be put together one by one.
-    `rows`, `stream` as for `merge`, of `with_others`: those that were read one by one stand first.
+    It changes nothing, but rows have no attributes: such a stream is assembled one by one. `rows`, `stream` as for
+    `merge`, of `with_others`: segments read one by one come first.
     """
     found = np.zeros(len(requests), np.bool_)
     if not merged.repeated.any():
@@ -109,7 +109,7 @@ def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints,
 def regular_streams(
     requests: list[PendingRequest], rows: Rows, own_kinds: dict[int, bytes], merged: Merged, chosen: Bools
 ) -> Streams:
-    """Return the streams that are `chosen` (C,), which have no hole."""
+    """Return the streams that are `chosen` (C,); they have no hole."""
     lengths = np.diff(merged.bounds)
     taken = merged.rows[np.repeat(chosen, lengths)]
     starts = np.cumsum(rows.counts) - rows.counts
@@ -140,14 +140,14 @@ def regular_streams(
 
 
 def one_by_one(requests: list[PendingRequest], plain: Rows | None, counts: Counter[str]) -> Streams:
-    """Return the streams of requests that have holes, choices or no segments, as `Assembler` puts them together."""
+    """Return the streams of requests with holes, choices or no segments, assembled as by `Assembler`."""
     plain_segments = {} if plain is None or not requests else _as_segments(plain, requests)
     found: list[Assembled] = []
     for one in requests:
         received = ReceivedRequest(*one.ids, one.request)
         if one.earlier:
             received.stream(0)
-        # As they came; of one export request those read one by one first.
+        # In order of receipt; of one export request those read one by one first.
         for _, segment in sorted([*one.segments, *plain_segments.get(one.slot, ())], key=lambda pair: pair[0]):
             if not received.stream(segment.choice).add(segment):
                 counts["duplicate_segments"] += 1
@@ -156,7 +156,7 @@ def one_by_one(requests: list[PendingRequest], plain: Rows | None, counts: Count
 
 
 def _kinds(rows: Rows, places: Ints, own: dict[int, bytes]) -> bytes:
-    """Return a code a token of the rows at these places; `own`: those of rows whose tokens have their own."""
+    """Return the kind codes of the tokens of the rows at these indexes; `own`: those of rows with a kind a token."""
     return b"".join(
         bytes((int(rows.kind[place]),)) * int(rows.counts[place]) if place not in own else own[place]
         for place in places.tolist()
@@ -179,7 +179,7 @@ def _as_segments(plain: Rows, requests: list[PendingRequest]) -> dict[int, list[
             0,
             seq,
             first,
-            end_ns,  # where it begins says nothing
+            end_ns,  # its begin has no meaning
             end_ns,
             times[stop - count : stop],
             bytes((kind,)) * count if kind else None,

@@ -1,4 +1,4 @@
-"""Put the records of a recording together and give its streams at the end: what fits in memory, in any order."""
+"""Assemble the records of a recording and return its streams at the end: all in memory, in any order."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Assembler:
-    """Collect batches in any order and give every stream at the end of the input.
+    """The assembly of batches in any order; it returns every stream at the end of the input.
 
-    `counts` has what was received more than once or left over: `duplicate_segments`, `duplicate_requests`,
+    `counts` has records received more than once or left over: `duplicate_segments`, `duplicate_requests`,
     `ignored`, `missing_empty_segments`, `refused.REASON` and the readers' `anomaly.NAME`.
     """
 
@@ -31,7 +31,7 @@ class Assembler:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, batch: Batch) -> None:
-        """Take what one export request held."""
+        """Add the records of one export request."""
         for segment in batch.segments:
             key = (segment.trace_id, segment.span_id)
             parts = self.parts.get(key)
@@ -59,7 +59,7 @@ class Assembler:
 
 
 def count_rest(batch: Batch, counts: Counter[str]) -> None:
-    """Count what an export request held beside segments and request spans, and what was odd about those."""
+    """Count an export request's other spans, and the anomalies of its records."""
     counts["ignored"] += batch.ignored
     for reason, number in batch.refused.items():
         counts[f"refused.{reason}"] += number

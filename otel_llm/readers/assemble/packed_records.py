@@ -1,8 +1,8 @@
-"""Records as bytes, so that what was decoded on one machine can be put together on another.
+"""Records as bytes, so that records decoded on one machine can be assembled on another.
 
 A record is a frame: 4 bytes little-endian length of its head, the head (a JSON list), its token times as int64
-little-endian, and a byte of kind for each where they are not all content. Frames that stand one after another are the
-records of a request.
+little-endian, and a byte of kind for each where they are not all content. Concatenated frames are the records of a
+request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIME_BYTES: Final = 8
 
 
 def pack(record: Segment | RequestSpan) -> bytes:
-    """Return the frame of one record; its trace id and request span id are its key, and not in it."""
+    """Return the frame of one record, without its key: trace id and request span id."""
     if isinstance(record, Segment):
         times_ns = record.times_ns
         head: list[object] = [

@@ -1,4 +1,4 @@
-"""Requests that were received in part and wait for the rest; each has a slot, which its rows name."""
+"""Requests that were received in part and wait for the rest; each has a slot, by which rows refer to it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 NO_END: Final = -1
 SEVERAL: Final = -2
 CHUNK_TOKENS: Final = 1_000_000
-"""Tokens put together at once at the end, about."""
+"""About the number of tokens that are assembled at once at the end."""
 _CHUNK_REQUESTS: Final = 8192
 _MOST_BLOCKS: Final = 16
-# About how many bytes each takes.
+# The approximate bytes of each.
 _PENDING_BYTES: Final = 300
 _SEGMENT_BYTES: Final = 700
 _REQUEST_BYTES: Final = 900
@@ -34,10 +34,10 @@ _TOKEN_BYTES: Final = 40
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request that was not handed on: what was received of it but rows.
+    """A request that was not passed on: its received parts besides rows.
 
-    `segments` are those that were read one by one, with the number of their export request; `choices`: it has others
-    than 0; `earlier`: choice 0 was handed on; `spilled`: some of it is in a temporary file; `weight`: bytes, about.
+    `segments` are those read one by one, with the number of their export request; `choices`: it has others than 0;
+    `earlier`: choice 0 was passed on; `spilled`: a part is in a temporary file; `weight`: approximate bytes.
     """
 
     key: bytes
@@ -55,25 +55,25 @@ class PendingRequest:
         return self.key[:TRACE_BYTES], self.key[TRACE_BYTES:]
 
     def endings(self) -> list[Segment]:
-        """Return the segments that state how their stream ended."""
+        """Return the segments that state the end of their stream."""
         return [segment for _, segment in self.segments if semconv.OUTCOME in segment.attributes]
 
     def ending(self) -> Segment | None:
-        """Return the last segment, where exactly one says that it is, and segment 0 was received too."""
+        """Return the last segment, where exactly one states the end, and segment 0 was received too."""
         endings = self.endings()
         if len({segment.seq for segment in endings}) != 1 or not any(segment.seq == 0 for _, segment in self.segments):
             return None
         return endings[0]
 
     def ending_seq(self) -> int:
-        """Return the number of the segment that states how the only choice ended; NO_END, or SEVERAL of either."""
+        """Return the number of the segment that states the end of the only choice; NO_END, or SEVERAL of either."""
         if self.choices or self.earlier:
             return SEVERAL
         numbers = {segment.seq for segment in self.endings()}
         return NO_END if not numbers else numbers.pop() if len(numbers) == 1 else SEVERAL
 
     def declared_tokens(self) -> int:
-        """Return how many tokens its last segment says that there are, 0 where it does not."""
+        """Return the number of tokens that its last segment states, 0 where it states none."""
         ending = self.ending()
         return 0 if ending is None else count_of(ending.attributes, semconv.TOKENS) or 0
 
@@ -81,8 +81,8 @@ class PendingRequest:
 class PendingRequests:
     """The pending requests by key and by slot, with the rows of their plain segments.
 
-    By slot, (slots,): `received` how many segments came, `needed` how many make the request whole, -1 where that is
-    not known. The slot of a request that was dropped is used again.
+    By slot, (slots,): `received`, the number of its segments; `needed`, how many make the request complete, -1 where
+    not known. The slot of a dropped request is reused.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class PendingRequests:
 
     @property
     def bytes_held(self) -> int:
-        """Return about how much memory they take."""
+        """Return their approximate memory."""
         return self._weight + sum(block.bytes_held for block in self._blocks)
 
     def add(self, key: bytes) -> PendingRequest:
@@ -131,7 +131,7 @@ class PendingRequests:
         self._blocks.append(rows)
 
     def take_rows(self, slots: Ints) -> Rows | None:
-        """Take the rows of these requests out of what is held, None where there are none."""
+        """Remove and return the rows of these requests, None where there are none."""
         flag = np.zeros(len(self.by_slot), np.bool_)
         flag[slots] = True
         taken: list[Rows] = []
@@ -149,19 +149,19 @@ class PendingRequests:
         return joined(taken) if taken else None
 
     def drop(self, one: PendingRequest) -> None:
-        """Forget a request whose rows were taken."""
+        """Forget a request whose rows were removed."""
         self.by_slot[one.slot] = None
         self.needed[one.slot] = -1
         self._free.append(one.slot)
         del self.by_key[one.key], self.slots[one.key]
         self._weight -= one.weight
 
-    def whole(self, slots: Ints) -> Ints:
-        """Return those of these slots whose requests have as many segments as make them whole."""
+    def complete(self, slots: Ints) -> Ints:
+        """Return those of these slots whose requests are complete."""
         return slots[(self.needed[slots] >= 0) & (self.received[slots] >= self.needed[slots])]
 
     def chunks(self) -> Iterator[Ints]:
-        """Yield the slots of all requests, as many at once as have about CHUNK_TOKENS."""
+        """Yield the slots of all requests, in groups of about CHUNK_TOKENS."""
         tokens = np.zeros(len(self.by_slot), np.int64)
         for block in self._blocks:
             np.add.at(tokens, block.slot, block.counts)
@@ -177,7 +177,7 @@ class PendingRequests:
             yield np.array(waiting)
 
     def restore(self, entries: Iterable[tuple[list[PendingRequest], Rows | None]]) -> int:
-        """Take back what was written to a temporary file, in its order; return how many request spans came twice."""
+        """Take back the entries of a temporary file, in order; return the number of repeated request spans."""
         twice = 0
         for requests, rows in entries:
             slots = np.zeros(max(read.slot for read in requests) + 1, np.int64)

@@ -1,4 +1,4 @@
-"""One request as it was received, and what its request span and segments say together of each of its streams.
+"""One request as it was received, and the facts of its streams by its request span and segments together.
 
 The live evaluator and the audit share this module, so that a stream means the same to both.
 """
@@ -27,10 +27,10 @@ class ReceivedRequest:
     request: RequestSpan | None = None
     streams: dict[int, ReceivedStream] = field(default_factory=dict)
     since_ns: int | None = None
-    """When the first of it was received, unix ns; the live evaluator's."""
+    """The first receipt, unix ns; set by the live evaluator."""
 
     def stream(self, choice: int) -> ReceivedStream:
-        """Return the stream of one choice, a new one where nothing of it came yet."""
+        """Return the stream of one choice, a new one where nothing of it was received yet."""
         found = self.streams.get(choice)
         if found is None:
             found = self.streams[choice] = ReceivedStream()
@@ -52,12 +52,12 @@ class ReceivedRequest:
         return not self.streams or (len(self.streams) == 1 and choice in self.streams)
 
     def resolve(self, choice: int) -> Resolved:
-        """Return what is known of one stream: segments win over the request span, attribute by attribute."""
+        """Return the facts of one stream: segments win over the request span, attribute by attribute."""
         stream = self.streams.get(choice) or ReceivedStream()
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
         last = stream.last()
-        # What is stated of the end: by the last segment, else by the request span where it can mean this stream alone.
+        # Statements on the end: the last segment's, else the request span's where it can mean this stream alone.
         ending: Attributes = {} if last is None else last.segment.attributes
         if self.request_ends(choice) or (last is not None and self._is_only(choice)):
             ending = {**span_attributes, **ending}
@@ -81,7 +81,9 @@ class ReceivedRequest:
         if declared is not None:
             expected = max(expected, declared)
         if not stream.count() and declared is None:
-            coverage: float | None = 0.0  # segments were sent, none came, and no count says that they were empty
+            coverage: float | None = (
+                0.0  # segments were sent, none was received, and no count says that they were empty
+            )
         else:
             coverage = min(1.0, covered / expected) if expected else 1.0
         whole = coverage == 1.0
@@ -111,7 +113,7 @@ class ReceivedRequest:
         )
 
     def resolve_foreign(self) -> Resolved | None:
-        """Return what is known by a request span of others, None if it gives no time."""
+        """Return the facts of another instrumentation's request span, None if it gives no time."""
         span = self.request
         if span is None:
             return None
@@ -133,9 +135,9 @@ class ReceivedRequest:
             commit_ns=span.start_ns,
             end_ns=span.end_ns,
             coverage=found.coverage,
-            complete=found.whole,
-            known_tokens=found.tokens if found.whole else 0,  # of a part of them the first may be missing
-            known_until_ns=span.end_ns if found.whole else None,
+            complete=found.complete,
+            known_tokens=found.tokens if found.complete else 0,  # of an incomplete list the first may be missing
+            known_until_ns=span.end_ns if found.complete else None,
             input_tokens=count_of(attributes, semconv.GEN_AI_USAGE_INPUT_TOKENS),
             offset_ns=_offset(span) if found.tokens else None,
             queue_s=found.queue_s,
@@ -144,7 +146,7 @@ class ReceivedRequest:
 
 
 def ending_overrides(ending: Attributes, span: Attributes) -> bool:
-    """Tell whether a last segment states all that the request span states of the end, so that the span is not asked."""
+    """Tell whether a last segment states all that the request span does of the end: the span is not needed then."""
     return all(
         read(ending, key) is not None or read(span, key) is None
         for key, read in ((semconv.OUTCOME, text_of), (semconv.TOKENS, count_of), (semconv.TOKEN_BASIS, text_of))

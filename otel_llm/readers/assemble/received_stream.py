@@ -1,4 +1,4 @@
-"""The segments of one stream as they were received, in any order: repetitions, holes, what is still held of them."""
+"""The received segments of one stream, in any order, with repetitions and holes; applied ones are compacted."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class ReceivedSegment:
 
     @property
     def next_token(self) -> int:
-        """Return the index of the first token behind this segment."""
+        """Return the index of the first token after this segment."""
         return self.segment.first_token + self.tokens
 
 
 @dataclass(slots=True)
 class Prefix:
-    """What is kept of segments 0 to `segments` - 1 once the live evaluator has applied them and let them go.
+    """The summary of segments 0 to `segments` - 1, which the live evaluator has applied and dropped.
 
-    None of them stated how the stream ended; `attributes` are theirs together, the earliest segment's first.
+    None of them stated the end of the stream; `attributes` are theirs together, the earliest segment's first.
     """
 
     segments: int = 0
@@ -42,11 +42,11 @@ class Prefix:
 
 
 class Extent(NamedTuple):
-    """How far the segments of a stream reach, in indexes of tokens.
+    """The reach of a stream's segments, in indexes of tokens.
 
-    `covered` of them are held, each counted once, of `expected` that there are by the last of them. The unbroken run
-    from token 0 has `contiguous` tokens and is known to be all up to `known_ns`, None if at all: a missing empty
-    segment is no hole, and without tokens between, that is the end of the last segment that continues the run.
+    `covered` tokens are received, each counted once, of `expected` by the last of them. The unbroken run from token 0
+    has `contiguous` tokens and is known to be all up to `known_ns`, None if at all: a missing empty segment is no hole,
+    and without tokens between, that is the end of the last segment that continues the run.
     """
 
     covered: int
@@ -62,17 +62,17 @@ class ReceivedStream:
     held: dict[int, ReceivedSegment] = field(default_factory=dict)
     duplicates: int = 0
     offset_ns: int | None = None
-    """Segment end - receipt of the segment that was received first, of several at once the one with the lowest number:
-    how far the sender's clock is ahead, at least."""
+    """End - receipt of the segment that was received first, of several at once of the one with the lowest number: the
+    sender's clock is ahead by at least this."""
     first: tuple[int, int] | None = None
-    """When that was received, and its number."""
+    """The instant of that receipt, and the segment's number."""
     ending: int | None = None
-    """The highest number of a segment that states how the stream ended."""
+    """The highest number of a segment that states the end of the stream."""
     prefix: Prefix = field(default_factory=Prefix)
 
     @classmethod
     def begun(cls, commit: Segment) -> ReceivedStream:
-        """Return what `add` and `compact` make of a segment 0 that has no tokens and comes first."""
+        """Return a stream as after `add` and `compact` of a segment 0 without tokens, received first."""
         prefix = Prefix(1, 0, commit.start_ns, commit.end_ns, commit.attributes)
         if commit.receipt_ns is None:
             return cls(prefix=prefix)
@@ -80,7 +80,7 @@ class ReceivedStream:
         return cls(offset_ns=commit.end_ns - commit.receipt_ns, first=came, prefix=prefix)
 
     def add(self, segment: Segment) -> bool:
-        """Keep `segment` unless its number was there already; return whether it was new."""
+        """Keep `segment` unless its number is there already; return whether it is new."""
         if self.has(segment.seq):
             self.duplicates += 1
             return False
@@ -98,7 +98,7 @@ class ReceivedStream:
         return seq < self.prefix.segments or seq in self.held
 
     def count(self) -> int:
-        """Return how many segments were received."""
+        """Return the number of received segments."""
         return self.prefix.segments + len(self.held)
 
     def compact(self) -> None:
@@ -118,17 +118,17 @@ class ReceivedStream:
                 prefix.attributes = {**segment.attributes, **prefix.attributes}
 
     def in_order(self) -> list[ReceivedSegment]:
-        """Return what was received and is held, by number."""
+        """Return the received segments that are still held, by number."""
         if len(self.held) < 2:
             return list(self.held.values())
         return [self.held[seq] for seq in sorted(self.held)]
 
     def last(self) -> ReceivedSegment | None:
-        """Return the segment that says how the stream ended, if it was received."""
+        """Return the segment that states the end of the stream, if it was received."""
         return None if self.ending is None else self.held[self.ending]
 
     def commit_ns(self) -> int | None:
-        """Return when the request was committed, by segment 0; None if that was not received."""
+        """Return the commit by segment 0; None if that was not received."""
         if self.prefix.segments:
             return self.prefix.start_ns
         first = self.held.get(0)
@@ -148,13 +148,13 @@ class ReceivedStream:
         attributes.update(self.prefix.attributes)
 
     def extent(self) -> Extent:
-        """Return how far the tokens that the segments hold reach."""
+        """Return the reach of the segments' tokens."""
         prefix = self.prefix
         upto = covered = expected = prefix.tokens
         known_ns = prefix.end_ns if prefix.segments else None
         held = self.held
         if len(held) == 1:
-            # Nearly always: one segment behind what was let go.
+            # The usual case: one segment after the compacted ones.
             (one,) = held.values()
             first, following = one.segment.first_token, one.next_token
             if first <= upto:
@@ -175,7 +175,7 @@ class ReceivedStream:
         return Extent(covered, expected, upto, known_ns)
 
     def token_times(self) -> tuple[list[int], bytes | None]:
-        """Return every token time that is held in order of segment (unsorted within), and the kinds (None: content)."""
+        """Return the held token times in order of segment (unsorted within), and the kinds (None: content)."""
         times: list[int] = []
         kinds = bytearray()
         plain = True

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Resolved:
-    """What is known of one stream, before any class judges it. Times are unix ns; None is: not known."""
+    """The facts of one stream, before any class judges it. Times are unix ns; None: not known."""
 
     trace_id: bytes
     span_id: bytes
     choice: int | None
     attributes: Attributes
-    """What a class's `match` is compared with: segment 0's and the request span's, segments first."""
+    """The attributes that a class's `match` is compared with: segment 0's and the request span's, segments first."""
     measured_at: str
     outcome: str
     commit_ns: int | None
@@ -33,16 +33,16 @@ class Resolved:
     complete: bool = False
     """Nothing is known to be missing and the commit is known: the stream can be judged."""
     known_tokens: int = 0
-    """Tokens in the unbroken run from the first; the times of the first token are believed when it is not 0."""
+    """Tokens in the unbroken run from the first; the times of the first token are trusted when it is not 0."""
     known_until_ns: int | None = None
-    """Up to when that run is all there was."""
+    """The instant up to which that run is known to be complete."""
     input_tokens: int | None = None
     exact_resume: bool = False
     offset_ns: int | None = None
-    """Segment end - receipt of what was received first: how far the sender's clock is ahead, at least."""
+    """End - receipt of the first received segment: the sender's clock is ahead by at least this."""
     queue_s: float | None = None
     foreign: Foreign | None = None
-    """Set for spans of others: what they say; where they carry no token times only these columns are filled."""
+    """The statements of another instrumentation's span; without token times only these columns are filled."""
 
     @property
     def key(self) -> StreamKey:
@@ -56,7 +56,7 @@ class Resolved:
 
 @dataclass(slots=True)
 class Assembled:
-    """One stream at the end of the input: what is known of it, its token times and their kinds.
+    """One stream at the end of the input: its facts, its token times and their kinds.
 
     Times are sorted where the stream is complete; where tokens are missing they stay in order of index, so that the
     first `resolved.known_tokens` are those before the hole.
@@ -70,14 +70,14 @@ class Assembled:
 def derived_ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
     """Return a trace id and a span id for a request of a form without them, the same whenever it is read.
 
-    `own_id`: what tells the request from others of the form; `send_ns`: when it was sent, ns.
+    `own_id`: identifies the request within the form; `send_ns`: when it was sent, ns.
     """
     trace_id = blake2b(f"{form}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
     return trace_id, trace_id[:8]
 
 
 def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
-    """Return token times sorted, each with its kind (a stable sort: equal times keep the order of arrival)."""
+    """Return token times sorted, each with its kind (a stable sort: equal times keep their order)."""
     if kinds is None:
         return sorted(times_ns), None
     order = sorted(range(len(times_ns)), key=times_ns.__getitem__)

@@ -1,4 +1,4 @@
-"""Temporary files for what does not fit: divided by key, so that what belongs together is read back together."""
+"""Temporary files for pending requests beyond the memory limit, partitioned by key."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.stream_rows import Rows
 
 PARTS: Final = 64
-"""Files: of 100 M tokens each takes some 15 MB."""
+"""The number of files: of 100 M tokens each takes some 15 MB."""
 
 
 class Spill:
-    """Keep requests in files that are gone with the process, whatever ends it: they have no name."""
+    """Temporary files of requests; they have no name, so they vanish with the process."""
 
     def __init__(self) -> None:
         self._files: list[IO[bytes]] = []
 
-    def put(self, opens: Sequence[PendingRequest], rows: Rows | None) -> None:
+    def put(self, requests: Sequence[PendingRequest], rows: Rows | None) -> None:
         """Append requests and their rows, whose `slot` is that of one of the requests.
 
         Raises InputError where the folder of temporary files has no room.
         """
-        part = {one.slot: zlib.crc32(one.key) % PARTS for one in opens}
+        part = {one.slot: zlib.crc32(one.key) % PARTS for one in requests}
         by_part: list[list[PendingRequest]] = [[] for _ in range(PARTS)]
-        for one in opens:
+        for one in requests:
             by_part[part[one.slot]].append(one)
         of_slot = np.zeros(max(part) + 1, np.int64)
         of_slot[list(part)] = list(part.values())
@@ -68,6 +68,6 @@ class Spill:
     def _entries(self, file: IO[bytes]) -> Iterator[tuple[list[PendingRequest], Rows | None]]:
         while True:
             try:
-                yield pickle.load(file)  # noqa: S301  our own, and nobody else can open it
+                yield pickle.load(file)  # noqa: S301  our own, without a name by which others could open it
             except EOFError:
                 return

@@ -1,9 +1,9 @@
-"""From records to streams while the records come: what is whole is handed on at once, what is not waits within bounds.
+"""Assemble streams while records arrive: complete ones are passed on at once, others wait in bounded memory.
 
-The streams are those of `Assembler`, which keeps everything to the end. Here segments are rows of arrays, and a request
-is handed on, and forgotten but for its key, when nothing that could still come would change its row: its last segment
-is there, segment 0 and all tokens are, no number is missing, and its request span is there. Beyond a bound of memory
-the oldest requests go to temporary files, divided by their keys, and are put together at the end, file by file.
+The streams are those of `Assembler`, which keeps everything to the end. Here segments are rows of arrays. A request is
+passed on, and forgotten but for its key, when nothing that may still arrive can change its row: its last segment,
+segment 0, all tokens, every number between and its request span are there. Beyond a bound of memory the oldest requests
+go to temporary files, partitioned by key, and are assembled at the end, file by file.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from otel_llm.readers.segment_columns import SegmentColumns
 
 HELD_BYTES: Final = 192 * 2**20
-"""What requests that are not whole may take before the oldest half goes to temporary files."""
+"""The memory of incomplete requests at which the oldest half goes to temporary files."""
 KEPT_BYTES: Final = 64 * 2**20
-"""What request spans may take that are kept for choices of theirs that may still come."""
+"""The memory for request spans that are kept for choices that may still arrive."""
 _KEPT_SPAN_BYTES: Final = 150
-"""What one takes beside its pickle, about."""
+"""The approximate bytes of one beside its pickle."""
 
 
 @dataclass(slots=True)
 class StreamAssembler:
-    """Take export requests in any order and give streams: `take` those that are whole, `finish` the others.
+    """The assembly of export requests in any order: `take` returns complete streams, `finish` the others.
 
-    `counts` as in Assembler, and `anomaly.segment_after_end`: segments numbered behind the last one of a stream that
-    was handed on; they change nothing.
+    `counts` as in Assembler, and `anomaly.segment_after_end`: segments numbered after the last one of a stream that was
+    passed on; they change nothing.
     """
 
     held_bytes: int = HELD_BYTES
@@ -54,17 +54,17 @@ class StreamAssembler:
     counts: Counter[str] = field(default_factory=Counter)
     _pending: PendingRequests = field(default_factory=PendingRequests)
     _order: int = 0
-    """The number of the export request that is taken."""
+    """The number of the current export request."""
     _done: dict[bytes, int] = field(default_factory=dict)
-    """Of each request whose choice 0 was handed on, how many segments that had."""
+    """The number of segments of each request whose choice 0 was passed on."""
     _kept: dict[bytes, bytes] = field(default_factory=dict)
-    """The pickled request spans of those that may have other choices."""
+    """The pickled request spans of requests that may have other choices."""
     _kept_weight: int = 0
     _spilled: set[bytes] = field(default_factory=set)
     _spill: Spill | None = None
 
     def take(self, received: Iterable[tuple[Batch, int | None]]) -> Streams:
-        """Take what export requests held, each with its time of receipt, and return the streams that are whole now."""
+        """Take the records of export requests, each with its time of receipt; return the streams now complete."""
         touched: set[int] = set()
         plains: list[tuple[SegmentColumns, int, int]] = []
         for batch, receipt_ns in received:
@@ -78,14 +78,14 @@ class StreamAssembler:
             count_rest(batch, self.counts)
         slots = self._add_plain(plains) if plains else np.zeros(0, np.int64)
         slots = np.union1d(slots, np.fromiter(touched, np.int64, len(touched)))
-        whole = self._pending.whole(slots)
+        whole = self._pending.complete(slots)
         found = self._put_together(whole, early=True) if len(whole) else Streams()
         if self._pending.bytes_held > self.held_bytes:
             self._spill_oldest()
         return found
 
     def finish(self) -> Iterator[Streams]:
-        """Yield what is left, and delete what was written; take nothing afterwards."""
+        """Yield the remaining streams, and delete the temporary files; no `take` afterwards."""
         try:
             if self._spill is not None:
                 self._spill_all(one for one in list(self._pending.by_key.values()) if one.spilled)
@@ -104,7 +104,7 @@ class StreamAssembler:
             self._spill.close()
             self._spill = None
 
-    # Records that come.
+    # Arriving records.
 
     def _of(self, key: bytes) -> PendingRequest:
         found = self._pending.by_key.get(key)
@@ -169,14 +169,14 @@ class StreamAssembler:
         return touched
 
     def _new_slot(self, key: bytes) -> int:
-        """Return the slot of a request that may be new, -1 for one whose choice 0 was handed on."""
+        """Return the slot of a request that may be new, -1 for one whose choice 0 was passed on."""
         return -1 if key in self._done else self._of(key).slot
 
     def _late(self, seq: int, ended: int) -> None:
         self.counts["duplicate_segments" if seq < ended else "anomaly.segment_after_end"] += 1
 
     def _set_needed(self, one: PendingRequest) -> None:
-        """Note how many segments a request needs to be whole, if what was read one by one may be all of that."""
+        """Note how many segments make a request complete, if those read one by one may be all that is needed."""
         needed = self._pending.needed
         needed[one.slot] = -1
         request = one.request
@@ -187,13 +187,13 @@ class StreamAssembler:
             return
         segments = ending.seq + 1
         if request.attributes.get(semconv.SEGMENTS) != segments and self._kept_weight > self.kept_bytes:
-            return  # there may be other choices, and there is no room to keep the span for them
+            return  # there may be other choices, and no memory is left to keep the span for them
         needed[one.slot] = segments
 
-    # Streams that are handed on.
+    # Complete streams.
 
     def _put_together(self, slots: Ints, *, early: bool) -> Streams:
-        """Return the streams of these requests; `early`: those that are whole, while the others stay."""
+        """Return the streams of these requests; `early`: only the complete ones, while the others stay."""
         pending = self._pending
         requests = [one for slot in slots.tolist() if (one := pending.by_slot[slot]) is not None]
         plain = pending.take_rows(slots)
@@ -228,7 +228,7 @@ class StreamAssembler:
         return concatenate((found, one_by_one(irregular + bare, plain, self.counts)))
 
     def _forget(self, requests: list[PendingRequest], plain: Rows | None, chosen: Bools, merged: Merged) -> None:
-        """Forget the requests that were handed on, and put back the rows of the others."""
+        """Forget the requests that were passed on, and put back the rows of the others."""
         lengths = np.diff(merged.bounds)
         for one, gone, segments in zip(requests, chosen.tolist(), lengths.tolist(), strict=True):
             if gone:
@@ -255,7 +255,7 @@ class StreamAssembler:
             if len(found):
                 yield found
 
-    # What waits for the end in temporary files.
+    # Temporary files.
 
     def _spill_oldest(self) -> None:
         requests = list(self._pending.by_key.values())
@@ -264,7 +264,7 @@ class StreamAssembler:
         self._spill_all(requests[: len(requests) // 2 + 1])
 
     def _spill_all(self, requests: Iterable[PendingRequest]) -> None:
-        """Write requests to the temporary files: nothing of them stays but that they are there."""
+        """Write requests to the temporary files; only their keys stay."""
         chosen = list(requests)
         if not chosen or self._spill is None:
             return

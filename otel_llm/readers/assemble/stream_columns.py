@@ -1,4 +1,4 @@
-"""Streams as columns: what is known of each, and the token times of them all in one array."""
+"""Streams as columns: the facts of each, and the token times of them all in one array."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Streams:
-    """Streams put together: what is known of each, and the token times of them all.
+    """Assembled streams: the facts of each, and the token times of them all.
 
     Those of stream r are `times_ns[offsets[r]:offsets[r + 1]]`, in the order that `Assembled` states; `kinds` a code a
     token, None where all is content.
@@ -40,7 +40,7 @@ class Streams:
 
 
 def sort_times(streams: Streams) -> None:
-    """Put the tokens of the streams that are complete in order of time, each with its kind."""
+    """Sort the tokens of complete streams by time, each with its kind, in place."""
     times, offsets = streams.times_ns, streams.offsets
     falls = np.flatnonzero(times[1:] < times[:-1]) + 1
     if not len(falls):
@@ -57,7 +57,7 @@ def sort_times(streams: Streams) -> None:
 
 
 def concatenate(parts: Sequence[Streams]) -> Streams:
-    """Return the streams of several as one, in their order."""
+    """Return the streams of several parts as one, in their order."""
     some = [part for part in parts if len(part)]
     if len(some) < 2:
         return some[0] if some else Streams()

@@ -1,4 +1,4 @@
-"""Segments of many streams as rows of arrays, and which streams are whole: the columns of the audit's assembly."""
+"""Segments of many streams as rows of arrays: the columns of the audit's assembly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 OWN_KINDS = 255
-"""The `kind` of a segment whose tokens have kinds of their own, which stand elsewhere."""
+"""The `kind` of a segment with a kind for each token; those are kept elsewhere."""
 NO_RECEIPT = -1
 
 
@@ -25,8 +25,8 @@ NO_RECEIPT = -1
 class Rows:
     """Segments (S,), each of the stream `slot`, and their N tokens one after the other.
 
-    `order` numbers the export requests in which they came, `receipt_ns` is NO_RECEIPT where it is not known,
-    `kind` the code of all tokens of a segment; `counts` (S,) says how many of `times_ns` (N,) are each one's.
+    `order` numbers the export requests in order of receipt, `receipt_ns` is NO_RECEIPT where it is not known, `kind`
+    the code of all tokens of a segment; `counts` (S,) says how many of `times_ns` (N,) belong to each.
     """
 
     slot: Ints
@@ -44,11 +44,11 @@ class Rows:
 
     @property
     def bytes_held(self) -> int:
-        """Return about how much memory they take."""
+        """Return their approximate memory."""
         return 57 * len(self.slot) + self.times_ns.nbytes
 
     def only(self, chosen: Bools) -> Rows:
-        """Return those that are chosen, (S,), as copies."""
+        """Return the chosen rows, (S,) bool, as copies."""
         return Rows(
             slot=self.slot[chosen],
             seq=self.seq[chosen],
@@ -63,16 +63,16 @@ class Rows:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return rows of several as one; `parts` must not be empty."""
+    """Return the rows of several parts as one; `parts` must not be empty."""
     if len(parts) == 1:
         return parts[0]
     return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
 class Merged(NamedTuple):
-    """The rows of C streams, merged: each row once, in order, and what they add up to.
+    """The merged rows of C streams, each row once and in order, and their sums.
 
-    `rows` (S',): places of the rows without repetitions, by stream and number, those of stream c at
+    `rows` (S',): indexes of the rows without repetitions, by stream and number, those of stream c at
     `bounds[c]:bounds[c + 1]`; (C,): `regular` where numbers run from 0 without a hole and every segment begins with the
     token after the one before; `repeated` how many rows were repetitions; `tokens` how many there are in all;
     `end_ns` the latest end of a segment, `inner_end_ns` that of one but the last; `offset_ns` how far the sender's
@@ -91,7 +91,7 @@ class Merged(NamedTuple):
 
 
 def merge(rows: Rows, stream: Ints, streams: int) -> Merged:
-    """Put the rows of `streams` streams together, each row that of `stream` (S,); every stream must have one."""
+    """Merge the rows of `streams` streams, each row that of `stream` (S,); every stream must have one."""
     order = np.lexsort((rows.order, rows.seq, stream))
     of, seq = stream[order], rows.seq[order]
     fresh = np.ones(len(order), np.bool_)
@@ -124,9 +124,9 @@ def merge(rows: Rows, stream: Ints, streams: int) -> Merged:
 
 
 def _offsets(receipt: Ints, came: Ints, ends: Ints, of: Ints, streams: int) -> tuple[Ints, Bools]:
-    """Return end - receipt of each stream's segment that came first; of those received at that instant the first.
+    """Return end - receipt of each stream's segment received first; of several at that instant the first row.
 
-    The rows are by stream and number.
+    The rows are sorted by stream and number.
     """
     offset, known = np.zeros(streams, np.int64), np.zeros(streams, np.bool_)
     stated = np.flatnonzero(receipt != NO_RECEIPT)

@@ -1,1 +1,1 @@
-"""Inference spans of other instrumentations: their token times, their names, what they state."""
+"""Inference spans of other instrumentations: their token times, names and statements."""

@@ -1,7 +1,7 @@
-"""Token times that travel as events on a request span: one event a token, or one a chunk of the reply.
+"""Token times as events on a request span: one event a token, or one a chunk of the reply.
 
-The SDK keeps 128 events on a span and drops the oldest, so the first tokens: how many it dropped is on the span, and
-nothing is made of a stream that lost some.
+The SDK keeps 128 events on a span and drops the oldest, so the first tokens. The span has the number of dropped events;
+a stream that lost some is not judged.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 SLACK_NS: Final = 1_000_000_000
-"""How far outside of its span a token may have come: events and ends are not read at the same instant."""
+"""How far outside of its span a token may lie: events and ends are not read at the same instant."""
 SOURCES: Final = (
     semconv.TOKEN_GENERATED_EVENT,
     semconv.TOKEN_EVENT,
     semconv.CHUNK_EVENT,
     semconv.OLD_CHUNK_EVENT,
 )
-"""The events that say when tokens came, best first; only one kind of them counts on a span."""
+"""The events with the times of tokens, best first; only one kind of them counts on a span."""
 INFERENCE_EVENTS: Final = frozenset(SOURCES) - {semconv.TOKEN_EVENT}
-"""Events so named make any span that of an inference; `token` alone is too common a word."""
+"""Events that make any span one of inference; `token` alone is too common a word."""
 _BASES: Final = {
     semconv.TOKEN_GENERATED_EVENT: "exact",
     semconv.CHUNK_EVENT: "chunk",
@@ -42,19 +42,19 @@ class TokenTimes(NamedTuple):
     times_ns: list[int]
     kinds: bytes | None
     basis: str | None
-    """What one time stands for: `exact`, `chunk`, None where unknown."""
+    """The meaning of one time: `exact`, `chunk`, None where unknown."""
     dropped: int
     """Times that its sender lost."""
 
 
 def event_source(span: Span) -> str | None:
-    """Return the name of the events of `span` that say when its tokens came, None if there are none."""
+    """Return the name of the events of `span` with the times of tokens, None if there are none."""
     names = {event.name for event in span.events}
     return next((name for name in SOURCES if name in names), None)
 
 
 def read_events(span: Span, source: str, anomalies: Counter[str], budget: int = MAX_TOKENS) -> TokenTimes:
-    """Return the token times that the events named `source` carry.
+    """Return the token times of the events named `source`.
 
     Raises:
         TokenEventError: a time is missing, beyond 63 bits or more than SLACK_NS outside of the span

@@ -1,7 +1,7 @@
 """Translate other vocabularies into the GenAI conventions: OpenInference, Langfuse, the conventions' own old names.
 
-Afterwards a model, a token count and the time to the first token have one name each. What a span states by the
-conventions' names is never overwritten; what it states in a dialect is checked like any attribute.
+Afterwards a model, a token count and the time to the first token have one name each. A statement under the
+conventions' names is never overwritten; one in a dialect is checked like any attribute.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SAME: Final = {
     semconv.GEN_AI_USAGE_COMPLETION_TOKENS: semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
     semconv.OPENINFERENCE_PROMPT_TOKENS: semconv.GEN_AI_USAGE_INPUT_TOKENS,
     semconv.OPENINFERENCE_COMPLETION_TOKENS: semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
-    # The reply's word where there is one, else the request's: no more is claimed than the weaker of the two.
+    # The reply's statement where there is one, else the request's: the weaker of the two is claimed.
     semconv.OPENINFERENCE_MODEL: semconv.GEN_AI_RESPONSE_MODEL,
     semconv.LANGFUSE_MODEL: semconv.GEN_AI_RESPONSE_MODEL,
 }
-"""Name in a dialect -> the conventions' name of the same thing."""
+"""The conventions' name, by the name in a dialect."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def translate(span: Span, attributes: Attributes, anomalies: Counter[str]) -> None:
-    """Add to the `attributes` of a span of others what it states in a dialect, under the conventions' names."""
+    """Add to the `attributes` of a foreign span its statements in a dialect, under the conventions' names."""
     for theirs, ours in _SAME.items():
         if theirs in attributes and ours not in attributes:
             if fits(ours, attributes[theirs]):
@@ -51,12 +51,12 @@ def translate(span: Span, attributes: Attributes, anomalies: Counter[str]) -> No
 
 
 def add_first_token(attributes: Attributes, first_ns: int, start_ns: int) -> None:
-    """State the time to the first token unless the span does; one before the start came with it."""
+    """State the time to the first token unless the span does; a token before the start counts as at the start."""
     attributes.setdefault(semconv.GEN_AI_TIME_TO_FIRST_CHUNK, max(0, first_ns - start_ns) / 1e9)
 
 
 def _first_token_ns(span: Span, attributes: Attributes, anomalies: Counter[str]) -> int | None:
-    """Return when the first token came, unix ns, by an event of OpenInference or an attribute of Langfuse."""
+    """Return the first token's time, unix ns, by an event of OpenInference or an attribute of Langfuse."""
     for event in span.events:
         if event.name == semconv.OPENINFERENCE_FIRST_TOKEN_EVENT:
             return event.time_unix_nano

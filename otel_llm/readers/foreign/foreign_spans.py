@@ -1,4 +1,4 @@
-"""What an inference span of others gives a row: all columns where every token's time is there, else those it states.
+"""The columns of a foreign inference span: all where every token's time is there, else those that it states.
 
 The live evaluator and the audit share this module, so that both see the same in a span.
 """
@@ -20,10 +20,10 @@ _CLIENT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What another instrumentation's span states of its request; None where it states nothing.
+    """The statements of another instrumentation's span on its request; None where it states nothing.
 
-    `ttft_s`, `e2e_s` and `queue_s` are what it states, in seconds; `tokens` is how many token times it carries,
-    `expected` how many it should (both 0: it carries none).
+    `ttft_s`, `e2e_s` and `queue_s` in seconds; `tokens` is the number of its token times, `expected` how many there
+    should be (both 0: it has none).
     """
 
     ttft_s: float | None
@@ -35,18 +35,18 @@ class Foreign:
     measured_at: str
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Return whether all token times are there, so that the request can be judged."""
         return 0 < self.tokens == self.expected
 
     @property
     def coverage(self) -> float | None:
-        """Return the share of the token times that is there; None where the span carries none at all."""
+        """Return the share of the token times that is there; None where the span has none at all."""
         return self.tokens / self.expected if self.tokens else None
 
 
 def read_foreign(span: RequestSpan) -> Foreign | None:
-    """Return what a span of others states, None if it gives no time."""
+    """Return the statements of a foreign span, None if it gives no time."""
     attributes = span.attributes
     ttft_s = seconds_of(attributes, semconv.GEN_AI_LATENCY_TTFT)
     found = Foreign(
@@ -64,17 +64,17 @@ def read_foreign(span: RequestSpan) -> Foreign | None:
 
 
 def foreign_tokens(span: RequestSpan) -> tuple[list[int], bytes | None] | None:
-    """Return the token times of a span of others (unix ns, as received) and their kinds; None if it carries none.
+    """Return the token times of a foreign span (unix ns, as received) and their kinds; None if it has none.
 
-    They may be a part of what there was: `Resolved.complete` says whether they are to be judged.
+    They may be incomplete: `Resolved.complete` says whether they are judged.
     """
     return (span.events_ns, span.kinds) if span.events_ns else None
 
 
 def _expected(span: RequestSpan) -> int:
-    """Return how many token times there should be: what was dropped counts as not received.
+    """Return how many token times there should be: dropped ones count as not received.
 
-    A count of the reply's tokens is comparable with exact times only; how many chunks there were is not stated.
+    The reply's token count is comparable with exact times only; a number of chunks is not stated.
     """
     if not span.events_ns:
         return 0

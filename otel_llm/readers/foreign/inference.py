@@ -1,4 +1,4 @@
-"""Inference spans, ours and others': which they are, and what is kept of each."""
+"""Inference spans, ours and others': how they are recognised, and their records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TIMED: Final = frozenset({semconv.GEN_AI_TIME_TO_FIRST_CHUNK, semconv.LANGFUSE_
 _RELEVANT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
 _SUFFICIENT: Final = frozenset({*_OURS, *ENGINE_LATENCIES})
 INFERENCE_ATTRIBUTES: Final = _RELEVANT | _SUFFICIENT
-"""A span with none of them is one of inference by its events at most; the scan passes over the others."""
+"""A span with none of them can be one of inference by its events only; the scan skips the others."""
 _STATUS_ERROR: Final = 2
 
 
@@ -45,7 +45,7 @@ def read_request(
 ) -> RequestSpan | None:
     """Return the inference span, None for any other.
 
-    Others' spans are the bulk of what a general exporter sends, so their attributes are looked at once, by key.
+    Foreign spans are the bulk of a general exporter's, so their attributes are read once, by key.
     """
     source = event_source(span)
     if source not in INFERENCE_EVENTS and not is_inference(span):
@@ -55,7 +55,7 @@ def read_request(
     start_ns, end_ns = check_times(span)
     attributes = scalars(span.attributes, batch.anomalies, limits)
     tokens = TokenTimes([], None, None, span.dropped_events_count)
-    if semconv.SEGMENTS not in attributes:  # else segments say when tokens came
+    if semconv.SEGMENTS not in attributes:  # else segments have the times of tokens
         translate(span, attributes, batch.anomalies)
         tokens = _token_times(span, source, attributes, batch, budget) or tokens
     return RequestSpan(
@@ -78,7 +78,7 @@ def read_request(
 
 
 def is_inference(span: Span) -> bool:
-    """Tell by its attributes whether a span is that of a model's reply, ours or another instrumentation's."""
+    """Tell by its attributes whether a span is a model's reply, by us or another instrumentation."""
     timed = False
     operation = ""
     for attribute in span.attributes:
@@ -100,9 +100,9 @@ def is_inference(span: Span) -> bool:
 def _token_times(
     span: Span, source: str | None, attributes: Attributes, batch: Batch, budget: int
 ) -> TokenTimes | None:
-    """Return the token times of a span of others: those of an array, else of events; None if it has none.
+    """Return the token times of a foreign span: those of an array, else of events; None if it has none.
 
-    Times that cannot be right cost themselves only, where the span states another time too.
+    Wrong times are left out, if the span states another time too.
 
     Raises:
         RefusedSpan: it states no other time.
@@ -124,7 +124,7 @@ def _token_times(
             raise RefusedSpan(refusal)
         batch.anomalies[refusal] += 1
     if tokens is not None and _choices(span) > 1:
-        # The times are not told apart by choice, so that no reader got all of them; but the first token is the first.
+        # The times are not separated by choice, so no reader got all of them; but the first token is the first.
         batch.anomalies["choices_not_told_apart"] += 1
         if not tokens.dropped:
             add_first_token(attributes, min(tokens.times_ns), span.start_time_unix_nano)
@@ -133,7 +133,7 @@ def _token_times(
 
 
 def _choices(span: Span) -> int:
-    """Return how many replies a request had: as many as asked for, or as many as have a reason why they ended."""
+    """Return the number of replies of a request: as many as asked for, or as many as have a finish reason."""
     most = 1
     for attribute in span.attributes:
         if attribute.key == semconv.GEN_AI_REQUEST_CHOICE_COUNT:

@@ -1,6 +1,6 @@
-"""Token times that travel as one attribute: an array with an offset from the span's start for each output token.
+"""Token times as one attribute: an array with an offset from the span's start for each output token.
 
-Proposed in semantic-conventions-genai#75. What is sent under these names differs from build to build: doubles, the same
+Proposed in semantic-conventions-genai#75. The contents under these names differ from build to build: doubles, the same
 as JSON in a string or in bytes, and arrays that are no offsets at all (durations, or one instant followed by distances
 from another). An array that cannot be offsets in seconds is refused as a whole: half of it would be a wrong score.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 PACKED: Final = (semconv.PER_TOKEN_TIME_TO_GENERATE, semconv.PER_TOKEN_GENERATION_TIME)
-"""The attributes that hold such an array; the first that does counts."""
+"""The attributes with such an array; the first one present counts."""
 _CHARS: Final = 32
 """Characters of JSON for one number, at most."""
 

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from otel_llm.readers.io.skipped import Received, Skipped
 
 COLUMNS: Final = frozenset({"Timestamp", "TraceId", "SpanId", "SpanName", "SpanAttributes", "Duration"})
-"""What a row must have; the others of the table may be missing."""
+"""The required columns; the others of the table may be missing."""
 READ: Final = (*sorted(COLUMNS), "ParentSpanId", "SpanKind", "StatusCode", "ResourceAttributes")
 EVENTS: Final = ("Events.Timestamp", "Events.Name", "Events.Attributes")
 BATCH_ROWS: Final = 1000
 _HOPELESS: Final = 10_000
-"""So many rows that are none, before any that is one: the file holds something else."""
+"""After so many leading rows of another kind the file is refused."""
 _FIRST_NS: Final = 10**16
 """A whole number from here on is ns (from April 1970 on), below it is seconds."""
 _DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
@@ -75,10 +75,10 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
 
 
 def spans_of(path: Path, rows: Iterable[tuple[str, Any]], skipped: Skipped) -> Iterator[Received]:
-    """Yield the spans of rows as export requests; a row that is none is counted with its place.
+    """Yield the spans of rows as export requests; a row of another kind is counted with its place.
 
     Raises:
-        InputError: none is a row of the table.
+        InputError: there is no row of the table.
     """
     waiting: dict[str | None, list[Span]] = {}
     held = good = bad = 0
@@ -113,7 +113,7 @@ def spans_of(path: Path, rows: Iterable[tuple[str, Any]], skipped: Skipped) -> I
 
 
 class _Zones:
-    """How many times did not say their zone."""
+    """A count of times without a zone."""
 
     assumed = 0
 

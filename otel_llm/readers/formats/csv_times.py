@@ -1,8 +1,8 @@
 """Token times as CSV: a line a token (or a chunk of `tokens` of them), under a header with `request` and `t_seconds`.
 
-`t_seconds`, `commit_s` and `end_s` stand on one clock. Without `commit_s` a request begins at 0 of a clock of its own;
-with it, times from the year 2001 on are unix seconds, earlier ones a clock without an anchor. What a column states of
-its request may stand on any of its lines; the first counts. Lines of requests may be mixed.
+`t_seconds`, `commit_s` and `end_s` are on one clock. Without `commit_s` a request begins at 0 of a clock of its own;
+with it, times from the year 2001 on are unix seconds, earlier ones a clock without an anchor. A column on a request
+may be filled on any of its lines; the first counts. Lines of requests may be mixed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _WORDS: Final = {
     "measured_at": semconv.MEASURED_AT_VALUES,
 }
 COLUMNS: Final = (*sorted(REQUIRED), "commit_s", "end_s", "tokens", "kind", "input_tokens", *_ATTRIBUTES, *_WORDS)
-"""The columns that are read; any other is left alone."""
+"""The columns that are read; any other is ignored."""
 _MAX_LINE_CHARS: Final = 2**17
-"""As the csv module's own limit for a field: a quote without an end costs so much."""
+"""The csv module's own limit for a field: the cost of a quote without an end."""
 _PLAIN: Final = re.compile(r"([0-9]{1,9}|1[0-9]{9})(?:\.([0-9]{1,9}))?")
 _ANCHORED_NS: Final = 10**18
 """The year 2001, in unix ns."""
@@ -58,7 +58,7 @@ def sniff(head: Head) -> bool:
 
 @dataclass(slots=True)
 class _Request:
-    """What the lines read so far state of one request."""
+    """The statements on one request in the lines read so far."""
 
     times: array[int] = field(default_factory=lambda: array("q"))
     kinds: bytearray = field(default_factory=bytearray)
@@ -71,7 +71,7 @@ class _Request:
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
     """Yield the streams of a file, in the order in which their requests first appear; wrong lines are counted.
 
-    Held are 9 bytes a token until the file's end, since lines of requests may be mixed.
+    Memory: 9 bytes a token until the file's end, since lines of requests may be mixed.
 
     Raises:
         InputError: no line is right, or the header names a column twice.
@@ -109,7 +109,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
 
 
 class _TokenLine:
-    """Take the lines that are nearly all there are: another token of a known request, and nothing else."""
+    """The fast path for the most frequent lines: another token of a known request, and nothing else."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._width = len(names)
@@ -117,7 +117,7 @@ class _TokenLine:
         self._time = names.index("t_seconds") if names else 0
 
     def take(self, requests: Mapping[str, _Request], cells: Sequence[str]) -> bool:
-        """Add the token of such a line; return False for any other, which is still to be looked at."""
+        """Add the token of such a line; return False for any other, which takes the slow path."""
         if len(cells) != self._width:
             return False
         name, written = cells[self._request], cells[self._time]
@@ -138,7 +138,7 @@ def _named(names: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
 
 
 def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
-    """Add one line to its request; a line that is wrong adds nothing."""
+    """Add one line to its request; a wrong line adds nothing."""
     try:
         "".join(cells.values()).encode()
     except UnicodeEncodeError:
@@ -224,18 +224,18 @@ def _names(line: str, separator: str) -> list[str]:
 
 
 def _separator(line: str) -> str | None:
-    """Return what stands between the columns of a header: a comma, a semicolon or a tab; None if it is no header."""
+    """Return the separator of a header's columns: a comma, a semicolon or a tab; None if it is no header."""
     line = line.strip().removeprefix("\ufeff")
     return next((one for one in ",;\t" if frozenset(_names(line, one)) >= REQUIRED), None)
 
 
 class _lines:  # noqa: N801 - an iterator with a memory of where it is
-    """The lines of a file as text with their ends; of one longer than _MAX_LINE_CHARS so much."""
+    """The lines of a file as text with their ends; a line over _MAX_LINE_CHARS is cut there."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self.number = 0
         self.cut = False
-        """The last line, which has no end, was given."""
+        """The last line, which has no end, was returned."""
         self._ended = False
         self._chunks = iter(chunks)
         self._decoder = getincrementaldecoder("utf-8-sig")("surrogateescape")

@@ -1,7 +1,7 @@
-"""What a form of recording is: how a file's first bytes tell it, and how it is read.
+"""The interface of a form of recording: sniff a file's first bytes, and read it.
 
-A form is a module with two functions: `sniff(head)` says whether a file holds it, `read(path, chunks, skipped)` yields
-what it holds: export requests for spans, `Assembled` streams for what is not spans.
+A form is a module with two functions: `sniff(head)` tells whether a file is of this form, `read(path, chunks, skipped)`
+yields its contents: export requests for spans, `Assembled` streams for anything else.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EXPECTED: Final = (
     " tool, or CSV with the columns request and t_seconds; plain, gzip or zstd (docs/audit-forms.md)"
 )
 LOOK_BYTES: Final = 256 * 2**10
-"""How much of a file is looked at to tell its form: benchmark tools write their settings before the times."""
+"""How much of a file is sniffed: benchmark tools write their settings before the times."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The first bytes of a file, decompressed: LOOK_BYTES of it, or all there is."""
+    """The first bytes of a file, decompressed: LOOK_BYTES of it, or all of it."""
 
     raw: bytes
 
@@ -40,10 +40,10 @@ class Head:
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """Return where keys stand in the first JSON value, six brackets deep: `data`, `data[].traceID`.
+        """Return the paths of keys in the first JSON value, six brackets deep: `data`, `data[].traceID`.
 
         None if it is no JSON. A file's first line is its first value; an array's elements are `[]`: `[].start_time`.
-        The look is bounded: a key behind LOOK_BYTES is not seen.
+        Only the head is read: a key after LOOK_BYTES is not seen.
         """
         return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
 
@@ -51,9 +51,9 @@ class Head:
 class Form(NamedTuple):
     """A form of recording: its name in messages, and its two functions.
 
-    `sniff` says of a file's head whether it holds the form. `read` yields what a file of a path holds: the path names
-    it in messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken
-    part is counted in `Skipped` and costs itself; an InputError says that nothing of the file can be read.
+    `sniff` tells by a file's head whether it is of the form. `read` yields the contents of a file: the path names it in
+    messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken part is
+    counted in `Skipped` and left out; an InputError says that nothing of the file can be read.
     """
 
     name: str

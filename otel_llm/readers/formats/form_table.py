@@ -1,6 +1,6 @@
-"""The forms of recording that the audit reads, and which of them a file holds by its first bytes.
+"""The table of the forms of recording, and which of them a file holds by its first bytes.
 
-To add one, write its module as `form` says and add it to `known_forms`.
+To add a form, write its module as `form.py` describes and add it to `known_forms`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def known_forms() -> tuple[Form, ...]:
-    """Return all forms, in the order in which they are tried: the first whose `sniff` says yes is read."""
+    """Return all forms, in the order in which they are tried: the first whose `sniff` is true is read."""
     return (
         Form("OTLP records", otlp_files.sniff_records, otlp_files.read_records),
         Form("Parquet", parquet_files.sniff, parquet_files.read),
@@ -50,7 +50,7 @@ def known_forms() -> tuple[Form, ...]:
 
 
 def form_of(path: Path) -> Form | None:
-    """Return the form that a file holds; None if it is none that we know.
+    """Return the form of a file; None if it is of no known form.
 
     Raises:
         InputError: it cannot be read.
@@ -59,12 +59,12 @@ def form_of(path: Path) -> Form | None:
 
 
 def find_form(head: Head) -> Form | None:
-    """Return the form of a file that begins so; None if it is none that we know."""
+    """Return the form for a file's head; None if it is of no known form."""
     return next((form for form in known_forms() if form.sniff(head)), None)
 
 
 def open_head(path: Path, skipped: Skipped) -> tuple[Head, Iterator[bytes]]:
-    """Return the first bytes of a file and all of its bytes, decompressed; where that fails is counted.
+    """Return the first bytes of a file and all of its bytes, decompressed; broken compression is counted.
 
     Raises:
         InputError: it cannot be read.

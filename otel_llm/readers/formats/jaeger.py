@@ -1,6 +1,6 @@
-"""Jaeger's JSON: what its UI downloads and `/api/traces` answers, `{"data": [TRACE, ...]}`, or traces by themselves.
+"""Jaeger's JSON, as its UI and `/api/traces` give it: `{"data": [TRACE, ...]}`, or traces by themselves.
 
-Times are whole microseconds: what a span had beyond them is gone, so gaps between tokens are off by up to 1 us. A
+Times are whole microseconds: the rest of a span's times is lost, so gaps between tokens are off by up to 1 us. A
 span's `logs` are its events, named by their field `event`; tags have types; the parent is the reference CHILD_OF, or
 the `parentSpanID` of old. Arrays arrive as JSON in a string (the Collector's translation to Jaeger's model).
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _MAX_US: Final = MAX_TIME_NS // 1000
 _MOST_SPANS: Final = 10_000
-"""Spans of one trace that are held until it says which processes sent them; of more the first go without."""
+"""Spans of one trace that are held until its processes are read; of more the first are passed on without them."""
 
 
 def sniff(head: Head) -> bool:
@@ -64,7 +64,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
     """
     good, before = 0, skipped.broken
     streamed = {"", "data", "[]", "data[]"}
-    # Of a trace its spans, and what sent them, which stands behind them.
+    # Of a trace its spans, and the processes that sent them, which follow the spans.
     spans: list[tuple[Any, int]] = []
     processes: Any = {}
     for item in items(path, chunks, skipped, streamed | {"spans", "[].spans", "data[].spans"}):

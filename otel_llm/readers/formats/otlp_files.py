@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LENGTH_BYTES: Final = (b"\x00", b"\x01", b"\x02", b"\x03")
 _BODIES: Final = (b"\n", b"{", ZSTD_MAGIC[:1], b"\xc9")
-"""What a record begins with: a message's only field, JSON, zstd, the seal of an empty message."""
+"""The first byte of a record: a message's only field, JSON, zstd, the seal of an empty message."""
 _OTHER_SIGNALS: Final = frozenset({"resourceMetrics", "resourceLogs", "resourceProfiles"})
 _TRACES: Final = frozenset({"resourceSpans", "resource_spans", "batches", "trace.resourceSpans", "trace.batches"})
 
@@ -47,12 +47,14 @@ def sniff_json(head: Head) -> bool:
 
 
 def sniff_message(head: Head) -> bool:
-    """Tell whether a file begins with the only field of an export request, behind which stands its length."""
+    """Tell whether a file begins with the only field of an export request, followed by its length."""
     # A bracket may be the length.
     return head.raw.startswith(b"\n") and bool(head.text) and not head.keys
 
 
-def read_records(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[RawRecord | Received]:
+def read_records(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[RawRecord | Received]:
     """Yield the records of a file; those of protobuf are still to be parsed."""
 
     def lost(reason: str, offset: int) -> None:
@@ -62,7 +64,7 @@ def read_records(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Itera
         raw, place = record.raw, f"{path}: record {number} at byte {record.offset}"
         try:
             if raw.startswith(ZSTD_MAGIC):
-                raw = unzstd_bytes(raw, MAX_RECORD_BYTES)
+                raw = unzstd_bytes(raw, most_bytes)
             if not raw.startswith(b"{"):
                 yield RawRecord(raw, record.receipt_ns, place)
             elif (message := _from_json(raw, skipped, place)) is not None:
@@ -71,9 +73,11 @@ def read_records(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Itera
             skipped.add("bad_record", f"{place}: {error}")
 
 
-def read_json(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Received]:
+def read_json(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
+) -> Iterator[Received]:
     """Yield the export requests of JSON lines, or of one document over many lines."""
-    lines = split_lines(chunks, MAX_DOCUMENT_BYTES)
+    lines = split_lines(chunks, most_bytes)
     first = next(lines, None)
     if first is None:
         return
@@ -84,7 +88,7 @@ def read_json(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator
         for line in lines:
             following.append(line)
             size += len(line.text)
-            if size > MAX_DOCUMENT_BYTES:
+            if size > most_bytes:
                 break
         document = b"\n".join(line.text for line in (first, *following))
         if _is_json(document):
@@ -95,7 +99,7 @@ def read_json(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator
         try:
             message = _from_json(line.text, skipped, f"{path}:{line.number}")
         except DecodeError as error:
-            if line.ended or _is_json(line.text):  # what is whole JSON was not cut, whatever it lacks
+            if line.ended or _is_json(line.text):  # complete JSON was not cut, whatever it lacks
                 refusal = refusal or f"{path}:{line.number}: {error}"
                 skipped.bad(path, line.number, error)
             else:
@@ -131,7 +135,7 @@ def _from_json(text: bytes, skipped: Skipped, place: str) -> ExportTraceServiceR
 
 
 def _answer_without_spans(data: dict[str, Any]) -> str:
-    """Say which answer of a trace store an object is that holds no spans, "" for anything else."""
+    """Return which answer without spans of a trace store an object is, "" for anything else."""
     if data.get("errors") and not data.get("data"):
         return "an answer with errors and without spans: the store gave no trace"
     if isinstance(data.get("traces"), list):
@@ -149,15 +153,17 @@ def _request(data: dict[str, Any]) -> ExportTraceServiceRequest:
         return from_object(data)
 
 
-def read_message(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[RawRecord | Received]:
-    """Yield what a file holds that begins with 0x0A: the tag of a message's only field, or an empty line."""
+def read_message(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
+) -> Iterator[RawRecord | Received]:
+    """Yield the contents of a file that begins with 0x0A: the tag of a message's only field, or an empty line."""
     pieces: list[bytes] = []
     size = 0
     for chunk in chunks:
         pieces.append(chunk)
         size += len(chunk)
-        if size > MAX_DOCUMENT_BYTES:
-            raise InputError(f"{path}: one message of more than {MAX_DOCUMENT_BYTES} bytes: write it as records")
+        if size > most_bytes:
+            raise InputError(f"{path}: one message of more than {most_bytes} bytes: write it as records")
     data = b"".join(pieces)
     raw = unwrapped(data)
     if whole_resources(raw) == len(raw):

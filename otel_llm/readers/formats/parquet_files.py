@@ -1,7 +1,6 @@
-"""Parquet files: which columns one has tells what it holds, and that stands at its end.
+"""Parquet files: their columns tell their contents, and these are described at the end of the file.
 
-So the file must be one that can be read from any place: what comes from a pipe or compressed is first written to a
-temporary file.
+So the file must be seekable: a pipe or a compressed file is first written to a temporary file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"PAR1"
 MOST_EXPANSION: Final = 100
-"""Bytes of values that a byte of a row group stands for at most, once there are FREE_BYTES: times of tokens reach 4."""
+"""The most bytes of values for a byte of a row group, once there are FREE_BYTES: times of tokens reach 4."""
 FREE_BYTES: Final = 64 * 2**20
 _VALUE_BYTES: Final = 8
 _MAX_SPOOLED_BYTES: Final = 64 * 2**30
@@ -40,7 +39,7 @@ def columns(path: Path) -> frozenset[str]:
     """Return the names of the columns of a Parquet file.
 
     Raises:
-        InputError: it is none, or cut: what it holds stands at its end.
+        InputError: it is no Parquet file, or cut: the description is at its end.
     """
     with _opened(path) as file:
         return frozenset(file.schema_arrow.names)
@@ -82,9 +81,9 @@ def refuse_claims(path: Path, metadata: Any) -> None:
 
 
 def unpacked(path: Path, folder: Path) -> Path:
-    """Return a path at which a Parquet file can be read from any place; any other file as it is.
+    """Return a path at which a Parquet file is seekable; for any other file its own.
 
-    What is gzip or zstd, or comes from standard input plain, is written into `folder`, which must outlast the reading.
+    A gzip or zstd file, or one from standard input, is written to `folder`, which must outlast the reading.
 
     Raises:
         InputError: there is no room, or the file cannot be read.
@@ -100,7 +99,7 @@ def unpacked(path: Path, folder: Path) -> Path:
             with path.open("rb") as file:
                 begin = file.read(len(ZSTD_MAGIC))
         except OSError:
-            return path  # reading it raises what is wrong
+            return path  # reading it raises the error
         if not begin.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
             return path
         if not next(filter(None, open_chunks(path, Counter(), most_expansion=None)), b"").startswith(MAGIC):
@@ -115,7 +114,7 @@ def unpacked(path: Path, folder: Path) -> Path:
 
 @contextmanager
 def spooled(path: Path, chunks: Iterable[bytes]) -> Iterator[Path]:
-    """Give a path at which a file's bytes lie: its own if it is a plain file, else that of a temporary copy."""
+    """Yield a path with a file's bytes: its own if it is a plain file, else that of a temporary copy."""
     if path != STDIN and path.is_file():
         with path.open("rb") as plain:
             if plain.read(len(MAGIC)) == MAGIC:

@@ -1,6 +1,6 @@
 """Make OTLP spans of the rows of databases and the answers of query APIs: values checked, types restored.
 
-Every reader of spans, ours and others', then reads them.
+Then every reader of spans, ours and others', can read them.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ FIELDS: Final = frozenset(
         "w3c.tracestate",
     }
 )
-"""Names under which databases keep the parts of a span, or of its scope, that are no attributes."""
+"""Names of the parts of a span, or of its scope, in databases, that are no attributes."""
 SDK_EVENTS: Final = 128
 """OTEL_SPAN_EVENT_COUNT_LIMIT's default."""
 
 
 def dropped_events(span: Span, skipped: Skipped) -> int:
-    """Return how many events of a span to count as dropped, in a form that does not say how many were.
+    """Return the number of dropped events to assume for a span, in a form that does not state it.
 
-    An SDK keeps the newest 128 events of a span by default. A span with just so many may have had more, and its first
-    tokens may be gone: it is no whole stream, which is counted.
+    An SDK keeps the newest 128 events of a span by default. A span with exactly so many may have had more, and its
+    first tokens may be gone: the stream is incomplete, which is counted.
     """
     if len(span.events) != SDK_EVENTS or span.name == semconv.SEGMENT_SPAN:
         return 0
@@ -55,7 +55,7 @@ def dropped_events(span: Span, skipped: Skipped) -> int:
 
 
 def hex_id(text: object, size: int, what: str) -> bytes:
-    """Return the id of `size` bytes that a text of hex digits is; leading zeros may be missing.
+    """Return the id of `size` bytes from hex digits; leading zeros may be missing.
 
     Raises:
         DecodeError: it is none.
@@ -69,7 +69,7 @@ def hex_id(text: object, size: int, what: str) -> bytes:
 
 
 def whole_number(value: object, what: str, most: int = MAX_TIME_NS) -> int:
-    """Return an integer from 0 to `most` that is written as one, or as text.
+    """Return an integer from 0 to `most`, given as a number or as text.
 
     Raises:
         DecodeError: it is none.
@@ -84,7 +84,7 @@ def whole_number(value: object, what: str, most: int = MAX_TIME_NS) -> int:
 
 
 def seconds_ns(value: object, what: str) -> int:
-    """Return the nanoseconds of a number of seconds, exactly as it is written.
+    """Return the nanoseconds of a number of seconds, exactly.
 
     Raises:
         DecodeError: it is no finite number, or beyond the year 2116.
@@ -129,7 +129,7 @@ def span_kind(name: str) -> int:
 
 
 def any_value(value: Any) -> AnyValue | None:
-    """Return a plain value as OTLP's; None for one that has no place there.
+    """Return a plain value as OTLP's; None for a type that OTLP does not have.
 
     Raises:
         DecodeError: an integer of more than 64 bits, or text that is no Unicode.

@@ -1,4 +1,4 @@
-"""What Tempo's API answers, as the OTLP that it nearly is.
+"""The answers of Tempo's API, turned into OTLP.
 
 `/api/traces/ID` answers `{"batches": [...]}` (older ones with `instrumentationLibrarySpans`), `/api/v2/traces/ID`
 `{"trace": {"resourceSpans": [...]}}`; ids are base64, as protobuf's own JSON mapping writes bytes. Asked for
@@ -45,7 +45,7 @@ def hex_ids(data: dict[str, Any]) -> bool:
 
 
 def unwrapped(data: bytes) -> bytes:
-    """Return the export request in a `TraceByIDResponse`; any other message as it is.
+    """Return the export request in a `TraceByIDResponse`; any other message unchanged.
 
     Both begin with field 1. In an export request it is `ResourceSpans`, whose field 2 are its scopes; here it is a
     `Trace`, which has fields 1 only, each a `ResourceSpans`.
@@ -76,7 +76,7 @@ def _has_scopes(data: bytes, position: int, stop: int) -> bool:
 
 
 def _field(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    """Return where the body of the field with a length begins that stands here, and where it ends; 0 if it does not."""
+    """Return the begin and the end of the body of the length-delimited field at this position; 0 if there is none."""
     length = 0
     for size, byte in enumerate(data[position + 1 : min(position + 6, stop)]):
         length |= (byte & 127) << 7 * size

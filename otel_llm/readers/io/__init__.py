@@ -1,1 +1,1 @@
-"""Files as bytes, lines and JSON values; the record of the journal; what reading skipped."""
+"""Files as bytes, lines and JSON values; the record of the journal; counts of skipped parts."""

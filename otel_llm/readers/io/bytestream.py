@@ -1,4 +1,4 @@
-"""Read a file as chunks of bytes, decompressed where it is gzip or zstd, with the cut end of either counted.
+"""Read a file as chunks of bytes, decompressed if it is gzip or zstd; a cut end of either is counted.
 
 Nothing here holds more than a chunk, however far a small file expands.
 """
@@ -29,7 +29,7 @@ CHUNK_BYTES: Final = 2**20
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 MOST_EXPANSION: Final = 1000
-"""Bytes that a byte of a compressed file stands for, at most, once there are FREE_BYTES: recordings reach 10 to 100,
+"""The most bytes for a byte of a compressed file, once there are FREE_BYTES: recordings reach 10 to 100,
 gzip 1,032, zstd 30,000."""
 FREE_BYTES: Final = 16 * 2**20
 _ZSTD_INPUT_BYTES: Final = 2048
@@ -92,7 +92,7 @@ def open_chunks(
 def _file_chunks(path: Path) -> Iterator[bytes]:
     try:
         with _open(path) as file:
-            # What a pipe has now, not the chunk that it will have some day.
+            # Read what a pipe has now, without waiting for a full chunk.
             while chunk := file.read1(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
@@ -119,7 +119,7 @@ def _gunzip(chunks: Iterable[bytes], lost: Callable[[str, int], None]) -> Iterat
             while rest:
                 if member.eof:
                     if not rest.startswith(GZIP_MAGIC[: len(rest)]):
-                        return  # padding behind the last member is usual, and not on tapes only
+                        return  # padding after the last member is usual, and not on tapes only
                     member = zlib.decompressobj(wbits=31)
                 yield member.decompress(rest, CHUNK_BYTES)
                 rest = member.unused_data if member.eof else member.unconsumed_tail
@@ -184,7 +184,7 @@ class Line(NamedTuple):
 
 
 def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Line]:
-    """Yield the lines that are not blank; of one longer than `max_bytes` the first so many bytes."""
+    """Yield the lines that are not blank; a line longer than `max_bytes` is cut there."""
     number, kept = 1, bytearray()
     for chunk in chunks:
         first, *others = chunk.split(b"\n")

@@ -2,8 +2,8 @@
 
 A record is 4 bytes big-endian length and an `ExportTraceServiceRequest`, as the OpenTelemetry Collector's file
 exporter writes with `format: proto`. Ours end with two fields that any protobuf reader skips: 1001 fixed64, the
-receipt time in unix ns, and 1002 fixed32, the crc32c of all that stands before it in the record. The length counts
-both; the checksum leaves out the length.
+receipt time in unix ns, and 1002 fixed32, the crc32c of all bytes before it in the record. The length counts both; the
+checksum leaves out the length.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def is_journal(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as received; `receipt_ns` is None where somebody else wrote it, without a seal."""
+    """One record as received; `receipt_ns` is None for one without a seal, by another writer."""
 
     raw: bytes
     receipt_ns: int | None
     offset: int = field(default=0, compare=False)
-    """Where its length stands in the file, decompressed."""
+    """The position of its length in the file, decompressed."""
 
 
 def frame(raw: bytes, receipt_ns: int) -> bytes:
@@ -57,7 +57,7 @@ def frame(raw: bytes, receipt_ns: int) -> bytes:
 
 
 def envelope(raw: bytes, receipt_ns: int) -> tuple[bytes, bytes]:
-    """Return what stands before and after `raw` in its record, so that `raw` need not be copied.
+    """Return the bytes before and after `raw` in its record, so that `raw` need not be copied.
 
     Raises:
         ValueError: the record would be longer than `MAX_RECORD_BYTES`.
@@ -71,7 +71,7 @@ def envelope(raw: bytes, receipt_ns: int) -> tuple[bytes, bytes]:
 
 
 def split(data: bytes) -> tuple[list[Record], Counter[str]]:
-    """Return the whole records of `data` and what was skipped, by reason."""
+    """Return the complete records of `data`, and counts of skipped parts, by reason."""
     splitter = Splitter()
     records = [*splitter.feed(data), *splitter.finish()]
     return records, splitter.skipped
@@ -80,9 +80,9 @@ def split(data: bytes) -> tuple[list[Record], Counter[str]]:
 def split_stream(
     chunks: Iterable[bytes], skipped: Counter[str], lost: Callable[[str, int], None] | None = None
 ) -> Iterator[Record]:
-    """Yield the whole records of a file that comes in chunks; what is skipped is added to `skipped` by reason.
+    """Yield the complete records of a file given in chunks; skipped parts are added to `skipped` by reason.
 
-    `lost` is told the reason and the offset of each.
+    `lost` is called with the reason and the offset of each.
     """
     splitter = Splitter(skipped, lost)
     for chunk in chunks:
@@ -91,21 +91,21 @@ def split_stream(
 
 
 class Splitter:
-    """Cut a file of records into them, however its bytes come; what it yields does not depend on the cut.
+    """A splitter of a file into records; the records do not depend on how the chunks were cut.
 
     Reasons in `skipped`: `bad_crc` (its bytes changed), `bad_record` (its length cannot be; zeros one after the other,
     which a file system leaves, count once), `torn_tail` (the file ends inside it: normal after a crash, at most one).
-    Once a sealed record was seen every record must be sealed, and after a broken length reading goes on behind the next
-    seal, so that it does not cost the rest of the file.
+    After the first sealed record every record must be sealed, and after a broken length reading continues after the
+    next seal, so the rest of the file is not lost.
     """
 
     def __init__(self, skipped: Counter[str] | None = None, lost: Callable[[str, int], None] | None = None) -> None:
         self.skipped: Counter[str] = Counter() if skipped is None else skipped
         self._tell = lost
-        self._begin = 0  # where the buffer stands in the file
+        self._begin = 0  # the buffer's position in the file
         self._buffer = bytearray()
         self._sealed = False
-        self._lost = False  # where the next record begins is not known
+        self._lost = False  # the position of the next record is not known
         self._zeros = False  # the records before were of no bytes
 
     def feed(self, data: bytes) -> list[Record]:
@@ -114,7 +114,7 @@ class Splitter:
         return self._take(at_end=False)
 
     def finish(self) -> list[Record]:
-        """Return what can still be read where the file ends; a rest is counted as torn."""
+        """Return the records that can still be read at the file's end; a rest is counted as torn."""
         records = self._take(at_end=True)
         if self._buffer and not self._lost:
             self._skip("torn_tail", 0)
@@ -157,7 +157,7 @@ class Splitter:
                 else:
                     position = start + record
             elif at_end and _SEAL.search(buffer, start) is not None:
-                self._lose("bad_record", position)  # not cut: a whole record ends inside it, so its length is wrong
+                self._lose("bad_record", position)  # not cut: a complete record ends inside it, so its length is wrong
                 position = start
             else:
                 break
@@ -166,7 +166,7 @@ class Splitter:
         return records
 
     def _open(self, body: bytes, position: int) -> Record | int:
-        """Return the record in `body`, or from where in it to go on where there is none."""
+        """Return the record in `body`, or the position in it to go on from where there is none."""
         raw_size = len(body) - SEAL_BYTES
         if raw_size >= 0 and _SEAL.match(body, raw_size):
             (_, receipt_ns), (_, crc) = _RECEIPT.unpack_from(body, raw_size), _CRC.unpack_from(body, len(body) - 6)
@@ -175,7 +175,7 @@ class Splitter:
                 return Record(body[:raw_size], receipt_ns, self._begin + position)
             self._skip("bad_crc", position)
             inner = _SEAL.search(body)
-            assert inner is not None  # noqa: S101 - the one it ends with, or one before: then the length was wrong
+            assert inner is not None  # noqa: S101 - the one at its end, or an earlier one: then the length was wrong
             return inner.end()
         if self._sealed or _SEAL.search(body):
             self._lose("bad_crc", position)

@@ -1,4 +1,4 @@
-"""Read JSON values one by one from chunks of bytes: parsed by Python's own decoder, passed over where broken."""
+"""Read JSON values one by one from chunks of bytes: parsed by Python's own decoder, skipped where broken."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from otel_llm.readers.records import DecodeError
@@ -14,31 +15,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_PIECE_CHARS: Final = 64 * 2**20
-"""A longer piece (an element, the value of a key) is counted as broken and passed over, never held."""
+"""A longer piece (an element, the value of a key) is counted as broken and skipped, never held."""
 MOST_PARTS: Final = 8_000_000
 """Commas and brackets in one piece: each may become an object of 64 bytes."""
+WINDOW_CHARS: Final = 2**20
+"""Text before the current piece is dropped beyond this; a piece that is cut is tried again after so much more."""
 CLOSING: Final = {"{": "}", "[": "]"}
 _TOO_MANY: Final = "more values in one piece of JSON than are held"
-_MUCH: Final = 2**20
 _STRUCTURE: Final = re.compile(r'[{}\[\],"]')
 _STRING: Final = re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 _NUMBER: Final = re.compile(r"[-+.eE0-9]*+")
 _BEGUN: Final = re.compile(r"\s*+(?:-|\.|[eE][-+]|[tfn][a-z]{0,3}|\\?u?[0-9a-fA-F]{0,3})")
-"""What a cut leaves behind the place where the decoder finds no JSON: of a number, a literal, an escape, or nothing."""
+"""The rest of a cut value after the position where the decoder fails: of a number, a literal, an escape, or nothing."""
 _NEAR: Final = 16
-"""An error so near to the end of what was read may come of its cut: a literal, an escape."""
+"""An error this close to the end of the read text may be due to the cut: a literal, an escape."""
 
 
-def load(text: bytes | str) -> Any:
-    """Return the JSON value that `text` is; NaN and Infinity are no JSON.
+@dataclass(frozen=True, slots=True)
+class PieceLimits:
+    """How much of a file is held; see the constants."""
+
+    chars: int = MAX_PIECE_CHARS
+    parts: int = MOST_PARTS
+    window: int = WINDOW_CHARS
+
+
+def load(text: bytes | str, most_parts: int = MOST_PARTS) -> Any:
+    """Return the JSON value of a text; NaN and Infinity are no JSON.
 
     Raises:
-        DecodeError: it is no JSON, nested too deeply, or of more parts than MOST_PARTS.
+        DecodeError: it is no JSON, nested too deeply, or of more than `most_parts`.
     """
     try:
         plain = text if isinstance(text, str) else text.decode("utf-8-sig")
-        if len(plain) <= MOST_PARTS or _parts(plain) <= MOST_PARTS:
+        if len(plain) <= most_parts or _parts(plain) <= most_parts:
             return json.loads(plain, parse_constant=_no_constant)
     except RecursionError:
         raise DecodeError("not JSON: nested too deeply") from None
@@ -52,7 +63,7 @@ class Cut(Exception):  # noqa: N818 - never leaves the walk
 
 
 class Bad(Exception):  # noqa: N818 - never leaves the walk
-    """The piece is no JSON; `at` is where in the text."""
+    """The piece is no JSON; `at` is the position in the text."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -60,34 +71,36 @@ class Bad(Exception):  # noqa: N818 - never leaves the walk
 
 
 class Reader:
-    """The text of a file from the piece that is being read on; what is behind it is let go."""
+    """The text of a file from the current piece on; earlier text is dropped."""
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
+    def __init__(self, chunks: Iterable[bytes], limits: PieceLimits | None = None) -> None:
+        limits = PieceLimits() if limits is None else limits
+        self._most_chars, self._most_parts, self._window = limits.chars, limits.parts, limits.window
         self.text = ""
         self.position = 0
         self._chunks = iter(chunks)
-        # What is no UTF-8 stays in the text as lone surrogates: it costs the strings that hold it.
+        # Bytes that are no UTF-8 stay in the text as lone surrogates: only the strings with them are broken.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._json = json.JSONDecoder(parse_constant=_no_constant)
         self._ended = False
         self._parts = 0
         self._start = 0
-        self._start_bytes = 0  # where that is in the file
+        self._start_bytes = 0  # its position in the file
         self._fill()
         if self.text.startswith("\ufeff"):
             self.position = 1
 
     def begin(self) -> None:
-        """A piece begins here: let go of what is before it, where that is much."""
+        """Begin a piece here: drop the text before it, where that is much."""
         self._start_bytes += _size(self.text[self._start : self.position])
         self._start = self.position
-        if self._start > _MUCH:
+        if self._start > self._window:
             self._parts -= _parts(self.text[: self._start])
             self.text = self.text[self._start :]
             self._start = self.position = 0
 
     def offset(self, at: int | None = None) -> int:
-        """Return the byte offset in the file of where we are, or of a place in the text."""
+        """Return the byte offset in the file of the current position, or of one in the text."""
         return self._start_bytes + _size(self.text[self._start : self.position if at is None else at])
 
     def peek(self) -> str:
@@ -98,13 +111,13 @@ class Reader:
             self.position = blank.end()
             if self.position < len(self.text):
                 return self.text[self.position]
-            if self.position - self._start > _MUCH:
+            if self.position - self._start > self._window:
                 self.begin()
             if not self._fill():
                 return ""
 
     def key(self) -> str:
-        """Return the key that stands here, and go behind its colon."""
+        """Return the key at the current position, and move past its colon."""
         if self.peek() not in ('"', ""):
             raise Bad(self.position, "expected a key in quotes")
         key = self.value()
@@ -117,10 +130,10 @@ class Reader:
         return key
 
     def value(self) -> Any:
-        """Return the value that begins here, and go behind it."""
+        """Return the value at the current position, and move past it."""
         if not self.peek():
             raise Cut
-        wanted = _MUCH
+        wanted = self._window
         while True:
             size = len(self.text) - self.position
             if self._too_many_parts():
@@ -141,15 +154,15 @@ class Reader:
                     self.position = end
                     return value
                 continue
-            if size > MAX_PIECE_CHARS:
-                raise Bad(self.position, f"a piece of more than {MAX_PIECE_CHARS} characters")
-            # Twice as much each time: what is parsed in vain stays in proportion.
+            if size > self._most_chars:
+                raise Bad(self.position, f"a piece of more than {self._most_chars} characters")
+            # Twice as much each time, so that the time of failed parses stays proportional.
             wanted = max(2 * size, wanted)
             while len(self.text) - self.position < wanted and self._fill():
                 pass
 
     def pass_line(self) -> None:
-        """Go behind the end of the line."""
+        """Move past the end of the line."""
         while (end := self.text.find("\n", self.position)) < 0:
             self.position = len(self.text)
             self.begin()
@@ -158,7 +171,7 @@ class Reader:
         self.position = end + 1
 
     def pass_over(self) -> bool:
-        """Go from where the piece began to the comma or bracket that ends it; return False if the file ends before."""
+        """Move from the piece to the comma or bracket that ends it; return False if the file ends before."""
         self.position, depth = self._start, 0
         new = first = True
         while True:
@@ -166,7 +179,7 @@ class Reader:
                 depth += self._pass_inner(depth)
             mark = _STRUCTURE.search(self.text, self.position)
             self.position = len(self.text) if mark is None else mark.start()
-            # Once behind the piece's own bracket, and behind all that is let go of: to count it again would add up.
+            # Once for the piece's own bracket and for all skipped text: counting it again would add up.
             new = mark is None or mark[0] == '"' or (first and mark[0] in CLOSING)
             first = first and not new
             if mark is None:
@@ -183,7 +196,7 @@ class Reader:
                 self.position = mark.end()
 
     def _pass_inner(self, depth: int) -> int:
-        """Go to the next string where fewer brackets close before it than are open; return how much deeper that is."""
+        """Move to the next string if fewer brackets close before it than are open; return how much deeper that is."""
         quote = self.text.find('"', self.position)
         plain = self.text[self.position : len(self.text) if quote < 0 else quote]
         closed = plain.count("}") + plain.count("]")
@@ -193,7 +206,7 @@ class Reader:
         return plain.count("{") + plain.count("[") - closed
 
     def _pass_string(self) -> bool:
-        """Go behind the string that begins here, however long; return False if the file ends before."""
+        """Move past the string that begins here, however long; return False if the file ends before."""
         self.position += 1
         while True:
             inside = _STRING.match(self.text, self.position)
@@ -207,22 +220,22 @@ class Reader:
                 return False
 
     def _too_many_parts(self) -> bool:
-        """Tell whether the piece that begins here may be of more parts than are to be held."""
-        if self._parts <= MOST_PARTS:
+        """Tell whether the piece that begins here may have more parts than may be held."""
+        if self._parts <= self._most_parts:
             return False
-        # The text is; so is the piece, unless it ends soon.
+        # The text has; so has the piece, unless it ends soon.
         with suppress(ValueError, RecursionError):
-            self._json.raw_decode(self.text[self.position : self.position + _MUCH])
+            self._json.raw_decode(self.text[self.position : self.position + self._window])
             return False
-        return _parts(self.text[self.position :]) > MOST_PARTS
+        return _parts(self.text[self.position :]) > self._most_parts
 
     def _may_go_on(self, end: int) -> bool:
-        """Tell whether a value that ends here may be a number that goes on in the next chunk: `1`, `1.`, `1e+`."""
+        """Tell whether a value that ends here may be a number that continues in the next chunk: `1`, `1.`, `1e+`."""
         rest = _NUMBER.match(self.text, end)
         return self.text[end - 1].isdigit() and rest is not None and rest.end() == len(self.text)
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        """Tell whether more text could mend it: the file, or what was read of it, ends inside the value."""
+        """Tell whether more text could complete it: the file, or the text read so far, ends inside the value."""
         if error.msg.startswith("Unterminated string"):
             # At the end of a file that ends as JSON does, a quote is missing.
             return not self._ended or self.text.rstrip()[-1:] not in ("}", "]")
@@ -231,7 +244,7 @@ class Reader:
         return error.pos >= len(self.text) - _NEAR
 
     def _fill(self) -> bool:
-        """Take the next chunk; return whether there was any text in it."""
+        """Read the next chunk; return whether there was any text in it."""
         pieces: list[str] = []
         while not pieces and not self._ended:
             chunk = next(self._chunks, None)

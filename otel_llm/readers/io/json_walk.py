@@ -1,7 +1,7 @@
-"""Walk a JSON file that is larger than memory: its keys one by one, the elements of chosen arrays one by one.
+"""Read a JSON file larger than memory: its keys one by one, the elements of chosen arrays one by one.
 
-Python's own decoder parses the pieces; what is held is one piece, never the document. Also: which keys a file's
-first bytes hold, to tell its form.
+Python's own decoder parses the pieces; one piece is held, never the document. Also: the keys in a file's first bytes,
+to sniff its form.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.readers.io.json_pieces import CLOSING, Bad, Cut, Reader, load
+from otel_llm.readers.io.json_pieces import CLOSING, Bad, Cut, PieceLimits, Reader, load
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -21,7 +21,7 @@ LOOK_DEPTH: Final = 6
 __all__ = ["END", "Item", "items", "key_paths", "load"]
 
 END: Final = object()
-"""The value of the item behind the last key of an entered object."""
+"""The value of the item after the last key of an entered object."""
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 
@@ -30,10 +30,10 @@ def key_paths(head: bytes, depth: int = LOOK_DEPTH) -> frozenset[str]:
     """Return the paths of the keys in the first JSON value of `head`, which may be cut anywhere.
 
     `a` is a key of the object, `a.b` one of the object in it, `a[].b` one of the elements of an array, `[].b` where
-    the value itself is an array. Deeper than `depth` brackets nothing is noted.
+    the value itself is an array. Keys deeper than `depth` brackets are left out.
     """
     found: set[str] = set()
-    # Of each container that is open: its path, and whether it is an object.
+    # For each open container: its path, and whether it is an object.
     stack: list[tuple[str, bool]] = []
     key = ""
     is_key = False
@@ -42,7 +42,7 @@ def key_paths(head: bytes, depth: int = LOOK_DEPTH) -> frozenset[str]:
         first = token[:1]
         if first in (b"{", b"["):
             is_key = first == b"{"
-            # A path that is too deep to be noted is not made: it would be as long as the nesting is deep.
+            # A path that is too deep is not built: it would be as long as the nesting is deep.
             key = "" if len(stack) > depth else key if is_key else f"{key}[]"
             stack.append((key, is_key))
         elif first in (b"}", b"]"):
@@ -66,7 +66,7 @@ def key_paths(head: bytes, depth: int = LOOK_DEPTH) -> frozenset[str]:
 
 
 class Item(NamedTuple):
-    """One piece of a JSON file: its path as in `key_paths` (`data[]` is an element of `data`), and where it begins.
+    """One piece of a JSON file: its path as in `key_paths` (`data[]` is an element of `data`), and its position.
 
     `offset` is in bytes of the file, decompressed.
     """
@@ -76,14 +76,20 @@ class Item(NamedTuple):
     offset: int
 
 
-def items(path: Path, chunks: Iterable[bytes], skipped: Skipped, streamed: Collection[str] = ()) -> Iterator[Item]:
-    """Yield the pieces of a JSON file, or of a file of several JSON values, one behind the other.
+def items(
+    path: Path,
+    chunks: Iterable[bytes],
+    skipped: Skipped,
+    streamed: Collection[str] = (),
+    limits: PieceLimits | None = None,
+) -> Iterator[Item]:
+    """Yield the pieces of a JSON file, or of a file of several JSON values in a row.
 
-    `streamed` are the paths of the objects and arrays that are entered instead of parsed whole: "" is the file's
-    value itself, `data` the value of its key. Behind an entered object's last key an item has END for a value. A
-    broken piece is counted in `skipped` with its offset and passed over; a cut end is counted as torn.
+    `streamed` are the paths of the objects and arrays that are entered instead of parsed whole: "" is the file's value
+    itself, `data` the value of its key. After an entered object's last key an item has END for a value. A broken piece
+    is counted in `skipped` with its offset and skipped; a cut end is counted as torn.
     """
-    reader = Reader(chunks)
+    reader = Reader(chunks, limits)
     entered: list[tuple[str, str]] = []  # of each open container its path and its closing bracket
     at, due = "", True  # the path of the next piece, and whether one is due here
     while reader.peek() or entered:

@@ -1,7 +1,7 @@
-"""Open what is read: a file, a descriptor that the process was given, the null device, a pipe with a writer.
+"""Open a path for reading: a file, a descriptor of the process, the null device, a pipe with a writer.
 
-Whatever else stands under the name is refused at once: to open a pipe that nobody writes to would wait for ever, and a
-device such as `/dev/zero` has no end. Files of recordings, rules, settings, secrets and certificates are opened so.
+Anything else under the name is refused at once: opening a pipe without a writer would block for ever, and a device such
+as `/dev/zero` has no end. Files of recordings, rules, settings, secrets and certificates are opened by this module.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-_NO_WRITER: Final = "a pipe that nobody writes to: start its writer first, or name a file"
+_NO_WRITER: Final = "a pipe without a writer: start its writer first, or name a file"
 _NO_FILE: Final = "no file, and no pipe: name a file, a pipe that is written to, or - for standard input"
 _FIRST_BYTES: Final = 65536
 
 
 def open_input(path: Path) -> io.BufferedReader:
-    """Open a path for reading; links are followed. A pipe with a writer is waited for when it is read, not here.
+    """Open a path for reading; links are followed. The data of a pipe is waited for when it is read, not here.
 
     Raises:
         OSError: it cannot be read; `strerror` holds the remedy.
@@ -40,7 +40,7 @@ def open_input(path: Path) -> io.BufferedReader:
 
 
 class _Begun(io.RawIOBase):
-    """A pipe of which the first bytes were read already."""
+    """A pipe whose first bytes were read already."""
 
     def __init__(self, pipe: io.FileIO, begun: bytes) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Begun(io.RawIOBase):
 
 
 def _first_bytes(opened: int, path: Path) -> bytes:
-    """Return what a pipe has now: b"" where its writer has written nothing yet, and of anything but a pipe."""
+    """Return the bytes that a pipe has now: b"" where its writer has written nothing yet, and for other files."""
     status = os.fstat(opened)
     if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -86,7 +86,7 @@ def _is_null(status: os.stat_result) -> bool:
 
 
 def _is_given(status: os.stat_result) -> bool:
-    """Tell whether it is the terminal that is our standard input, by whatever name."""
+    """Tell whether it is the terminal of our standard input, under any name."""
     try:
         given = os.fstat(0)
     except OSError:

@@ -1,4 +1,4 @@
-"""What reading left out, by reason and with its place; and what the readers of spans yield."""
+"""Counts of skipped parts, by reason and with places; and the types that readers of spans yield."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from otel_llm.readers.io.bytestream import Line
 
 Received: TypeAlias = tuple[ExportTraceServiceRequest, int | None]
-"""An export request and when the collector received it (unix ns; None where that is not known)."""
+"""An export request and its receipt (unix ns; None where not known)."""
 
 
 class RawRecord(NamedTuple):
-    """An export request as it stands in its file, still to be parsed."""
+    """An export request as in its file, not yet parsed."""
 
     raw: bytes
     receipt_ns: int | None
     place: str
-    """What a message about it begins with: `FILE: record N at byte B`."""
+    """The prefix of messages about it: `FILE: record N at byte B`."""
 
 
 MAX_DOCUMENT_BYTES: Final = 256 * 2**20
-"""A single message, a JSON line or a JSON document longer than this is refused: it would be held in memory whole."""
+"""A single message, a JSON line or a JSON document longer than this is refused: it would be held in memory."""
 
 HARMLESS: Final = frozenset(
     {"other_signal", "unfinished_zst", "repeated_file", "torn_tail", "unknown_file", "warmup", "zone_assumed"}
@@ -37,27 +37,27 @@ _MAX_NOTES: Final = 20
 
 @dataclass(slots=True)
 class Skipped:
-    """What reading left out, by reason, and where the first of it stood.
+    """The parts that reading left out, by reason, and the places of the first ones.
 
     `torn_tail` a file ends inside a record; `bad_crc` a record's bytes changed; `bad_record` no record of its form;
     `other_signal` metrics, logs or profiles of the same exporter; `unfinished_zst` a `.zst` beside its `.otlp`;
-    `unknown_file` a file of a folder that holds no form we know; `unreadable_file` one that cannot be opened;
-    `zone_assumed` times that do not say their zone were read as UTC; `warmup` requests of a benchmark's warm-up;
-    `repeated_file` a file of a folder whose requests another of its files has more exactly.
+    `unknown_file` a file in a folder of no known form; `unreadable_file` one that cannot be opened; `zone_assumed`
+    times without a zone, read as UTC; `warmup` requests of a benchmark's warm-up; `repeated_file` a file in a folder
+    whose requests another of its files has more exactly.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     """`file:line: what was wrong` or `file: what was wrong`, the first few."""
     anomalies: Counter[str] = field(default_factory=Counter)
-    """What is odd about streams that were read, as in `Assembler.counts`: `anomaly.NAME`."""
+    """Anomalies of streams that were read, as in `Assembler.counts`: `anomaly.NAME`."""
 
     chosen: set[Path] = field(default_factory=set)
-    """Files that a folder or a pattern named: one that cannot be read does not end the audit."""
+    """Files that a folder or a pattern named: an unreadable one does not end the audit."""
 
     @property
     def broken(self) -> int:
-        """Return how many records were damaged: neither harmless nor the cut end that a crash leaves."""
+        """Return the number of damaged records, without harmless ones and the cut end that a crash leaves."""
         return sum(number for reason, number in self.counts.items() if reason not in HARMLESS)
 
     def add(self, reason: str, note: str, number: int = 1) -> None:
@@ -67,11 +67,11 @@ class Skipped:
             self.notes.append(note)
 
     def anomaly(self, name: str, number: int = 1) -> None:
-        """Count something odd about streams that were read."""
+        """Count an anomaly of streams that were read."""
         self.anomalies[f"anomaly.{name}"] += number
 
     def bad_line(self, path: Path | str, line: Line, what: object) -> None:
-        """Count a line that is not of its form: as cut where the file ends inside it, else as broken."""
+        """Count a malformed line: as cut where the file ends inside it, else as broken."""
         if line.ended:
             self.bad(path, line.number, what)
         else:

@@ -1,1 +1,1 @@
-"""From OTLP trace export requests, in protobuf or JSON, to records."""
+"""Read OTLP trace export requests, in protobuf or JSON, to records."""

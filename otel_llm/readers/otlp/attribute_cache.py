@@ -25,18 +25,18 @@ _DOUBLE_FORM: Final = Struct("<d")
 _MOST_DIGITS: Final = 9
 """Of an int that is not negative."""
 _MOST_PARSED: Final = 4
-"""Attributes of one span that protobuf parses one by one, where that is slow; the next span finds these here."""
+"""Attributes of one span that protobuf parses one by one, where that is slow; the next span finds them cached."""
 MOST_BYTES: Final = 2048
 _REMEMBERED_BYTES: Final = 130
 _REMEMBERED: Final = 4096
 _REMEMBERED_SETS: Final = 1024
 
 _Pair = tuple[str, "Scalar"] | tuple[()]
-"""An attribute's key and value; nothing of one whose value is none of ours."""
+"""An attribute's key and value; empty for a value of another type."""
 
 
 class AttributeCache:
-    """Reads attributes within limits. Bounded: a full cache is emptied, and holds soon again what many say."""
+    """A cache that reads attributes within limits. Bounded: a full cache is emptied, and refills with frequent ones."""
 
     def __init__(self, limits: AttributeLimits) -> None:
         self._limits = limits
@@ -46,7 +46,7 @@ class AttributeCache:
     def read_shared(self, raw: bytes, places: Sequence[tuple[int, int]]) -> Attributes | None:
         """Return the attributes as `read` does, and the same dictionary for the same bytes.
 
-        The caller must not change the dictionary. It may cache what follows from the attributes by the `id` of it.
+        The caller must not change the dictionary. It may cache results derived from the attributes by its `id`.
         """
         written = b"".join([raw[start:stop] for start, stop in places])
         known = self._sets.get(written)
@@ -59,9 +59,9 @@ class AttributeCache:
         return known
 
     def read(self, raw: bytes, places: Iterable[tuple[int, int]]) -> Attributes | None:
-        """Return what the attributes say that stand at these places of a message, from their tags on.
+        """Return the attributes at these positions of a message, counted from their tags.
 
-        None where protobuf is to read them with their span: something of them is to be refused or counted.
+        None where protobuf must read them with their span: something of them is refused or counted.
         """
         found: Attributes = {}
         parsed = 0
@@ -83,7 +83,7 @@ class AttributeCache:
         return found
 
     def _simple(self, attribute: bytes) -> _Pair | None:
-        """Return what a short text or a number says; None of another attribute, or where it is odd."""
+        """Return the pair of a short text or a number; None for any other attribute, and for an odd one."""
         try:
             pair = _read_simple(attribute)
         except (IndexError, StructError, UnicodeDecodeError):
@@ -95,7 +95,7 @@ class AttributeCache:
         return None if odd or not fits(key, value) else pair
 
     def _parsed(self, attribute: bytes) -> _Pair | None:
-        """Return what protobuf reads in an attribute, None where something of it is odd."""
+        """Return the pair as protobuf reads it, None where something of it is odd."""
         if len(attribute) > MOST_BYTES:
             return None
         try:
@@ -121,8 +121,8 @@ def attribute_cache(limits: AttributeLimits) -> AttributeCache:
 
 
 def _read_simple(attribute: bytes) -> tuple[str, Scalar] | None:
-    """Return the key and the value of an attribute that is a short text or a number; None of any other."""
-    # Its tag and length, those of the key, the key, those of the value, the value: its tag and what follows that.
+    """Return the key and the value of an attribute that is a short text or a number; None for any other."""
+    # Its tag and length, those of the key, the key, those of the value, the value: its tag and its content.
     if attribute[1] > 127 or attribute[2] != _KEY:
         return None
     at = 4 + attribute[3]

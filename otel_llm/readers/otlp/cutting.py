@@ -1,17 +1,17 @@
-"""Cut a large export request into several that say together what it says: each is a message by itself."""
+"""Cut a large export request into several with the same contents, each a message by itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.readers.otlp.length_delimited import RESOURCE_SPANS, SCOPE_SPANS, SPAN, framed
+from otel_llm.readers.otlp.length_delimited import RESOURCE_SPANS, SCOPE_SPANS, SPAN, length_delimited
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MOST_REPEATED = 8
-"""What stands in every part, a resource and a scope, takes at most one in so many of a part's bytes."""
+"""The repeated resource and scope take at most one in so many of a part's bytes."""
 
 
 class _Odd(Exception):  # noqa: N818 - never leaves this module
@@ -21,8 +21,8 @@ class _Odd(Exception):  # noqa: N818 - never leaves this module
 def cut_export(raw: bytes, part_bytes: int) -> list[bytes]:
     """Return export requests of about `part_bytes` with the spans of `raw`, in their order.
 
-    A span is never cut. What is not written as an encoder writes it comes back whole, and so does what would repeat
-    much in each part.
+    A span is never cut. A request that is not written as encoders write is returned whole, and so is one that would
+    repeat much in each part.
     """
     if len(raw) <= part_bytes:
         return [raw]
@@ -55,13 +55,13 @@ def _units(raw: bytes, part_bytes: int) -> Iterator[bytes]:
             yield raw[field:end]
         for scope_field, scope_begin, scope_end in scopes:
             if scope_end - scope_field <= part_bytes:
-                yield framed(RESOURCE_SPANS, around + raw[scope_field:scope_end])
+                yield length_delimited(RESOURCE_SPANS, around + raw[scope_field:scope_end])
                 continue
             scope, spans = _apart(raw, scope_begin, scope_end, SPAN)
             if len(scope) * _MOST_REPEATED > part_bytes:
                 raise _Odd
             for some in _some(raw, spans, part_bytes):
-                yield framed(RESOURCE_SPANS, around + framed(SCOPE_SPANS, scope + some))
+                yield length_delimited(RESOURCE_SPANS, around + length_delimited(SCOPE_SPANS, scope + some))
 
 
 def _some(raw: bytes, spans: list[tuple[int, int, int]], part_bytes: int) -> Iterator[bytes]:
@@ -78,7 +78,7 @@ def _some(raw: bytes, spans: list[tuple[int, int, int]], part_bytes: int) -> Ite
 
 
 def _apart(raw: bytes, begin: int, end: int, wanted: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Return the other fields of a message as they are, and where each wanted field, its content and its end are."""
+    """Return the other fields of a message unchanged, and the begin, content and end of each wanted field."""
     others: list[bytes] = []
     found: list[tuple[int, int, int]] = []
     for tag, field, content, behind in _fields(raw, begin, end):
@@ -90,7 +90,7 @@ def _apart(raw: bytes, begin: int, end: int, wanted: int) -> tuple[bytes, list[t
 
 
 def _fields(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield tag, place, place of the content and end of each field of a message."""
+    """Yield tag, begin, begin of the content and end of each field of a message."""
     while at < end:
         field = at
         tag, at = _varint(raw, at)

@@ -1,8 +1,8 @@
-"""OTLP/JSON to the protobuf messages: what the Collector's file exporter writes and OTLP/HTTP clients may send.
+"""Convert OTLP/JSON to the protobuf messages, as written by the Collector's file exporter and OTLP/HTTP clients.
 
 It is proto3's JSON mapping with three exceptions (OTLP 1.x, "JSON Protobuf Encoding"): trace and span ids are hex,
-enums are integers, names are lowerCamelCase. Be liberal where it costs nothing: enum names, snake_case names and
-64-bit integers written as numbers are taken too, unknown fields are ignored.
+enums are integers, names are lowerCamelCase. The reader is liberal where it costs nothing: it accepts enum names,
+snake_case names and 64-bit integers written as numbers, and ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_DEPTH: Final = 24
 
 
 class _Wrong(Exception):  # noqa: N818 - turned into a DecodeError with its path
-    """Carry what was expected up to the caller, gathering the path on the way."""
+    """An expectation that failed; it collects the path on its way up to the caller."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected)
@@ -46,7 +46,7 @@ class _Wrong(Exception):  # noqa: N818 - turned into a DecodeError with its path
 
 
 def parse_json(text: bytes | str, *, free: int | None = None) -> ExportTraceServiceRequest:
-    """Return the export request that a JSON document holds.
+    """Return the export request of a JSON document.
 
     Raises:
         DecodeError: it is no JSON, no object, or a known field has a value that cannot be its own; or more small
@@ -57,7 +57,7 @@ def parse_json(text: bytes | str, *, free: int | None = None) -> ExportTraceServ
 
 
 def load_json(text: bytes | str) -> dict[str, Any]:
-    """Return the JSON object that `text` is; NaN and Infinity are no JSON.
+    """Return the JSON object of a text; NaN and Infinity are no JSON.
 
     Raises:
         DecodeError: it is no JSON object.
@@ -74,10 +74,10 @@ def load_json(text: bytes | str) -> dict[str, Any]:
 
 
 def from_object(data: Mapping[str, Any]) -> ExportTraceServiceRequest:
-    """Return the export request that a JSON object stands for.
+    """Return the export request of a JSON object.
 
     Raises:
-        DecodeError: a known field has a value that cannot be its own; the message says where.
+        DecodeError: a known field has a value of a wrong type; the message says where.
     """
     try:
         message = _message(ExportTraceServiceRequest, _REQUEST)(data)
@@ -95,7 +95,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _message(kind: type, fields: Mapping[str, tuple[str, Convert]]) -> Convert:
-    """Return what makes a `kind` of an object by its table of fields: JSON name -> (field name, converter)."""
+    """Return the converter of an object to a `kind`, by its table of fields: JSON name -> (field name, converter)."""
 
     def convert(data: Any) -> Any:
         if not isinstance(data, dict):
@@ -196,25 +196,25 @@ def _enum(kind: Any) -> Convert:
 
 @cache
 def _any_value(depth: int) -> Convert:
-    """Return what makes a value that stands `depth` levels deep; its tables are made once."""
+    """Return the converter of a value that stands `depth` levels deep; its tables are made once."""
     if depth > MAX_DEPTH:
         return _too_deep
 
     def value(nested: Any) -> AnyValue:
         return _value(nested, depth + 1)
 
-    pair = _message(KeyValue, _both({"key": _text, "value": value}))
+    pair = _message(KeyValue, by_both_names({"key": _text, "value": value}))
     return _message(
         AnyValue,
-        _both(
+        by_both_names(
             {
                 "stringValue": _text,
                 "boolValue": _boolean,
                 "intValue": _integer,
                 "doubleValue": _double,
                 "bytesValue": _base64,
-                "arrayValue": _message(ArrayValue, _both({"values": _many(value)})),
-                "kvlistValue": _message(KeyValueList, _both({"values": _many(pair)})),
+                "arrayValue": _message(ArrayValue, by_both_names({"values": _many(value)})),
+                "kvlistValue": _message(KeyValueList, by_both_names({"values": _many(pair)})),
             }
         ),
     )
@@ -224,7 +224,7 @@ def _too_deep(_: Any) -> NoReturn:
     raise _Wrong(f"at most {MAX_DEPTH} levels of values")
 
 
-def _both(fields: Mapping[str, Convert]) -> dict[str, tuple[str, Convert]]:
+def by_both_names(fields: Mapping[str, Convert]) -> dict[str, tuple[str, Convert]]:
     """Return the table under the JSON names and under protobuf's own."""
     table: dict[str, tuple[str, Convert]] = {}
     for name, convert in fields.items():
@@ -250,13 +250,13 @@ def _value(data: Any, depth: int = 0) -> AnyValue:
 
 
 _ATTRIBUTES: Final = {
-    "attributes": _many(_message(KeyValue, _both({"key": _text, "value": _value}))),
+    "attributes": _many(_message(KeyValue, by_both_names({"key": _text, "value": _value}))),
     "droppedAttributesCount": _integer,
 }
-_EVENT: Final = _both({"timeUnixNano": _integer, "name": _text, **_ATTRIBUTES})
-_LINK: Final = _both({"traceId": _hex, "spanId": _hex, "traceState": _text, "flags": _integer, **_ATTRIBUTES})
-_STATUS: Final = _both({"message": _text, "code": _enum(Status.StatusCode)})
-_SPAN: Final = _both(
+_EVENT: Final = by_both_names({"timeUnixNano": _integer, "name": _text, **_ATTRIBUTES})
+_LINK: Final = by_both_names({"traceId": _hex, "spanId": _hex, "traceState": _text, "flags": _integer, **_ATTRIBUTES})
+_STATUS: Final = by_both_names({"message": _text, "code": _enum(Status.StatusCode)})
+_SPAN: Final = by_both_names(
     {
         "traceId": _hex,
         "spanId": _hex,
@@ -275,19 +275,19 @@ _SPAN: Final = _both(
         **_ATTRIBUTES,
     }
 )
-_SCOPE: Final = _both({"name": _text, "version": _text, **_ATTRIBUTES})
-_SCOPE_SPANS: Final = _both(
+_SCOPE: Final = by_both_names({"name": _text, "version": _text, **_ATTRIBUTES})
+_SCOPE_SPANS: Final = by_both_names(
     {
         "scope": _message(InstrumentationScope, _SCOPE),
         "spans": _many(_message(Span, _SPAN)),
         "schemaUrl": _text,
     }
 )
-_RESOURCE_SPANS: Final = _both(
+_RESOURCE_SPANS: Final = by_both_names(
     {
-        "resource": _message(Resource, _both(_ATTRIBUTES)),
+        "resource": _message(Resource, by_both_names(_ATTRIBUTES)),
         "scopeSpans": _many(_message(ScopeSpans, _SCOPE_SPANS)),
         "schemaUrl": _text,
     }
 )
-_REQUEST: Final = _both({"resourceSpans": _many(_message(ResourceSpans, _RESOURCE_SPANS))})
+_REQUEST: Final = by_both_names({"resourceSpans": _many(_message(ResourceSpans, _RESOURCE_SPANS))})

@@ -1,4 +1,4 @@
-"""From OTLP trace export requests to records."""
+"""Read OTLP trace export requests to records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parse(raw: bytes) -> ExportTraceServiceRequest:
-    """Return the message that `raw` holds; no bytes are an empty one.
+    """Return the message in `raw`; no bytes are an empty one.
 
     Raises:
         DecodeError: these bytes are no such message.
@@ -46,7 +46,7 @@ def read(
 ) -> Batch:
     """Return the records of an export request, its plain segments as columns.
 
-    `receipt_ns`: when it was received (unix ns); `max_tokens`: `token_budget` of its size, unless it is said. Without
+    `receipt_ns`: the instant of receipt (unix ns); `max_tokens`: `token_budget` of its size by default. Without
     compiled kernels all of it is read by protobuf.
 
     Raises:
@@ -55,7 +55,7 @@ def read(
     refuse_many_parts(raw, free_ns)
     budget = token_budget(len(raw)) if max_tokens is None else max_tokens
     if COMPILED:
-        # The import loads the kernels: a process that reads no export request does not wait for them.
+        # The import loads the kernels: a process that reads no export request need not wait for them.
         from otel_llm.readers.otlp.scanned import read_scanned
 
         batch = read_scanned(raw, receipt_ns, limits, budget)
@@ -67,9 +67,9 @@ def read(
 def read_all(
     raws: Sequence[bytes], *, limits: AttributeLimits = DEFAULT_LIMITS, max_tokens: int | None = None
 ) -> list[Batch | DecodeError]:
-    """Return the records of each export request as `read` does, or why these bytes are no such message.
+    """Return the records of each export request as `read` does, or the error of bytes that are no such message.
 
-    `max_tokens`: what all of them may expand to together.
+    `max_tokens`: the budget of all of them together.
     """
     found: list[Batch | DecodeError] = []
     left = MAX_MESSAGE_TOKENS * len(raws) if max_tokens is None else max_tokens
@@ -85,10 +85,10 @@ def read_all(
 
 
 def parse_cut(raw: bytes) -> tuple[ExportTraceServiceRequest, bool]:
-    """Return the message in `raw` and whether it was whole; of one that was cut, the resources before the cut.
+    """Return the message in `raw` and whether it was complete; of a cut one, the resources before the cut.
 
     Raises:
-        DecodeError: nothing whole stands at its beginning.
+        DecodeError: nothing complete stands at its beginning.
     """
     try:
         return parse(raw), True
@@ -100,7 +100,7 @@ def parse_cut(raw: bytes) -> tuple[ExportTraceServiceRequest, bool]:
 
 
 def whole_resources(raw: bytes) -> int:
-    """Return where the last `resource_spans` ends that is not cut."""
+    """Return the end of the last `resource_spans` that is not cut."""
     whole = position = 0
     while position < len(raw) and raw[position] == RESOURCE_SPANS:
         length = 0
@@ -122,9 +122,9 @@ def decode(
     limits: AttributeLimits = DEFAULT_LIMITS,
     budget: int | None = None,
 ) -> Batch:
-    """Return the records of `message`; it raises nothing, what is unusable is counted in the batch.
+    """Return the records of `message`; it raises nothing, unusable spans are counted in the batch.
 
-    `budget`: how many tokens it may expand to, MAX_MESSAGE_TOKENS unless it is said.
+    `budget`: the most tokens it may expand to, MAX_MESSAGE_TOKENS by default.
     """
     batch = Batch()
     budget = MAX_MESSAGE_TOKENS if budget is None else budget

@@ -19,14 +19,14 @@ SCOPE: Final = 0x0A
 SPAN: Final = 0x12
 _IS_TAG: Final = np.zeros(256, np.bool_)
 _IS_TAG[[RESOURCE_SPANS, 0x1A, 0x22, 0x4A, 0x5A, 0x6A]] = True
-"""Tags of what may be a part, whatever it is in; all but SPAN, which is SCOPE_SPANS too."""
+"""Tags of possible parts, in any message; all but SPAN, which is SCOPE_SPANS too."""
 _SMALL_LENGTHS: Final = 64
 _TOKEN_NAME: Final = b"\x12\x05token"
-"""No part begins so: what stands behind the length would be no fields."""
+"""No part begins so: the bytes after the length would be no fields."""
 
 
-def framed(tag: int, body: bytes) -> bytes:
-    """Return a field with a length that holds this."""
+def length_delimited(tag: int, body: bytes) -> bytes:
+    """Return a length-delimited field with this content."""
     length, head = len(body), bytearray((tag,))
     while length > 127:
         head.append(length & 127 | 128)
@@ -37,18 +37,18 @@ def framed(tag: int, body: bytes) -> bytes:
 
 def within_scope(fields: bytes) -> bytes:
     """Return an export request whose only ScopeSpans has these fields."""
-    return framed(RESOURCE_SPANS, framed(SCOPE_SPANS, fields))
+    return length_delimited(RESOURCE_SPANS, length_delimited(SCOPE_SPANS, fields))
 
 
 def within_span(fields: bytes) -> bytes:
     """Return an export request whose only span has these fields."""
-    return within_scope(framed(SPAN, fields))
+    return within_scope(length_delimited(SPAN, fields))
 
 
 def refuse_many_parts(raw: bytes, free_ns: int | None = None) -> None:
     """Refuse an export request in protobuf that has more small parts than its bytes justify.
 
-    `free_ns`: what they may cost however few bytes there are, `otel_llm.core.scanning.parts.FREE_NS` unless it is said.
+    `free_ns`: the cost that is allowed however few bytes there are, `otel_llm.core.scanning.parts.FREE_NS` by default.
 
     Raises:
         DecodeError: it has.
@@ -69,7 +69,7 @@ def refuse_many_parts(raw: bytes, free_ns: int | None = None) -> None:
 def refuse_many_json_parts(text: bytes, free: int | None = None) -> None:
     """Refuse an export request in JSON that has more small objects, arrays or values than its bytes justify.
 
-    `free`: how many there may be however few bytes there are; None: `otel_llm.core.scanning.parts.JSON_FREE`.
+    `free`: how many are allowed however few bytes there are; None: `otel_llm.core.scanning.parts.JSON_FREE`.
 
     Raises:
         DecodeError: it has.
@@ -91,9 +91,10 @@ _MANY: Final = (
 
 
 def _possible_cost(raw: bytes, data: npt.NDArray[np.uint8], cost: npt.NDArray[np.int64]) -> int:
-    """Return a bound of what small parts there can be cost, without a walk: that takes long as plain Python.
+    """Return a bound on the cost of small parts, without a walk, which is slow in plain Python.
 
-    Each has a tag and a length below 64, or one of both is spelt with more bytes than it needs: then it ends with a 0.
+    Each has a tag and a length below 64, or one of both is written with more bytes than it needs: then it ends with a
+    0.
     """
     before, behind = data[:-1], data[1:]
     dear, cheap = 2 * int(cost.max()), 2 * int(np.partition(cost, -2)[-2])

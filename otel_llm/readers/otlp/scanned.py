@@ -1,4 +1,4 @@
-"""Read the columns of a scan: segments as they are, the others as records, what is left by protobuf, span by span."""
+"""Read the columns of a scan: segments as columns, other spans as records, the rest by protobuf, span by span."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_llm.readers.otlp.length_delimited import (
     RESOURCE_SPANS,
     SCOPE,
     SPAN,
-    framed,
+    length_delimited,
     within_scope,
 )
 from otel_llm.readers.otlp.span_records import add_span, instance_of
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 _MUCH: Final = 4
-"""Where spans that are only to be checked are more than one part in so many, the whole message is checked at once."""
+"""Where more than one part in so many is a span to be checked only, the whole message is checked at once."""
 _TOO_MANY: Final = "too_many_tokens"
 _FRAMED_BYTES: Final = 2048
-"""Longer resources and scopes are not remembered."""
+"""Longer resources and scopes are not cached."""
 
 
 class Scanned(NamedTuple):
-    """The arrays of a scan, as long as what was found; see `otel_llm.core.scanning.scan.scan`."""
+    """The arrays of a scan, of the length of its results; see `otel_llm.core.scanning.scan.scan`."""
 
     spans: Ints
     times_ns: Ints
@@ -56,13 +56,13 @@ class Scanned(NamedTuple):
     attributes: Ints
     pieces: Ints
     plain: int
-    """How many spans are plain segments."""
+    """The number of plain segments."""
 
 
 def scan(raw: bytes) -> Scanned | None:
-    """Return what an export request holds; None where protobuf is to say what is wrong with it."""
+    """Return the scan of an export request; None where protobuf must find the error."""
     data = np.frombuffer(raw, np.uint8)
-    # What the usual message needs: a segment takes 60 bytes or more, a token 18, an attribute 24.
+    # The size of the usual message: a segment takes 60 bytes or more, a token 18, an attribute 24.
     room = {
         column.SPANS: len(raw) // 60 + 8,
         column.ALL_TOKENS: len(raw) // 18 + 8,
@@ -80,7 +80,7 @@ def scan(raw: bytes) -> Scanned | None:
             break
         if answer == column.UNREADABLE:
             return None
-        # Only what is full grows: an event of 40 bytes can claim a million tokens.
+        # Only full arrays grow: an event of 40 bytes can claim a million tokens.
         room = {what: 4 * max(had, int(filled[what])) if filled[what] >= had else had for what, had in room.items()}
     return Scanned(
         spans[: filled[column.SPANS]],
@@ -93,7 +93,7 @@ def scan(raw: bytes) -> Scanned | None:
 
 
 def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits, budget: int) -> Batch | None:
-    """Return the records of an export request of at most `budget` tokens; None where protobuf is to read all of it.
+    """Return the records of an export request of at most `budget` tokens; None where protobuf must read all of it.
 
     Raises:
         DecodeError: these bytes are no such message.
@@ -117,7 +117,7 @@ def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits, bu
 
 
 def _check_foreign(raw: bytes, spans: Ints) -> int:
-    """Return how many spans these are, which protobuf is only to check.
+    """Return the number of these spans, which protobuf only checks.
 
     Raises:
         DecodeError: one of them is none.
@@ -127,7 +127,7 @@ def _check_foreign(raw: bytes, spans: Ints) -> int:
         _checked(raw)
     else:
         places = zip(begin.tolist(), stop.tolist(), strict=True)
-        _checked(within_scope(b"".join(framed(SPAN, raw[at:end]) for at, end in places)))
+        _checked(within_scope(b"".join(length_delimited(SPAN, raw[at:end]) for at, end in places)))
     return len(spans)
 
 
@@ -153,7 +153,7 @@ def _columns(found: Scanned, spans: Ints) -> SegmentColumns:
 
 
 class _Records:
-    """Adds the spans of a message to its batch that are no columns, in their order."""
+    """The spans of a message that are no columns, added to its batch in order."""
 
     def __init__(
         self,
@@ -175,17 +175,17 @@ class _Records:
         self._cache = attribute_cache(limits)
 
     def add(self, spans: Ints) -> bool:
-        """Add them; return False where it depends on the order of all spans for which of them tokens are left.
+        """Add spans; return False where the order of all spans decides which of them are within the token budget.
 
         Raises:
-            DecodeError: one that is left to protobuf is none.
+            DecodeError: one that is left to protobuf is invalid.
         """
         rows = spans.tolist()
         read = [None if row[column.CLASS] == column.OTHER else self._attributes(row) for row in rows]
         others = [row for row, attributes in zip(rows, read, strict=True) if attributes is None]
         left = iter(self._parsed(others))
         budget = self._budget - len(self._found.times_ns)
-        # Of a span that protobuf reads after all, the tokens are counted when it does.
+        # If protobuf reads a span after all, its tokens are counted then.
         budget += sum(
             row[column.TOKENS + 1] - row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER
         )
@@ -193,7 +193,7 @@ class _Records:
         for row, attributes in zip(rows, read, strict=True):
             if attributes is None:
                 span, written = next(left), (self._raw[row[column.BEGIN] : row[column.STOP]], row[column.RESOURCE])
-                if written != last:  # else it says what the one before it said: read once
+                if written != last:  # otherwise it repeats the one before: read once
                     last, said = written, Batch()
                     sender = self._senders.get(row[column.RESOURCE])
                     add_span(span, said, min(budget, MAX_TOKENS), self._receipt_ns, sender, self._limits)
@@ -210,7 +210,7 @@ class _Records:
     def _parsed(self, rows: Sequence[Sequence[int]]) -> Sequence[Span]:
         if not rows:
             return ()
-        fields = b"".join(framed(SPAN, self._raw[row[column.BEGIN] : row[column.STOP]]) for row in rows)
+        fields = b"".join(length_delimited(SPAN, self._raw[row[column.BEGIN] : row[column.STOP]]) for row in rows)
         return _checked(within_scope(fields)).resource_spans[0].scope_spans[0].spans
 
     def _attributes(self, row: Sequence[int]) -> Attributes | None:
@@ -221,7 +221,7 @@ class _Records:
         if row[column.CLASS] == column.SEGMENT:
             return self._cache.read_shared(self._raw, places)
         found = self._cache.read(self._raw, places)
-        # A request span whose segments say when tokens came; else what others say of it counts.
+        # A request span whose segments have the times of tokens; otherwise it is read as a foreign span is.
         return found if found is not None and semconv.SEGMENTS in found else None
 
     def _segment(self, row: Sequence[int], attributes: Attributes) -> None:
@@ -270,19 +270,19 @@ class _Records:
         return b"".join(row[column.TRACE + part].to_bytes(8, "little", signed=True) for part in range(3))
 
 
-def _add(batch: Batch, said: Batch) -> None:
-    """Add what one span said to what all of them said."""
-    batch.segments += said.segments
-    batch.requests += said.requests
-    batch.ignored += said.ignored
-    if said.refused:
-        batch.refused.update(said.refused)
-    if said.anomalies:
-        batch.anomalies.update(said.anomalies)
+def _add(batch: Batch, span: Batch) -> None:
+    """Add the counts and records of one span's batch to those of all."""
+    batch.segments += span.segments
+    batch.requests += span.requests
+    batch.ignored += span.ignored
+    if span.refused:
+        batch.refused.update(span.refused)
+    if span.anomalies:
+        batch.anomalies.update(span.anomalies)
 
 
 def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:
-    """Return who sent what belongs to each resource that says anything of itself; check resources and scopes.
+    """Return the sender of each resource with statements on itself; check resources and scopes.
 
     Raises:
         DecodeError: one of them is none.
@@ -291,7 +291,7 @@ def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:
     for what, resource, begin, stop in pieces.tolist():
         fields, short = raw[begin:stop], stop - begin <= _FRAMED_BYTES
         if what == column.RESOURCE_PIECE:
-            senders[resource] = _known_sender(fields) if short else _sender(fields)
+            senders[resource] = known_sender(fields) if short else _sender(fields)
         elif short:
             _known_scope(fields)
         else:
@@ -300,16 +300,16 @@ def _senders(raw: bytes, pieces: Ints) -> dict[int, str | None]:
 
 
 def _sender(fields: bytes) -> str | None:
-    message = _checked(framed(RESOURCE_SPANS, framed(RESOURCE, fields)))
+    message = _checked(length_delimited(RESOURCE_SPANS, length_delimited(RESOURCE, fields)))
     return instance_of(message.resource_spans[0].resource.attributes)
 
 
 def _check_scope(fields: bytes) -> None:
-    _checked(within_scope(framed(SCOPE, fields)))
+    _checked(within_scope(length_delimited(SCOPE, fields)))
 
 
 # Most senders send many messages.
-_known_sender = lru_cache(maxsize=256)(_sender)
+known_sender = lru_cache(maxsize=256)(_sender)
 _known_scope = lru_cache(maxsize=256)(_check_scope)
 
 

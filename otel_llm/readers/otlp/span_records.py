@@ -1,8 +1,8 @@
-"""From a parsed span to a record: whether it is ours, what is refused, what is kept of it.
+"""Convert a parsed span to a record: decide whether it is ours, refuse or keep it, and reduce it to what is kept.
 
-What places a segment in its stream (ids, seq, first token, choice, times, token counts) must be right, or the segment
-is refused with a reason word and the rest of the message is kept. Any other attribute that is wrong is left out and
-counted: it costs its own fact, not the tokens.
+The fields that place a segment in its stream (ids, seq, first token, choice, times, token counts) must be right, or the
+segment is refused with a reason word and the rest of the message is kept. Any other wrong attribute is left out and
+counted: only its own fact is lost, not the tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 def add_span(
     span: Span, batch: Batch, budget: int, receipt_ns: int | None, instance_id: str | None, limits: AttributeLimits
 ) -> int:
-    """Add the record of a span to `batch`; return how many tokens of `budget` are left."""
+    """Add the record of a span to `batch`; return the remaining `budget` of tokens."""
     allowed = min(budget, MAX_TOKENS)
     try:
         if span.name == semconv.SEGMENT_SPAN:
@@ -59,7 +59,7 @@ def _segment(
     choice = 0
     others: list[KeyValue] | None = None
     for attribute in span.attributes:
-        # One look each: most segments carry these two and nothing else.
+        # One look-up each: most segments have these two and nothing else.
         key = attribute.key
         if key == semconv.SEGMENT_SEQ:
             seq = _placing(attribute, "bad_seq")

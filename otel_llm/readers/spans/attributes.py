@@ -1,6 +1,6 @@
-"""Attributes as plain values: which are kept of a span, and which of them must have a value of their kind.
+"""Attributes as plain values: which are kept of a span, and the required types of known ones.
 
-What we act on is checked here, once: behind this file a token count is a count and an outcome one of the outcomes.
+Attributes that we act on are checked here, once: after this module a token count is a count, an outcome an outcome.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import Attributes, Scalar
 
 MAX_ATTRIBUTES: Final = 128
-"""Attributes kept of a span, unless the limits say otherwise; the SDK's own limit."""
+"""Attributes kept of a span by default; the SDK's own limit."""
 MAX_KEY_CHARS: Final = 256
 MAX_VALUE_CHARS: Final = 1024
-"""A longer string is content (prompts travel as attributes too), not identity: left out, never cut."""
+"""A longer string is content (prompts are attributes too), not identity: left out, never cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeLimits:
-    """How much is kept of a span's attributes: `count` of them, and strings of at most `value_chars` characters."""
+    """The limits of a span's attributes: `count` of them, and strings of at most `value_chars` characters."""
 
     count: int = MAX_ATTRIBUTES
     value_chars: int = MAX_VALUE_CHARS
@@ -45,14 +45,14 @@ DEFAULT_LIMITS: Final = AttributeLimits()
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """What is taken of one request and of one span."""
+    """The limits of one request and of one span."""
 
     segments_per_request: int = 20_000
     attributes: AttributeLimits = DEFAULT_LIMITS
 
 
 ENGINE_LATENCIES: Final = (semconv.GEN_AI_LATENCY_TTFT, semconv.GEN_AI_LATENCY_E2E, semconv.GEN_AI_LATENCY_QUEUE)
-"""What serving engines say of a request on their own spans."""
+"""Attributes that serving engines put on their own spans of a request."""
 _COUNTS: Final = frozenset(
     {
         semconv.TOKENS,
@@ -83,7 +83,7 @@ _CHOICES: Final = {
     semconv.MEASURED_AT: semconv.MEASURED_AT_VALUES,
 }
 STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
-"""Attributes that state a time of the request, in seconds."""
+"""Attributes with a time of the request, in seconds."""
 _WHOLE: Final = _COUNTS | {
     semconv.SEGMENT_SEQ,
     semconv.SEGMENT_FIRST_TOKEN,
@@ -94,7 +94,7 @@ _WHOLE: Final = _COUNTS | {
     semconv.OPENINFERENCE_COMPLETION_TOKENS,
 }
 ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
-"""Attributes that are arrays of text, which databases keep as JSON: how many there are tells how many replies."""
+"""Attributes that are arrays of text, which databases keep as JSON: their length is the number of replies."""
 _FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.GEN_AI_REQUEST_STREAM})
 
 
@@ -124,17 +124,17 @@ _CHECKS: Final[dict[str, Callable[[Scalar], bool]]] = {
     **dict.fromkeys(STATED_TIMES, _is_duration),
     semconv.EXACT_RESUME: _is_flag,
 }
-"""By attribute that we act on: whether a value is of its kind."""
+"""The check of each attribute that we act on."""
 
 
 def scalars(
     attributes: Iterable[KeyValue], anomalies: Counter[str], limits: AttributeLimits = DEFAULT_LIMITS
 ) -> Attributes:
-    """Return the attributes that are one value each and fit; arrays, maps and bytes are none of ours."""
+    """Return the attributes that are single values and fit; arrays, maps and bytes are left out."""
     kept: Attributes = {}
     for attribute in attributes:
         key, value = attribute.key, attribute.value
-        # A field that is not set reads as empty or 0: the two most frequent kinds need no question after the kind.
+        # A field that is not set reads as empty or 0: the two most frequent kinds need no further check.
         text = value.string_value
         scalar: Scalar = text
         if text:
@@ -162,7 +162,7 @@ def scalars(
 
 
 def fits(key: str, value: Scalar) -> bool:
-    """Say whether an attribute that we act on has a value of its kind; any other attribute has."""
+    """Tell whether a value passes the check of its attribute; attributes without a check pass."""
     check = _CHECKS.get(key)
     return check is None or check(value)
 
@@ -188,12 +188,12 @@ def seconds_of(attributes: Attributes, key: str) -> float | None:
 
 
 def model_of(attributes: Attributes) -> str | None:
-    """Return the model that was asked for, else the one that answered."""
+    """Return the requested model, else the responding one."""
     return text_of(attributes, semconv.GEN_AI_REQUEST_MODEL) or text_of(attributes, semconv.GEN_AI_RESPONSE_MODEL)
 
 
 def typed(key: str, text: str) -> str | int | float | bool | list[str]:
-    """Return an attribute that a database keeps as text in the type of its name; a text of none as it is."""
+    """Return an attribute that a database keeps as text in the type of its name; an unknown one unchanged."""
     try:
         if key in ARRAYS:
             words = json.loads(text) if len(text) <= MAX_VALUE_CHARS else None

@@ -1,4 +1,4 @@
-"""Check the ids and times of a span: one in which they are wrong is refused with a reason word."""
+"""Check the ids and times of a span: a span with wrong ones is refused with a reason word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_SPAN_ID: Final = bytes(8)
 
 
 class RefusedSpan(Exception):  # noqa: N818 - a reason, carried over two calls
-    """Carry the reason word of a span that cannot be used."""
+    """The reason word of a span that cannot be used."""
 
 
 def check_id(value: bytes, unset: bytes, reason: str) -> bytes:
@@ -29,7 +29,7 @@ def check_id(value: bytes, unset: bytes, reason: str) -> bytes:
 
 
 def time_fault(earliest_ns: int, latest_ns: int) -> str | None:
-    """Return why times between these (unix ns) are none, as a reason word; None where they are all right."""
+    """Return the fault of times between these (unix ns), as a reason word; None where they are valid."""
     if earliest_ns == 0:
         return "missing_time"
     return "time_out_of_range" if latest_ns > MAX_TIME_NS else None

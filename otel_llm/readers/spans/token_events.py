@@ -1,9 +1,9 @@
 """Read the token events of one span: the hot loop of every evaluation.
 
-Making a Python object of each event is what costs (0.4 us with the look at its name and attributes, 1.6 us with an
+The cost is making a Python object of each event (0.4 us with reading its name and attributes, 1.6 us with an
 attribute, where the parse itself takes 0.03 us). But the events of a segment nearly always have one of three shapes,
-each a fixed run of bytes around the time: name-only, and the same with a kind. So the span is put back into bytes and
-runs of these shapes are matched there, at 0.1 us a token. Anything else on the span falls back to the objects.
+each a fixed run of bytes around the time: name-only, and the same with a kind. So the span is serialised again and runs
+of these shapes are matched there, at 0.1 us a token. Any other event makes the span fall back to the objects.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _KIND_CODES: Final = {name: code for code, name in enumerate(KINDS)}
 _EVENTS_TAG: Final = 0x5A  # field 11 of Span, with a length
 _FEW: Final = 3
-"""Up to so many events, looking at them one by one is quicker."""
+"""Up to so many events, reading them one by one is faster."""
 _RUN: Final = 128
 
 
 class TokenEventError(ValueError):
-    """Say, in one reason word, why a span's tokens cannot be placed."""
+    """A span's tokens cannot be placed; the text is one reason word."""
 
 
 def read_tokens(
@@ -52,15 +52,16 @@ def read_tokens(
     if count > budget:
         raise TokenEventError("too_many_tokens")
     if count > _FEW and semconv.TOKEN_EVENT in names:
-        found = _by_shape(span.SerializePartialToString(), count)
+        found = read_alike(span.SerializePartialToString(), count)
         if found is not None:
             return found
-    return _one_by_one(span, names, anomalies, budget)
+    return read_one_by_one(span, names, anomalies, budget)
 
 
-def _one_by_one(
+def read_one_by_one(
     span: Span, names: Collection[str], anomalies: Counter[str], budget: int
 ) -> tuple[list[int], bytes | None]:
+    """Return what `read_tokens` does, of any events."""
     times: list[int] = []
     kinds = bytearray()
     for event in span.events:
@@ -97,7 +98,7 @@ def _one_by_one(
 
 
 class _Shape(NamedTuple):
-    """Token events of one kind, as they stand in a span: each `size` bytes, the same but for the time."""
+    """Token events of one kind, as serialised in a span: each `size` bytes, the same but for the time."""
 
     kind: int
     size: int
@@ -119,8 +120,8 @@ def _shape(kind: int) -> _Shape:
 _SHAPES: Final = tuple(_shape(kind) for kind in range(len(KINDS)))
 
 
-def _by_shape(blob: bytes, count: int) -> tuple[list[int], bytes | None] | None:
-    """Return what `read_tokens` does, of the `count` events of a serialised span; None if one has another shape."""
+def read_alike(blob: bytes, count: int) -> tuple[list[int], bytes | None] | None:
+    """Return the result of `read_tokens` for the `count` events of a serialised span; None if one has another shape."""
     position = _first_event(blob)
     times: list[int] = []
     kinds = bytearray()
@@ -147,10 +148,10 @@ def _times(count: int, tail: int) -> Struct:
 
 
 def _first_event(blob: bytes) -> int:
-    """Return where the first event of a serialised span begins, or where the walk over the fields before it ends.
+    """Return the begin of the first event of a serialised span, or the end of the walk over the fields before it.
 
     The span has events and was written by protobuf itself, fields in order of their numbers, so that events come
-    before any tag of two bytes; nothing else is relied on, since what stands there is then matched as a whole.
+    before any tag of two bytes; nothing else is assumed, since the bytes there are then matched as a whole.
     """
     position, end = 0, len(blob)
     while position < end:

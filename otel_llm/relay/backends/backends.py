@@ -1,4 +1,4 @@
-"""The backends of a relay: who can take streams, and how much each has. State without I/O; instants are passed in."""
+"""The backends of a relay: which can take streams, and the load of each. State without I/O; instants are passed in."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ FAILURES: Final = 3
 COMING_S: Final = 1.0
 """How long a stream that was placed counts in the load of its backend while it has not begun there (s)."""
 STARVING_S: Final = 0.05
-"""How long a count of starving streams is used (s): it asks every stream, and rules place hundreds at one instant."""
+"""How long a count of starving streams is cached (s): it asks every stream, and rules place hundreds at one instant."""
 NO_DEMAND: Final = Demand()
 
 
 @dataclass(slots=True, eq=False)
 class Backend:
-    """One replica; `models`: what it serves and the longest context of each, None where it does not say.
+    """One replica; `models`: what it serves and the longest context of each, None where it states none.
 
     `tokens`: of its streams' prompts and output; `waiting_tokens`: of the prompts of those without a token yet; `turn`:
-    the number of the last placement on it; `coming`: of streams that were placed on it and have not begun, until when
-    they count (s) and their tokens; `gaps`: what its iterations took.
+    the number of the last placement on it; `coming`: the streams that were placed on it and have not begun: until when
+    each counts (s), and its tokens; `gaps`: the times of its iterations.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Backend:
 class Backends:
     """All backends of a relay.
 
-    `changed` is called when one has come, gone, or serves other models; `starving` returns how many streams of which
-    backend starve now, and is called for policies that ask for it. `seed`: of the policies that draw, None for any.
+    `changed` is called when a backend is added or lost, or serves other models; `starving` returns the number of
+    starving streams by backend, and is called for policies that need it. `seed`: of random policies, None for any.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Backends:
         return self.is_well(backend) and not backend.draining
 
     def is_well(self, backend: Backend) -> bool:
-        """Tell whether a backend serves, be it only what it has had."""
+        """Tell whether a backend serves, if only the streams that it has."""
         return backend.healthy and backend.ejected_until_s <= self._now_s()
 
     def open_to(self, group: str | None = None, exclude: Collection[str] = ()) -> list[Backend]:
@@ -103,7 +103,7 @@ class Backends:
         ]
 
     def rank(self, policy: str, backends: Sequence[Backend], demand: Demand = NO_DEMAND) -> list[Candidate]:
-        """Return backends in the order in which a placement policy prefers them; equal ones take turns.
+        """Return backends in the order in which a placement policy prefers them; equal ones alternate.
 
         The first counts as chosen: the stream is in its load from now on, until `begin` counts it or `COMING_S` have
         passed. So streams that are placed at one instant do not all go to the backend with the least load before it.
@@ -131,7 +131,7 @@ class Backends:
         ranked = self.rank(policy, self.open_to(exclude=exclude), demand)
         return self._all[ranked[0].name] if ranked else None
 
-    # What is told of them.
+    # Events.
 
     def begin(self, backend: Backend, tokens: int, waiting: int = 0) -> None:
         """Count a stream; `tokens`: of its prompt and what it has so far; `waiting`: those to be prefilled."""
@@ -150,7 +150,7 @@ class Backends:
         backend.tokens += tokens
 
     def end(self, backend: Backend, tokens: int, waiting: int = 0) -> None:
-        """Count a stream no longer; `tokens`: all that were counted of it; `waiting`: those not prefilled yet."""
+        """Count a stream no longer; `tokens`: all that were counted for it; `waiting`: those not prefilled yet."""
         backend.streams -= 1
         backend.tokens -= tokens
         backend.waiting_tokens -= waiting
@@ -160,7 +160,7 @@ class Backends:
         backend.failures = 0
 
     def failed(self, backend: Backend) -> None:
-        """Note that a backend did not serve a request; several in a row eject it for a while."""
+        """Note that a backend failed to serve a request; several failures in a row eject it for a while."""
         backend.failures += 1
         if backend.failures >= FAILURES:
             backend.failures = 0
@@ -168,13 +168,13 @@ class Backends:
             self.changed()
 
     def found(self, backend: Backend, *, healthy: bool) -> None:
-        """Note what a look at its health found."""
+        """Note the result of a health probe."""
         if healthy is not backend.healthy:
             backend.healthy = healthy
             self.changed()
 
     def readmit(self, backend: Backend) -> None:
-        """Tell of an ejection that has ended: nothing else happens at that instant."""
+        """Call `changed` for an ejection that has ended: no other event happens at that instant."""
         if 0.0 < backend.ejected_until_s <= self._now_s():
             backend.ejected_until_s = 0.0
             self.changed()
@@ -186,7 +186,7 @@ class Backends:
             self.changed()
 
     def drain(self, name: str, *, draining: bool = True) -> bool:
-        """Send a backend no new streams, or again; return whether there is one of this name."""
+        """Stop sending new streams to a backend, or resume; return whether the name is known."""
         backend = self._all.get(name)
         if backend is None:
             return False
@@ -196,7 +196,7 @@ class Backends:
         return True
 
     def rows(self) -> list[dict[str, object]]:
-        """Return what is shown of each."""
+        """Return the row of each backend for the web port."""
         return [
             {
                 "name": one.name,
@@ -231,4 +231,4 @@ def _load(backend: Backend, now_s: float, starving: int, *, predicts: bool) -> L
 
 
 def _nothing() -> None:
-    """Tell nobody."""
+    """Do nothing."""

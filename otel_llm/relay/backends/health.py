@@ -1,4 +1,4 @@
-"""Look at the backends: whether they are healthy, and which models they serve."""
+"""Probe the backends: whether they are healthy, and which models they serve."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ OK: Final = 200
 
 
 class Probes:
-    """Probe every backend in a task of its own; those of kind `openai` are healthy until they refuse."""
+    """The probes of all backends, a task each; those of kind `openai` are healthy until they refuse."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Look at every backend once, then at intervals."""
+        """Probe every backend once, then at intervals."""
         backends = list(self._pool.backends)
         await asyncio.gather(*(self._look(backend) for backend in backends))
         self._tasks = [asyncio.create_task(self._follow(backend)) for backend in backends if backend.kind != "openai"]
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop probing."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -86,7 +86,7 @@ class Probes:
 
 
 def models_of(body: bytes) -> dict[str, int | None]:
-    """Return the models that `/v1/models` lists, with `max_model_len` where it is stated; none of what is no list.
+    """Return the models that `/v1/models` lists, with `max_model_len` where it is stated; none if it is no list.
 
     An adapter (LoRA), which has a parent, is listed without it: a stream of one is not resumed elsewhere.
     """

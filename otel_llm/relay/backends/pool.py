@@ -1,4 +1,4 @@
-"""What all requests of a relay share."""
+"""The parts that all requests of a relay share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The backends of a relay and the way to them."""
+    """The backends of a relay and the client for them."""
 
     upstream: Upstream
     backends: Backends

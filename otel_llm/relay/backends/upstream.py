@@ -1,4 +1,4 @@
-"""The client side: requests to backends, on one pool of connections without a limit."""
+"""The HTTP client: requests to backends, on one unlimited pool of connections."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CONNECT_S: Final = 5.0
 SWITCHING: Final = 101
 REFUSED: Final = "refused"
 READ_BYTES: Final = 2**15
-"""Of a stream at most twice as much waits in the process before reading pauses, and one reading more."""
+"""Reading a stream pauses when twice as much, and one more read, waits in the process."""
 _OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""What aiohttp would add to a request that lacks them."""
+"""Headers that aiohttp would add to a request without them."""
 
 
 class UpstreamError(Exception):
-    """Say why a backend does not serve a request (further); `reason` is one word, or an HTTP status.
+    """A backend does not serve a request (further); `reason` is one word, or an HTTP status.
 
     `refused`: no connection, so nothing was sent; `broken`, `silent`, `tls`.
     """
@@ -39,7 +39,7 @@ class UpstreamError(Exception):
 
 
 class Upstream:
-    """Send requests to backends; made in the running loop.
+    """The client of the backends; made in the running loop.
 
     Raises:
         ConfigError: a key file cannot be used.
@@ -74,9 +74,9 @@ class Upstream:
         headers: Mapping[str, str],
         body: bytes | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
-        """Send a request and return the answer once its headers are there; `path`: as it came, with its query.
+        """Send a request and return the answer once its headers are received; `path`: unchanged, with its query.
 
-        `headers`: those that go on, see `to_backend`. Raises UpstreamError.
+        `headers`: those to send, see `to_backend`. Raises UpstreamError.
         """
         sent = CIMultiDict(headers)
         key = self._keys.get(backend.name)
@@ -114,18 +114,18 @@ class Upstream:
 
 
 async def read_some(response: aiohttp.ClientResponse) -> bytes:
-    """Return what has come of an answer's body, waiting for more than nothing; b"" at its end.
+    """Return the received part of an answer's body, waiting for at least a byte; b"" at its end.
 
     Raises aiohttp.ClientError or OSError where it broke off.
     """
     try:
         return await response.content.readany()
-    except RuntimeError as problem:  # how aiohttp says that the connection was lost in this very instant
+    except RuntimeError as problem:  # aiohttp's error for a connection lost at this very instant
         raise aiohttp.ClientPayloadError("the connection was closed") from problem
 
 
 def _bound_reads(response: aiohttp.ClientResponse) -> None:
-    """Read less of a socket at once than asyncio does: what is read counts among what a stream may hold."""
+    """Read less from a socket at once than asyncio does: it counts towards the limit of a stream."""
     connection = response.connection
     transport = None if connection is None else connection.transport
     if transport is not None and hasattr(transport, "max_size"):
@@ -133,10 +133,10 @@ def _bound_reads(response: aiohttp.ClientResponse) -> None:
 
 
 def _follow_connection(response: aiohttp.ClientResponse) -> None:
-    """Break the body off where its connection ends first.
+    """Break off the body when its connection ends first.
 
-    aiohttp closes the connection on malformed framing in mid-body, but does not tell the reader of the body, which then
-    would wait for ever.
+    aiohttp closes the connection on malformed framing in mid-body, but does not notify the reader of the body, which
+    would then wait for ever.
     """
     connection, body = response.connection, response.content
     closed = None if connection is None or connection.protocol is None else connection.protocol.closed
@@ -157,6 +157,6 @@ def _follow_connection(response: aiohttp.ClientResponse) -> None:
 
 
 def _retrieve(closed: asyncio.Future[None]) -> None:
-    """Take note of how a connection ended: asyncio complains of an exception that nothing has asked for."""
+    """Retrieve the exception of an ended connection: asyncio logs exceptions that are never retrieved."""
     if not closed.cancelled():
         closed.exception()

@@ -1,1 +1,1 @@
-"""What rules decide on the streams of the relay, who carries it out, and the records of it."""
+"""Rules on the relay's own streams: decisions, the actions for them, and their records."""

@@ -1,4 +1,4 @@
-"""A command about the relay's own streams or backends: from its own rules, or from a collector."""
+"""Commands about the relay's own streams and backends: from its own rules, or from a collector."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A verb and what it is about.
+    """A verb and its target.
 
-    `id`: the idempotency key. `expires_ns`: when it is worth nothing any more, unix ns of the relay's clock. `rule`:
-    the one that decided it. `request`: the stream that it is about, None for scopes instance and class. `instance`: ""
-    where it is about none. `candidates`: of a `preempt`, the requests to try, in their order.
+    `id`: the idempotency key. `expires_ns`: its expiry, unix ns of the relay's clock. `rule`: the one that decided it.
+    `request`: its stream, None for scopes instance and class. `instance`: "" where it has none. `candidates`: of a
+    `preempt`, the requests to try, in their order.
     """
 
     id: str
@@ -32,7 +32,7 @@ class Command:
 
     @classmethod
     def of_order(cls, order: Order) -> Command:
-        """Return the command that an order of the relay's own rules is."""
+        """Return the command of one of the relay's own orders."""
         decision = order.decision
         return cls(
             order.id,

@@ -1,4 +1,4 @@
-"""Turn an action that another process asks for into a command: find its request and its backend, or say why not."""
+"""Turn another process's action into a command: find its request and its backend, or return why it is refused."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TRACE_BYTES, _SPAN_BYTES = 16, 8
 
 
 class CommandReader:
-    """Read commands.
+    """The reader of actions.
 
-    `find` returns the open requests that a span stands for (trace id and span id): the relay's own span, or the span of
-    the client above it. `is_backend` tells whether an instance is a backend of this relay.
+    `find` returns the open requests of a span (trace id and span id): the relay's own span, or the span of the client
+    above it. `is_backend` tells whether an instance is a backend of this relay.
     """
 
     def __init__(self, find: Callable[[RequestKey], Sequence[RequestKey]], is_backend: Callable[[str], bool]) -> None:
@@ -32,7 +32,7 @@ class CommandReader:
         self._is_backend = is_backend
 
     def read(self, asked: ActionRequest) -> Command | Response:
-        """Return the command, or the answer to an action that cannot be one here."""
+        """Return the command, or the answer to an action that cannot be done here."""
         if asked.action not in RELAY_DOES:
             return _refused(f"a relay does no `{one_line(asked.action)}`")
         instance = asked.labels.get("instance", "")
@@ -51,7 +51,7 @@ class CommandReader:
         return self._command(asked, {"to": to}, request=request)
 
     def _preempt(self, asked: ActionRequest, instance: str) -> Command | Response:
-        """Name the candidates that are here, then the instance; a request without candidates is the only candidate."""
+        """Return a command with the candidates that are open here, then the instance; by default its own request."""
         if not asked.candidates and asked.request is not None:
             victim = self._one(asked)
             return victim if isinstance(victim, Response) else self._command(asked, candidates=(victim,))
@@ -67,7 +67,7 @@ class CommandReader:
         return _no_backend(instance)
 
     def _one(self, asked: ActionRequest) -> RequestKey | Response:
-        """Return the one open request that an action is about."""
+        """Return the one open request of an action."""
         if asked.request is None:
             return _refused(f"`{asked.action}` needs a request")
         found = self._named(asked.request[0], asked.request[1])
@@ -107,7 +107,7 @@ def _no_backend(instance: str) -> Response:
 
 
 def _id(written: object, length: int) -> bytes | None:
-    """Return an id of so many bytes that is written in hex, None where it is none."""
+    """Return an id of so many bytes from hex, None where it is none."""
     if not isinstance(written, str) or len(written) != 2 * length:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Rules on the relay's own streams, in its event loop: evaluated when something falls due, and acted on.
+"""Rules on the relay's own streams, in its event loop: evaluated when something falls due, then acted on.
 
-The recorder tells `first_hand` what happens to streams, and calls `rearm` behind each event. One timer of the loop
-stands for the next instant at which a rule can decide something: nothing polls, and nothing here waits.
+The recorder passes stream events to `first_hand`, and calls `rearm` after each. One timer of the loop stands for the
+next instant at which a rule can decide something: nothing polls, and nothing here blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.actions.execute.dispatcher import Settled
-    from otel_llm.actions.settings import Acting
+    from otel_llm.actions.settings import AlertAndActionSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
     from otel_llm.relay.deciding.command import Command
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 PAUSE_AFTER_BUG_S: Final = 1.0
-"""How long timers rest after one hit a bug of ours: it may be due again at once."""
+"""The pause of timers after one hit a bug of ours: it may be due again at once."""
 log = logging.getLogger(__name__)
 
 
 class DecisionLoop:
-    """Decide and act on the streams that `first_hand` follows; made and used in one thread, that of the loop.
+    """The evaluation of rules on the streams of `first_hand`; single-threaded, in the loop.
 
-    `clock` counts as the loop's does, in unix ns, and is the recorder's too. `console`: its echo must not wait.
-    `folder`: where alerts keep what a restart needs, if any are configured. `source` names this relay in CloudEvents.
+    `clock` counts as the loop's does, in unix ns, and is the recorder's too. `console`: its echo must not block.
+    `folder`: the state of alerts for a restart, if any are configured. `source` names this relay in CloudEvents.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DecisionLoop:
         clock: Clock,
         console: Console,
         metrics: UserCounters,
-        settings: Acting,
+        settings: AlertAndActionSettings,
         folder: Path,
         source: str,
         decisions: DecisionFiles | None = None,
@@ -92,7 +92,7 @@ class DecisionLoop:
         self._stopped = False
 
     def start(self, actor: Actor) -> None:
-        """Evaluate from now on, in the running loop; `actor` does what the relay does itself."""
+        """Begin to evaluate, in the running loop; `actor` does the relay's own actions."""
         self._loop = asyncio.get_running_loop()
         self.sinks.context = ActionContext.of_first_hand(self.first_hand, lambda key: actor.may_pause(key[:2]))
         acting = self._settings.actions
@@ -111,9 +111,9 @@ class DecisionLoop:
         self.rearm()
 
     def victims(self, instance: str, request: RequestKey | None) -> list[RequestKey]:
-        """Return whom a `preempt` on an instance could take, first choice first; `request`: the one that it is for.
+        """Return the streams that a `preempt` may take on an instance, first choice first; `request`: the one to help.
 
-        Nobody for one that is over: how important it was is not known any more, and it needs nothing.
+        None for a request that has ended: its priority is no longer known, and it needs no help.
         """
         if self.sinks.context is None:
             return []
@@ -127,26 +127,26 @@ class DecisionLoop:
         return [(bytes.fromhex(one.trace_id), bytes.fromhex(one.span_id)) for one in found]
 
     def rearm(self) -> None:
-        """Have the timer stand for what falls due next; O(1) where that is no earlier than before."""
+        """Set the timer for what falls due next; O(1) where that is no earlier than before."""
         due_ns = self.first_hand.next_timer()
         if self._loop is None or self._stopped or due_ns is None:
             return
         if self._armed_ns is not None and self._armed_ns <= due_ns:
-            return  # a wake for nothing is cheaper than a new timer with every token
+            return  # waking too early is cheaper than a new timer with every token
         self._arm(due_ns, max(0, due_ns - self.clock.now_ns()) / 1e9)
 
     def reload(self, classes: SloClasses, rules: RuleSet) -> None:
-        """Judge by these classes and decide by these rules from now on, streams in flight too."""
+        """Judge by these classes and decide by these rules from now on, for streams in flight too."""
         self.first_hand.reload(classes, rules, self.clock.now_ns())
         self.rearm()
 
     def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
-        """Do a command of another process, once `start` was called; see `OwnActions.do`."""
+        """Do a command of another process, after `start`; see `OwnActions.do`."""
         assert self._actions is not None  # noqa: S101
         self._actions.do(command, settled)
 
     async def stop(self, grace_s: float) -> None:
-        """Evaluate no more; wait for open actions, record what became of them, and close the files."""
+        """Stop evaluating; wait for open actions, record their results, and close the files."""
         if self._timer is not None:
             self._timer.cancel()
         self._stopped = True
@@ -155,12 +155,12 @@ class DecisionLoop:
         await asyncio.to_thread(self._close, grace_s / 2)
         self._loop = None
 
-    # What the web port shows.
+    # For the web port.
 
     def families(self, now_ns: int) -> Iterator[Metric]:
-        """Return what readers felt and what rules decided, as of now.
+        """Yield the metrics of readers and of rules, as of now.
 
-        The families of readers are made when they are asked for, which any thread may do.
+        The families of readers are made lazily, which any thread may do.
         """
         self._guard(lambda: self.first_hand.advance(now_ns))
         sinks = self.sinks
@@ -172,7 +172,7 @@ class DecisionLoop:
     def streams(self, now_ns: int, more: Mapping[RequestKey, Mapping[str, Any]] | None = None) -> dict[str, Any]:
         """Return the streams in flight, those closest to starving first, and the last verdicts and decisions.
 
-        `more`: by request, what is shown of each of its streams beside.
+        `more`: by request, further fields for the rows of its streams.
         """
         found = streams_in_flight(self.first_hand.table, self.sinks, now_ns)
         for row in found["streams"]:
@@ -207,7 +207,7 @@ class DecisionLoop:
         flying.add_metric((), counts.get("actions_open", 0))
         yield flying
 
-    # Inner parts.
+    # Internals.
 
     def _arm(self, due_ns: int, delay_s: float) -> None:
         assert self._loop is not None  # noqa: S101
@@ -225,7 +225,7 @@ class DecisionLoop:
             self._arm(now_ns, PAUSE_AFTER_BUG_S)
 
     def _refuted(self, decision: Decision) -> None:
-        """Have the rule try again what was refuted."""
+        """Let the rule try a refuted action again."""
         self.first_hand.refuted(decision, self.clock.now_ns())
         self.rearm()
 
@@ -234,12 +234,12 @@ class DecisionLoop:
         self._later(lambda: self.sinks.not_written("decisions", problem))
 
     def _later(self, step: Callable[[], None]) -> None:
-        """Run something in the loop; safe from any thread."""
+        """Run a step in the loop; thread-safe."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(step)
 
     def _guard(self, step: Callable[[], None]) -> bool:
-        """Keep the relay up when a bug of ours is hit: logged once with its traceback, always counted."""
+        """Run a step, and survive a bug of ours: the first is logged with its traceback, each is counted."""
         try:
             step()
         except Exception:  # a bug of ours must not stop the streams

@@ -1,7 +1,7 @@
-"""Do what rules decide: the relay's own actors for its streams and backends, everything else by those of the settings.
+"""Dispatch decided actions: to the relay's own actor for its streams and backends, to the settings' engines else.
 
 All of it runs in the event loop. `take` never calls the actor itself: rules decide in the middle of an update of a
-stream, and what an actor does updates streams. Each action is settled exactly once.
+stream, and an actor updates streams. Each action is settled exactly once.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from otel_llm.shared.clock import Clock
 
 Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
-"""Takes an action's outcome, a line of detail, and what its record says beside: of a migration `from`, `to`,
+"""Gets an action's outcome, a line of detail, and further fields of its record: of a migration `from`, `to`,
 `tokens_carried`, `gap_seconds`, and `candidates`, rows of instance, score and reason."""
 KILL_SWITCH_TIMEOUT_S: Final = 1.0
-"""A disk that does not answer for so long counts as a kill switch that is there."""
+"""A disk that does not answer for so long counts as an active kill switch."""
 MOST_OPEN: Final = 10_000
 """Actions open at one time; without a budget in the rules there may be one for every stream."""
 _OWN: Final = frozenset({"migrate", "preempt", "abort", "drain"})
 _ONE_A_REQUEST: Final = frozenset({"migrate", "abort"})
 _ONE_AN_INSTANCE: Final = frozenset({"abort", "drain", "scale"})
-_Held: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
+_Resource: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
 log = logging.getLogger(__name__)
 
 
 class Actor(Protocol):
-    """Act on the requests and backends of the relay; `settle` is called once, now or later, in the loop."""
+    """The actions on the relay's requests and backends; `settle` is called once, now or later, in the loop."""
 
     def may_pause(self, key: RequestKey) -> bool:
         """Tell whether a request's stream could be paused now."""
@@ -61,28 +61,29 @@ class Actor(Protocol):
         """End a request's stream."""
 
     def drain(self, command: Command, settle: Settle) -> None:
-        """Send a backend no new streams."""
+        """Stop sending new streams to a backend."""
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _PendingAction:
     """An action that is not settled.
 
-    `held`: what no other action may be open for meanwhile; `decision`: that of the relay's own rules, if one began it.
+    `resources`: what no other action may be open for meanwhile; `decision`: the one of the relay's own rules that
+    began it, if any.
     """
 
     command: Command
     settled: Callable[[Settled], None]
-    held: tuple[_Held, ...]
+    resources: tuple[_Resource, ...]
     decision: Decision | None = None
     begun: bool = False
 
 
 class OwnActions:
-    """See the module; made in the running loop.
+    """The dispatcher of the relay's actions; made in the running loop.
 
-    `others` does what the actor does not: it has threads of its own. `kill_switch`: nothing is begun while this file is
-    there. `refuted` is told of migrations that were refuted, once they are recorded.
+    `others` does what the actor does not: it has threads of its own. `kill_switch`: nothing is begun while this file
+    exists. `refuted` is called with each refuted migration, once it is recorded.
     """
 
     def __init__(
@@ -106,10 +107,10 @@ class OwnActions:
         self._disk_timeout_s = disk_timeout_s
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "otel-llm-kill-switch")
-        self._open: dict[str, _Open] = {}
-        self._unsent: dict[str, _Open] = {}
-        """Those of the actor that it was not asked for yet."""
-        self._busy: dict[_Held, str] = {}
+        self._pending: dict[str, _PendingAction] = {}
+        self._unsent: dict[str, _PendingAction] = {}
+        """Actions for the actor that it has not received yet."""
+        self._busy: dict[_Resource, str] = {}
         self._sending: asyncio.Task[None] | None = None
         self._none_open = asyncio.Event()
         self._stopping = False
@@ -118,14 +119,14 @@ class OwnActions:
         """Do a command of another process; `settled` is called once, in the loop: now, if it is refused, else later."""
         self._settle_refused(lambda: self._take(command, settled), settled)
 
-    # What the sinks call.
+    # Called by the sinks.
 
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
         """Do an order; `settled` is called once, in the loop: now, if it is refused, else later."""
         self._settle_refused(lambda: self._take(Command.of_order(order), settled, order), settled)
 
     def _settle_refused(self, take: Callable[[], Settled | None], settled: Callable[[Settled], None]) -> None:
-        """Settle what is refused at once."""
+        """Settle a refused action at once."""
         try:
             refused = take()
         except Exception as bug:  # a bug of ours must not stop the evaluation
@@ -135,37 +136,37 @@ class OwnActions:
             self.outcomes[refused.outcome] += 1
             settled(refused)
 
-    def over(self, decision: Decision) -> None:
-        """Withdraw what a firing that has ended began and what was not sent."""
+    def withdraw(self, decision: Decision) -> None:
+        """Withdraw the unsent actions of a firing that has ended."""
         firing = (decision.rule_hash, decision.subject)
         for one in list(self._unsent.values()):
             if one.decision is not None and (one.decision.rule_hash, one.decision.subject) == firing:
                 self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"))
         if self._others is not None:
-            self._others.over(decision)
+            self._others.withdraw(decision)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Expect what is open for a stream that has ended to be settled soon; its firings end first, see `over`."""
+        """Expect the open action of an ended stream to be settled soon; its firings end first, see `withdraw`."""
         open_id = self._busy.get(("request", stream[:2]))
         if open_id is not None:
-            self._loop.call_later(self._wedge_timeout_s, self._give_up, self._open[open_id])
+            self._loop.call_later(self._wedge_timeout_s, self._give_up, self._pending[open_id])
         if self._others is not None:
             self._others.ended(stream, outcome)
 
-    # What the service calls.
+    # Called by the service.
 
     def counts(self) -> dict[str, int]:
-        """Return what became of actions so far, and how many are open."""
-        return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._open)}
+        """Return the number of actions by outcome, and how many are open."""
+        return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._pending)}
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing more; wait for what is open, and settle what is left then."""
+        """Accept nothing more; wait for open actions, and settle what is left then."""
         self._stopping = True
         waiting = [self._loop.create_task(self._wait_for_none(grace_s))]
         if self._others is not None:
             waiting.append(self._loop.create_task(asyncio.to_thread(self._others.stop, grace_s)))
         await asyncio.wait(waiting)
-        for one in list(self._open.values()):
+        for one in list(self._pending.values()):
             self._settle(one, Settled("unconfirmed" if one.begun else "expired", "the relay stopped"))
         if self._sending is not None:
             self._sending.cancel()
@@ -174,22 +175,23 @@ class OwnActions:
     # From the decision to the actor.
 
     def _take(self, command: Command, settled: Callable[[Settled], None], order: Order | None = None) -> Settled | None:
-        """Begin a command; return why it is refused. `order`: that of an own rule, which others may have to do."""
+        """Begin a command; return why it is refused. `order`: that of an own rule, which `others` may have to do."""
         if self._stopping:
             return Settled("expired", "the relay is stopping")
         others = self._others if order is not None and self._is_for_others(order) else None
         if others is None and command.verb not in _OWN:
             return Settled("failed", f"nothing is configured that does `{command.verb}`")
-        if command.id in self._open:
+        if command.id in self._pending:
             return Settled("failed", "this very action is open already")
-        if len(self._open) >= MOST_OPEN:
+        if len(self._pending) >= MOST_OPEN:
             return Settled("failed", f"{MOST_OPEN} actions are open")
-        held = tuple(_held(command))
-        for name in held:
+        resources = tuple(_resources(command))
+        for name in resources:
             if (other := self._busy.get(name)) is not None:
                 return Settled("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
-        one = self._open[command.id] = _Open(command, settled, held, None if order is None else order.decision)
-        self._busy.update(dict.fromkeys(held, command.id))
+        decision = None if order is None else order.decision
+        one = self._pending[command.id] = _PendingAction(command, settled, resources, decision)
+        self._busy.update(dict.fromkeys(resources, command.id))
         self._none_open.clear()
         if others is not None and order is not None:
             one.begun = True
@@ -201,13 +203,13 @@ class OwnActions:
         return None
 
     def _is_for_others(self, order: Order) -> bool:
-        """Tell whether an order is not the relay's: another verb, or a drain for which the settings name a router."""
+        """Tell whether an order is for `others`: another verb, or a drain for which the settings name a router."""
         if order.verb not in _OWN:
             return self._others is not None
         return order.verb == "drain" and self._others is not None and not isinstance(self._others.find(order), str)
 
     async def _send(self) -> None:
-        """Look at the kill switch, once for all actions that were decided before the look; begin what may be begun."""
+        """Check the kill switch, once for all actions decided before the check; begin those that may be begun."""
         try:
             while self._unsent:
                 due = list(self._unsent.values())
@@ -228,7 +230,7 @@ class OwnActions:
         look.cancel()
         return self._kill_switch.killed("the kill switch cannot be looked at: the disk does not answer")
 
-    def _begin(self, one: _Open, not_sent: NotSent | None) -> None:
+    def _begin(self, one: _PendingAction, not_sent: NotSent | None) -> None:
         command = one.command
         late_ns = self._clock.now_ns() - command.expires_ns
         if not_sent is not None:
@@ -261,20 +263,20 @@ class OwnActions:
 
     # From the actor to the record.
 
-    def _in_loop(self, one: _Open, how: Settled) -> None:
+    def _in_loop(self, one: _PendingAction, how: Settled) -> None:
         """Settle from any thread."""
         self._loop.call_soon_threadsafe(self._settle, one, how)
 
-    def _settle(self, one: _Open, how: Settled) -> None:
+    def _settle(self, one: _PendingAction, how: Settled) -> None:
         """Settle an action, once; raises nothing: an actor calls it in the middle of its own work."""
         command = one.command
-        if self._open.get(command.id) is not one:
+        if self._pending.get(command.id) is not one:
             return
-        del self._open[command.id]
+        del self._pending[command.id]
         self._unsent.pop(command.id, None)
-        for name in one.held:
+        for name in one.resources:
             del self._busy[name]
-        if not self._open:
+        if not self._pending:
             self._none_open.set()
         self.outcomes[how.outcome] += 1
         try:
@@ -284,18 +286,18 @@ class OwnActions:
         except Exception:  # a bug of ours must not stop the stream that it is about
             log.exception("otel-llm: the outcome of an action could not be recorded")
 
-    def _give_up(self, one: _Open) -> None:
+    def _give_up(self, one: _PendingAction) -> None:
         waited = f"the stream has ended, and its outcome was not known {self._wedge_timeout_s:g} s later"
         self._settle(one, Settled("unconfirmed", waited))
 
     async def _wait_for_none(self, grace_s: float) -> None:
-        if self._open:
+        if self._pending:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._none_open.wait(), grace_s)
 
 
-def _held(command: Command) -> Iterator[_Held]:
-    """Yield what no other action may be open for: its request, its instance."""
+def _resources(command: Command) -> Iterator[_Resource]:
+    """Yield the resources for which no other action may be open: its request, its instance."""
     if command.request is not None and command.verb in _ONE_A_REQUEST:
         yield "request", command.request
     if command.instance and command.verb in _ONE_AN_INSTANCE:
@@ -303,7 +305,7 @@ def _held(command: Command) -> Iterator[_Held]:
 
 
 def _migration(facts: Mapping[str, Any]) -> Migration | None:
-    """Return how a migration went; None for one that did not begin, and for other actions."""
+    """Return the course of a migration; None for one that did not begin, and for other actions."""
     if "from" not in facts:
         return None
     compared = [

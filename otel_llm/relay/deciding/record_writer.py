@@ -16,7 +16,7 @@ MOST_WAITING: Final = 10_000
 
 
 class RecordWriter:
-    """Write records to decision files, in order; `failed` takes what went wrong with one, in the writer's thread."""
+    """A thread that writes records to decision files, in order; `failed` gets each error, in that thread."""
 
     def __init__(
         self, files: DecisionFiles, failed: Callable[[OSError | ValueError], None], most: int = MOST_WAITING
@@ -30,7 +30,7 @@ class RecordWriter:
         self._closed = False
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Take a record; never waits. Raises OSError where too many wait, or it is closed: it is not written then."""
+        """Queue a record; never blocks. Raises OSError where too many wait, or after `close`: it is lost then."""
         if self._closed:
             raise OSError(errno.EBADF, "the relay has stopped")
         if self._taken - self._written >= self._most:
@@ -39,7 +39,7 @@ class RecordWriter:
         self._thread.submit(self._write, record)
 
     def close(self) -> None:
-        """Write what waits, and close the files; waits for the disk."""
+        """Write what waits, and close the files; blocks on the disk."""
         self._closed = True
         self._thread.shutdown()
         self._files.close()

@@ -1,1 +1,1 @@
-"""Each owned request as our own recorder tells of it, to its segments and to the rules."""
+"""The recording of owned requests: our own recorder's segments, and the stream events for rules."""

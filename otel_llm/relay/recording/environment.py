@@ -1,4 +1,4 @@
-"""What every recording of the relay shares: its clock, its rules, its timers, and the wall around its failures."""
+"""The shared parts of the relay's recordings: clock, rules, timers, and the guard against their failures."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ log: Final = logging.getLogger(__name__)
 
 
 class Cancellable(Protocol):
-    """A call that is still to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Let it not come."""
+        """Cancel it."""
 
 
 class Later(Protocol):
-    """Have something called in so many seconds."""
+    """Schedule a call in so many seconds."""
 
     def __call__(self, delay: float, callback: Callable[[], None], /) -> Cancellable:
-        """Return what cancels it."""
+        """Return a handle that cancels it."""
 
 
 class Bugs:
-    """A wall: a failure of ours inside of `with` is counted and the first is logged; the stream goes on."""
+    """A guard: a failure of ours inside of `with` is counted and the first is logged; the stream goes on."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __enter__(self) -> None:
-        """Do what may fail."""
+        """Enter the guarded block."""
 
     def __exit__(
         self, kind: type[BaseException] | None, bug: BaseException | None, where: TracebackType | None
     ) -> bool:
-        """Let nothing out but what is no `Exception`."""
+        """Suppress an `Exception`, and nothing else."""
         if not isinstance(bug, Exception):
             return False
         if not self.count:
@@ -52,11 +52,11 @@ class Bugs:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What recordings need of their process.
+    """The process environment of recordings.
 
     `clock_ns` reads the monotonic clock, ns; `offset_ns` added to it makes unix ns. `first_hand` follows the streams
-    for the rules; `rearm` is called when something may fall due there earlier than before. `later` calls something so
-    many seconds later, as `loop.call_later` does.
+    for the rules; `rearm` is called when something may fall due there earlier than before. `later` schedules a call in
+    so many seconds, as `loop.call_later` does.
     """
 
     clock_ns: Callable[[], int]

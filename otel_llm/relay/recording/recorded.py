@@ -1,4 +1,4 @@
-"""One owned request as it is recorded: what its session tells goes to its segments and to the rules alike."""
+"""The recording of one owned request: its session's events go to its segments and to the rules."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
 
 RequestKey = tuple[bytes, bytes]
-"""Trace id and span id of a request; with a choice behind them they are a stream's key."""
+"""Trace id and span id of a request; with a choice appended they are a stream's key."""
 Kind = Literal["content", "reasoning", "tool"]
 
 ANNOUNCE_S: Final = 0.25
-"""How long segment 0 waits for a backend's response headers, which say who serves."""
+"""How long segment 0 waits for a backend's response headers, which name the instance."""
 TRACE_HEADERS: Final = (TRACEPARENT, "tracestate", "baggage")
-"""Headers of the client that `headers_for_backend` stands for."""
+"""Headers of the client that `headers_for_backend` replaces."""
 _CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(KIND_NAMES)}
 _trace_context: Final = TraceContextTextMapPropagator()
 
 
 class Recorded:
-    """Record one request; all instants are monotonic ns of the environment's clock.
+    """The recording of one request; all instants are monotonic ns of the environment's clock.
 
-    `key` names it, `commit_ns` is when it was committed. Nothing here raises for a failure of ours.
+    `key` identifies it, `commit_ns` is its commit. No method raises for a failure of ours.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class Recorded:
         self._context = context
         self._headers = headers
         self._streams: dict[int, OwnStream] = {}
-        """Those that are open, by choice."""
+        """The open choices."""
         self._finished: dict[int, int] = {}
         """When choices finished, unix ns."""
         self._instance = ""
         self._exact_resume = False
         self._identity: Identity | None = None
-        """As segment 0 says it; None until it is announced."""
+        """The identity in segment 0; None until it is announced."""
         self._over = False
         self._timer = environment.later(ANNOUNCE_S, self._announce)
 
     def headers_for_backend(self) -> list[tuple[str, str]]:
-        """Return what a backend is sent instead of the client's `TRACE_HEADERS`: the request span as its parent."""
+        """Return the headers replacing the client's `TRACE_HEADERS` for a backend: its parent is the request span."""
         own = self._recording.context
         carrier: dict[str, str] = {}
         if own is not None:
@@ -100,10 +100,10 @@ class Recorded:
         theirs = [(name, value.decode("utf-8", "surrogateescape")) for name, value in found if name in kept]
         return [*carrier.items(), *theirs]
 
-    # Who serves.
+    # The backend.
 
     def serving(self, instance: str) -> None:
-        """Say which backend is asked, or serves from now on: facts and labels name it."""
+        """Note the backend that is asked, or serves from now on; facts and labels name it."""
         if instance == self._instance:
             return
         self._instance = instance
@@ -112,37 +112,37 @@ class Recorded:
         if self._identity.instance is None:  # no backend had been asked when segment 0 was due
             self._identity = replace(self._identity, instance=instance)
             self._recording.identify({semconv.INSTANCE: instance})
-        self._tell(lambda stream, now_ns: self._first_hand.identify(stream, instance=instance, now_ns=now_ns))
+        self._apply(lambda stream, now_ns: self._first_hand.identify(stream, instance=instance, now_ns=now_ns))
 
     def served_by(self, instance: str, *, exact_resume: bool) -> None:
-        """Say whose response headers came; the first announces the streams, which otherwise happens by itself."""
+        """Note the backend whose headers were received; the first call announces the streams, if a timer has not."""
         self.serving(instance)
         self.exact_resume(exact_resume)
         self._announce()
 
     def exact_resume(self, possible: bool) -> None:
-        """Say whether the streams can be continued elsewhere token for token."""
+        """Note whether the streams can be continued elsewhere token for token."""
         if possible is self._exact_resume:
             return
         self._exact_resume = possible
-        self._tell(lambda stream, now_ns: self._first_hand.identify(stream, exact_resume=possible, now_ns=now_ns))
+        self._apply(lambda stream, now_ns: self._first_hand.identify(stream, exact_resume=possible, now_ns=now_ns))
 
     def disconnected(self) -> None:
-        """Say that no backend's connection is open."""
-        self._tell(self._first_hand.disconnected)
+        """Note that no backend's connection is open."""
+        self._apply(self._first_hand.disconnected)
 
     def connected(self) -> None:
-        """Say that a backend's connection is open again."""
-        self._tell(self._first_hand.connected)
+        """Note that a backend's connection is open again."""
+        self._apply(self._first_hand.connected)
 
     def blocked(self, waits: bool) -> None:
-        """Say whether bytes wait for the client's socket."""
-        self._tell(lambda stream, now_ns: self._first_hand.hold_back(stream, blocked=waits, now_ns=now_ns))
+        """Note whether bytes wait for the client's socket."""
+        self._apply(lambda stream, now_ns: self._first_hand.hold_back(stream, blocked=waits, now_ns=now_ns))
 
-    # What comes.
+    # Received tokens and facts.
 
     def tokens(self, at_ns: int, choice: int, count: int, kind: Kind, *, exact: bool) -> None:
-        """Record tokens that were read at `at_ns`, but behind a finish; `exact`: they were counted by their ids."""
+        """Record tokens that were read at `at_ns`, none after a finish; `exact`: they were counted by their ids."""
         if self._over or count < 1 or choice in self._finished or not 0 <= choice < MAX_CHOICES:
             return
         code = _CODES[kind]
@@ -157,18 +157,18 @@ class Recorded:
         self._environment.rearm()
 
     def input_tokens(self, count: int) -> None:
-        """Say how many tokens the prompt has; what is said first stays."""
+        """Note the number of prompt tokens; the first statement counts."""
         if self._facts.input_tokens is not None:
             return
         self._facts.input_tokens = count
-        self._tell(lambda stream, now_ns: self._first_hand.identify(stream, input_tokens=count, now_ns=now_ns))
+        self._apply(lambda stream, now_ns: self._first_hand.identify(stream, input_tokens=count, now_ns=now_ns))
         for choice, end_ns in self._finished.items():  # they were waiting for it
             self._close(choice, end_ns, COMPLETED)
 
     def noted(self, chunk: StatedChunk, at_ns: int, *, continues: bool) -> None:
-        """Record what a chunk, read at `at_ns`, states besides its tokens; `tokens` is called before.
+        """Record the statements of a chunk, read at `at_ns`, besides its tokens; `tokens` is called before.
 
-        `continues`: its backend began behind tokens of another, which are part of its prompt.
+        `continues`: its backend began after tokens of another, which are part of its prompt.
         """
         stated = self._facts.states(chunk.value, continues=continues)
         if chunk.prompt_ids is not None and self._request.choices == 1 and not continues:
@@ -189,7 +189,7 @@ class Recorded:
         rule: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Say that the client now has text of another backend, by a rule or for a reason."""
+        """Note that the client now has text of another backend, by a rule or for a reason."""
         self.migrations += 1
         attributes: dict[str, AttributeValue] = {
             semconv.MIGRATED_FROM: from_,
@@ -204,13 +204,13 @@ class Recorded:
         self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), attributes)
 
     def paused(self, instance: str, rule: str) -> None:
-        """Say that a rule took the stream from its backend: none of its rules is evaluated until `resumed`."""
-        self._tell(self._first_hand.pause)
+        """Note that a rule took the stream from its backend: none of its rules is evaluated until `resumed`."""
+        self._apply(self._first_hand.pause)
         attributes = {semconv.MIGRATED_FROM: instance, semconv.MIGRATION_RULE: rule}
         self._recording.event(semconv.PAUSED_EVENT, self._environment.clock_ns(), attributes)
 
     def resumed(self, instance: str, tokens_carried: int, gap_seconds: float, reason: str) -> None:
-        """Say that a backend serves the stream again, and why it goes on."""
+        """Note that a backend serves the stream again, and the reason."""
         attributes: dict[str, AttributeValue] = {
             semconv.MIGRATED_TO: instance,
             semconv.TOKENS_CARRIED: tokens_carried,
@@ -218,10 +218,10 @@ class Recorded:
             semconv.MIGRATION_REASON: reason,
         }
         self._recording.event(semconv.RESUMED_EVENT, self._environment.clock_ns(), attributes)
-        self._tell(self._first_hand.resume)
+        self._apply(self._first_hand.resume)
 
     def ended(self, outcome: str, at_ns: int | None = None, error: str | None = None) -> None:
-        """End the recording, once; `error` is an `error.type`. A choice that finished is completed, whatever came then.
+        """End the recording, once; `error` is an `error.type`. A finished choice is completed, whatever follows.
 
         Raises ValueError for an outcome that no sender may state.
         """
@@ -244,24 +244,24 @@ class Recorded:
                 self._close(choice, end_ns, outcome)
         self._forget(self)
 
-    # What placement asks for.
+    # For placement.
 
     def token_time_s(self) -> float | None:
-        """Return the time a token that its class promises (s), None where it promises none."""
+        """Return the time per token that its class promises (s), None where it promises none."""
         identity = self._identity or self._known({})
         slo, _ = self._first_hand.classes.choose(identity.declared_class, identity.attributes)
         return None if slo.token_time_ns is None else slo.token_time_ns / 1e9
 
     def starving(self) -> int:
-        """Count its streams whose reader has read all and waits; none that is paused, or behind a slow client."""
+        """Count its streams whose reader has read all and waits; not those that are paused, or behind a slow client."""
         now_ns = self._now_ns()
         return sum(not one.suspended and one.stream.running.starving(now_ns) for one in self._streams.values())
 
-    # What is shown.
+    # For the web port.
 
     @property
     def runway_s(self) -> float | None:
-        """Return the text that the reader of the only choice has left, in seconds of reading; less than 0: waits.
+        """Return the text that the reader of the only choice has left, in seconds of reading; below 0 the reader waits.
 
         None where that is not known: several choices, no token read yet, or bytes wait for the client's socket.
         """
@@ -272,10 +272,10 @@ class Recorded:
 
     @property
     def streams(self) -> Mapping[int, OwnStream]:
-        """Return the streams that are followed, by choice; none before they are announced."""
+        """Return the followed streams, by choice; none before they are announced."""
         return self._streams
 
-    # Inner parts.
+    # Internals.
 
     @property
     def _first_hand(self) -> FirstHand:
@@ -285,7 +285,7 @@ class Recorded:
         return self._environment.clock_ns() + self._environment.offset_ns
 
     def _announce(self) -> None:
-        """Send segment 0 of each choice, once, with what is known by now, and have the rules follow them."""
+        """Send segment 0 of each choice, once, with the facts known by now, and let the rules follow them."""
         if self._identity is not None:
             return
         self._timer.cancel()
@@ -300,7 +300,7 @@ class Recorded:
             self._follow(choice, self._identity)
 
     def _known(self, late: Mapping[str, AttributeValue]) -> Identity:
-        """Return what is known of its streams by now; `late`: attributes that were not known at the commit."""
+        """Return the identity known by now; `late`: attributes that were not known at the commit."""
         said = {**self._request.gen_ai, **self._request.ours, **late}
         return Identity(
             declared_class=_text(said.get(semconv.SLO_CLASS)),
@@ -311,20 +311,20 @@ class Recorded:
         )
 
     def _follow(self, choice: int, identity: Identity) -> None:
-        """Have the rules follow a choice from the commit on."""
+        """Let the rules follow a choice from the commit on."""
         identity = replace(identity, input_tokens=self._facts.input_tokens)
         key, commit_ns = (*self.key, choice), self.commit_ns + self._environment.offset_ns
         now_ns = self._now_ns()
         with self._environment.bugs:
             stream = self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, now_ns)
-            # What changed since segment 0 was sent, where the choice is found later than that.
+            # Changes since segment 0 was sent, where the choice is found later than that.
             self._first_hand.identify(
                 stream, instance=self._instance or None, exact_resume=self._exact_resume, now_ns=now_ns
             )
         self._environment.rearm()
 
     def _take(self, choice: int, at_ns: int, kind: int, count: int, *, finished: bool = False) -> int:
-        """Append to the recording; return the instant under which it is told, unix ns, none before the last one."""
+        """Append to the recording; return the recorded instant, unix ns, not before the last one."""
         self._announce()
         if choice >= self._request.choices and choice not in self._streams and self._identity is not None:
             self._follow(choice, self._identity)  # not asked for: its segment 0 goes out with its first token
@@ -334,7 +334,7 @@ class Recorded:
         return self._recording.take(at_ns, (choice, kind, count, finished)) + offset_ns
 
     def _finish(self, choice: int, reason: str, at_ns: int) -> None:
-        """Take note that the backend says that a choice is complete."""
+        """Note that the backend has completed a choice."""
         if self._over or choice in self._finished or not 0 <= choice < MAX_CHOICES:
             return
         self._facts.finish(choice, reason)
@@ -343,13 +343,13 @@ class Recorded:
         if stream is None or stream.slo.fluidity.first_deadline_ns(self._facts.input_tokens) is not None:
             self._close(choice, end_ns, COMPLETED)
             return
-        # The verdict depends on the prompt's length, and usage comes behind the finish, that of all choices at the end.
+        # The verdict depends on the prompt's length; usage follows the finish, for all choices at the end.
         with self._environment.bugs:
             self._first_hand.pause(stream, self._now_ns())
         self._environment.rearm()
 
     def _close(self, choice: int, end_ns: int, outcome: str) -> None:
-        """Have a choice judged as ended at `end_ns` (unix ns)."""
+        """Judge a choice as ended at `end_ns` (unix ns)."""
         stream = self._streams.pop(choice, None)
         if stream is None:
             return
@@ -358,8 +358,8 @@ class Recorded:
             self._first_hand.end(stream, end_ns, outcome, now_ns, token_basis=self._facts.basis(choice))
         self._environment.rearm()
 
-    def _tell(self, step: Callable[[OwnStream, int], object]) -> None:
-        """Tell what happens now to all streams that are followed."""
+    def _apply(self, step: Callable[[OwnStream, int], object]) -> None:
+        """Apply an event of now to all followed streams."""
         if not self._streams:
             return
         now_ns = self._now_ns()

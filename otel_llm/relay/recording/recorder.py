@@ -1,7 +1,7 @@
-"""Record the streams that this relay owns: as spans and segments for their receiver, and for its own rules.
+"""The recorder of owned streams: as spans and segments for their receiver, and as events for the relay's rules.
 
-Each token is told to both under one instant, and both count unix time from one anchor: what rules see here is what an
-audit of the segments finds later. Everything here runs in the event loop; segments are cut and sent by threads.
+Both get each token under one instant, and both count unix time from one anchor, so rules see what an audit of the
+segments finds later. Everything here runs in the event loop; segments are cut and sent by threads.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 
 
 class Owned(Protocol):
-    """What is recorded of an owned request at its commit."""
+    """The recorded facts of an owned request at its commit."""
 
     @property
     def operation(self) -> str:
-        """Name it as `gen_ai.operation.name` does."""
+        """Return `gen_ai.operation.name`."""
 
     @property
     def model(self) -> str | None:
-        """Name the requested model, None where the request does not."""
+        """Return the requested model, None where the request names none."""
 
     @property
     def choices(self) -> int:
-        """Count the choices that it asks for."""
+        """Return the number of requested choices."""
 
 
 class Recorder:
-    """Begin recordings; `requests` are those that have not ended, by trace id and span id.
+    """The recordings in progress; `requests` are those that have not ended, by trace id and span id.
 
     `running` sends spans and segments; `first_hand` follows the same streams for the rules, and `rearm` is called when
     something may fall due there earlier than before. `clock` turns the runtime's monotonic ns into unix ns. `later`
-    calls something so many seconds later, as `loop.call_later` does.
+    schedules a call in so many seconds, as `loop.call_later` does.
     """
 
     def __init__(
         self, running: Runtime, first_hand: FirstHand, clock: Clock, later: Later, rearm: Callable[[], None]
     ) -> None:
         self.requests: dict[RequestKey, Recorded] = {}
-        self._children: dict[RequestKey, list[RequestKey]] = {}
+        self.children: dict[RequestKey, list[RequestKey]] = {}
         """The requests that have not ended, by their client's span."""
         self.environment = Environment(running.clock_ns, clock.unix_ns(0), first_hand, rearm, later)
         self._running = running
@@ -66,7 +66,7 @@ class Recorder:
     def begin(self, headers: Iterable[tuple[bytes, bytes]], owned: Owned, commit_ns: int) -> Recorded:
         """Begin to record a request that was committed at `commit_ns` (monotonic ns).
 
-        `headers` are the client's, as they came: its span is the parent of the request's, its SLO class is taken over.
+        `headers` are the client's, unchanged: its span is the parent of the request's, its SLO class is taken over.
         """
         headers = list(headers)
         context = propagation.extract(headers, self._running)
@@ -85,25 +85,25 @@ class Recorder:
         recorded = Recorded(self.environment, self._forget, request, recording, facts, context, headers)
         self.requests[recorded.key] = recorded
         if recorded.parent is not None:
-            self._children.setdefault(recorded.parent, []).append(recorded.key)
+            self.children.setdefault(recorded.parent, []).append(recorded.key)
         return recorded
 
     def find(self, span: RequestKey) -> Sequence[RequestKey]:
-        """Return the requests that have not ended and that a span stands for: its own, or those of a client's span."""
-        return (span,) if span in self.requests else tuple(self._children.get(span, ()))
+        """Return the open requests of a span: its own, or those of a client's span."""
+        return (span,) if span in self.requests else tuple(self.children.get(span, ()))
 
     def _forget(self, recorded: Recorded) -> None:
         """Drop a request that has ended."""
         del self.requests[recorded.key]
         if recorded.parent is not None:
-            children = self._children[recorded.parent]
+            children = self.children[recorded.parent]
             children.remove(recorded.key)
             if not children:
-                del self._children[recorded.parent]
+                del self.children[recorded.parent]
 
 
 class _Nowhere(SpanExporter):
-    """Takes what must not be sent."""
+    """An exporter that drops everything."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:  # noqa: ARG002
         return SpanExportResult.SUCCESS

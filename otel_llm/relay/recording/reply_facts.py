@@ -1,4 +1,4 @@
-"""What a relay learns of a reply beside its times: where the counts come from, usage, finish reasons, who answered."""
+"""The facts of a reply besides its times: the basis of the counts, usage, finish reasons, the responding model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Reading
 
 MAX_TEXT: Final = 256
-"""Characters of a text that a backend states and that becomes an attribute."""
+"""The longest text of a backend that becomes an attribute, in characters."""
 
 
 class FinishedChoice(Protocol):
@@ -22,7 +22,7 @@ class FinishedChoice(Protocol):
 
     @property
     def index(self) -> int:
-        """Number it."""
+        """Return its index."""
 
     @property
     def finish(self) -> str | None:
@@ -46,9 +46,9 @@ class StatedChunk(Protocol):
 
 
 class ReplyFacts:
-    """The facts of one reply, whichever backends serve it; a `Reader` for the recording, which reads no chunk by it.
+    """The facts of one reply, from all of its backends; as the recording's `Reader` it reads no chunk itself.
 
-    `input_tokens`: as stated first.
+    `input_tokens`: the first statement.
     """
 
     plain = False
@@ -64,15 +64,15 @@ class ReplyFacts:
         self._guessed: set[int] = set()
 
     def count(self, choice: int, tokens: int, *, exact: bool) -> None:
-        """Take note of tokens of a choice; `exact`: counted by their ids."""
+        """Count tokens of a choice; `exact`: counted by their ids."""
         self._tokens += tokens
         (self._counted if exact else self._guessed).add(choice)
 
     def states(self, value: Mapping[str, Any], *, continues: bool) -> int | None:
-        """Take note of what a chunk states of the reply as a whole; return the prompt's tokens where it states them.
+        """Note a chunk's statements on the whole reply; return the prompt's tokens where it states them.
 
-        Anything of a wrong type is ignored. `continues`: the chunk's backend began behind tokens of another, which it
-        counts as its prompt's, so that its usage is not the reply's.
+        Values of a wrong type are ignored. `continues`: the chunk's backend began after tokens of another, which it
+        counts as its prompt's, so its usage is not the reply's.
         """
         if self._id is None:
             self._id = (text_of(value.get("id")) or "")[:MAX_TEXT]
@@ -86,31 +86,31 @@ class ReplyFacts:
         return count_of(usage.get("prompt_tokens"))
 
     def finish(self, choice: int, reason: str) -> None:
-        """Take note of why a choice is complete."""
+        """Note the finish reason of a choice."""
         self._finishes.setdefault(choice, reason[:MAX_TEXT])
 
-    # What the recording asks.
+    # For the recording.
 
     def is_plain(self, _chunk: object, /) -> bool:
-        """Return that no chunk is read here."""
+        """Return True: no chunk is read here."""
         return False
 
     def __call__(self, _chunk: object, /) -> Reading:
-        """Return that nothing is read here: tokens are told one by one."""
+        """Return an empty reading: tokens are recorded one by one."""
         return FRAMING
 
     def basis(self, choice: int) -> str:
-        """Return where the token counts of a choice come from."""
+        """Return the basis of a choice's token counts."""
         if choice not in self._counted:
             return "chunk"
         return "estimated" if choice in self._guessed else "exact"
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, for the request span."""
+        """Return the reply's own statements, for the request span."""
         attributes = self.segment_attributes()
         output_tokens = self._output_tokens
         if output_tokens is None and self._counted and not self._guessed:

@@ -1,4 +1,4 @@
-"""What the `data:` line of a reply holds: the chunk's choices with their ids, text and finish; usage; an error."""
+"""Parse the `data:` line of a reply: the chunk's choices with their ids, text and finish; usage; an error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PLAIN_DELTA: Final = frozenset({"content", "role"})
 class Choice:
     """One choice of a chunk.
 
-    `ids`: None where the chunk has none. `kind`: of the text it bears, None where it bears none. `plain`: it bears
-    nothing but a text and a role. `bare`: its delta is empty.
+    `ids`: None where the chunk has none. `kind`: of its text, None where it has none. `plain`: it has nothing but a
+    text and a role. `bare`: its delta is empty.
     """
 
     __slots__ = ("bare", "finish", "ids", "index", "kind", "plain", "role", "stop_reason", "text")
@@ -39,7 +39,7 @@ class Choice:
 
 
 class Chunk:
-    """The JSON of a `data:` line. `odd`: why no stream with this chunk can be resumed, None where nothing is odd."""
+    """The JSON of a `data:` line. `odd`: why a stream with this chunk cannot be resumed, None where it can."""
 
     __slots__ = ("choices", "error", "odd", "prompt_ids", "usage", "value")
 
@@ -53,14 +53,14 @@ class Chunk:
 
 
 def payload(line: bytes) -> bytes | None:
-    """Return what stands behind `data:` in a line, without its ending; None for a line of another field."""
+    """Return the rest of a `data:` line, without its ending; None for a line of another field."""
     if line.startswith(b"data:"):
         return line[5:].strip(b" \t\r\n")
     return None
 
 
 def parse(data: bytes) -> Chunk | None:
-    """Return the chunk in a line's payload, None where that is no JSON object."""
+    """Return the chunk of a payload, None where that is no JSON object."""
     try:
         value = DECODER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError):

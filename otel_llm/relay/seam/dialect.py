@@ -1,4 +1,4 @@
-"""What differs between the HTTP APIs of the kinds of backend, as far as a resumed stream needs it.
+"""The differences between the HTTP APIs of the kinds of backend, as far as a resumed stream needs them.
 
 vLLM (0.32): with `return_token_ids` a stream of either endpoint brings ids: those of the prompt in the first chunk,
 those of the output with each, inside the choice or beside it. A finish has `stop_reason`. A chunk of text and one id
@@ -36,19 +36,19 @@ class Dialect:
     """The API of one kind of backend; the defaults are those of a kind that returns no ids."""
 
     ids_of: tuple[Endpoint, ...] = ()
-    """The endpoints whose streams bring token ids where `return_token_ids` asks for them."""
+    """The endpoints whose streams have token ids if `return_token_ids` asks for them."""
     keys: Mapping[str, Key] = field(default_factory=dict)
-    """What is known of a request's keys; others do not carry over."""
+    """The known keys of a request; others do not carry over."""
     stop_key: str = "stop_reason"
-    """The member of a choice that tells what ended it."""
+    """The member of a choice with the cause of its end."""
     whole_texts: bool = True
     """A chunk of text and one id has all the text of that id."""
     detokenize_keys: tuple[str, ...] = ()
-    """Keys of a request that `/detokenize` is told too, to answer with the text of a stream."""
+    """Keys of a request that `/detokenize` gets too, so that it answers with the text of a stream."""
     resume_members: str = ""
-    """What a request that resumes has beside the members of every kind: JSON members, with a comma before each."""
+    """The members of a resuming request beside those of every kind: JSON members, with a comma before each."""
     health_s: float = 0.0
-    """How long `/health` takes at the least (s): SGLang's sleeps before it looks whether the engine has answered it."""
+    """How long `/health` takes at the least (s): SGLang's sleeps before it checks the engine's answer."""
 
 
 NO_IDS: Final = Dialect()

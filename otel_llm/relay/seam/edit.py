@@ -1,4 +1,4 @@
-"""Edits of a chunk's line that leave every other character as it came."""
+"""Edits of a chunk's line that keep every other character."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _KEYS: Final = ("prompt_token_ids", "token_ids")
 _IDS: Final = re.compile(rb', ?"(?:prompt_)?token_ids": ?\[[0-9, ]*\]')
 """A member with ids behind another member. Inside a string a quotation mark has a backslash before it, and behind the
-end of a string no letter follows: so what matches is a key and its value wherever it stands."""
+end of a string no letter follows: so a match is always a key and its value."""
 _NAME: Final = b'token_ids"'
 _ESCAPE: Final = b"\\u00"
-"""What an escape of an ASCII character begins with."""
+"""The beginning of an escaped ASCII character."""
 
 
 def without_ids(line: bytes, chunk: Chunk) -> bytes:
     """Return a chunk's line without the ids in the chunk and in its choices; nulls stay.
 
-    By its bytes where these show as many ids as the JSON has, else by the places of the members in its text.
+    By its bytes if these show as many ids as the JSON has, else by the positions of the members in its text.
     """
     lists = named = 0
     for holder in _holders(chunk.value):
@@ -50,7 +50,7 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
 
 
 def exists_for_ids(chunk: Chunk) -> bool:
-    """Return whether a chunk would not be there had no ids been asked for: empty deltas without a finish."""
+    """Return whether a chunk exists only because ids were asked for: empty deltas without a finish."""
     for choice in chunk.choices:  # no generator: this runs once a token
         if not choice.bare or choice.finish is not None or not choice.ids:
             return False
@@ -73,7 +73,7 @@ def with_head(line: bytes, head: Mapping[str, object], without_role: bool) -> by
 
 
 def dumps(value: object) -> str:
-    """Return JSON as engines write it: compact, and not escaped but where UTF-8 has no form for it."""
+    """Return JSON as engines write it: compact, and escaped only where UTF-8 has no form for it."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""Which requests another backend can continue token for token, as far as the request itself tells."""
+"""The requests that another backend can continue token for token, as far as the request itself shows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NUMBERS: Final = (int, float)
 
 
 def static_reason(request: OwnedRequest, kind: str) -> str | None:
-    """Return why a request cannot be continued elsewhere, None where nothing in it stands against that.
+    """Return why a request cannot be continued elsewhere, None where nothing in it prevents that.
 
-    The first condition that fails, in the order of the contract: kind, choices, sampling, keys, tools. Whether there is
-    another backend is not for the request to tell.
+    The first condition that fails, in the order of the contract: kind, choices, sampling, keys, tools. Whether another
+    backend exists is checked elsewhere.
     """
     dialect = dialect_of(kind)
     if request.endpoint not in dialect.ids_of:
@@ -42,7 +42,7 @@ def is_greedy(values: Mapping[str, Any]) -> bool:
 
 
 def carried_keys(request: OwnedRequest, dialect: Dialect) -> list[str]:
-    """Return the keys of an eligible request that are sent again as they are, in their order."""
+    """Return the keys of an eligible request that are sent again unchanged, in their order."""
     values, keys = request.values, dialect.keys
     return [key for key in values if values[key] is not None and (keys[key].how == "carry" or keys[key].sent)]
 

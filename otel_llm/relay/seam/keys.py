@@ -1,4 +1,4 @@
-"""The keys of a streamed request, for each kind of engine: which have the same effect where another engine goes on."""
+"""The keys of a streamed request, by kind of engine: which have the same effect where another engine continues."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COMPLETIONS: Final[tuple[Endpoint, ...]] = ("completions",)
 class Key(NamedTuple):
     """How a key of a request carries over to `/v1/completions`.
 
-    `carry`: with any value, sent again. `spent`: with any value, not sent again: the prompt ids stand for what it did,
-    or it shapes nothing behind the first token. `neutral`: with one of the `neutral` values only; `sent` tells whether
-    these are sent again, so that they go on overriding a default of the model's `generation_config`.
+    `carry`: with any value, sent again. `spent`: with any value, not sent again: its effect is in the prompt ids, or it
+    shapes nothing after the first token. `neutral`: with one of the `neutral` values only; `sent` tells whether these
+    are sent again, so that they go on overriding a default of the model's `generation_config`.
     """
 
     how: Literal["carry", "spent", "neutral"]
@@ -55,7 +55,7 @@ VLLM_KEYS: Final[Mapping[str, Key]] = {
     "session_id": _CARRY,
     "stream_interval": _CARRY,
     "user": _CARRY,
-    # Made anew for the resumed request.
+    # Set by the resumed request itself.
     "stream": _SPENT,
     "stream_options": _SPENT,
     "return_token_ids": _SPENT,
@@ -97,7 +97,7 @@ VLLM_KEYS: Final[Mapping[str, Key]] = {
     "length_penalty": Key("neutral", neutral=(1,)),  # of beam search only
     "suffix": Key("neutral", COMPLETIONS, neutral=("",)),
     "echo": Key("neutral", neutral=(False,)),
-    # What the relay cannot shape alike.
+    # The relay cannot produce these.
     "logprobs": Key("neutral", CHAT, neutral=(False,)),  # of a completion it is a number, and false is 0: not none
     "top_logprobs": Key("neutral", CHAT, neutral=(0,)),
     "prompt_logprobs": _NEVER,
@@ -141,7 +141,7 @@ SGLANG_KEYS: Final[Mapping[str, Key]] = {
     "session_id": _CARRY_HERE,  # of the prefix cache; `session_params` has a state
     "user": _CARRY_HERE,
     "custom_labels": _CARRY_HERE,
-    # Made anew for the resumed request.
+    # Set by the resumed request itself.
     "stream": _SPENT_HERE,
     "stream_options": _SPENT_HERE,
     "return_token_ids": _SPENT_HERE,
@@ -168,7 +168,7 @@ SGLANG_KEYS: Final[Mapping[str, Key]] = {
     "n": Key("neutral", COMPLETIONS, neutral=(1,)),
     "best_of": Key("neutral", COMPLETIONS, neutral=(1,)),
     "echo": Key("neutral", COMPLETIONS, neutral=(False,)),
-    # What the relay cannot shape alike: logprobs, and chunks with `hidden_states` or `sglext`.
+    # The relay cannot produce these: logprobs, and chunks with `hidden_states` or `sglext`.
     "logprobs": _NEVER,
     "return_hidden_states": Key("neutral", COMPLETIONS, neutral=(False,)),
     "return_routed_experts": Key("neutral", COMPLETIONS, neutral=(False,)),
@@ -191,5 +191,5 @@ SGLANG_KEYS: Final[Mapping[str, Key]] = {
 }
 """Keys of `/v1/completions`, each with the values for which it carries over. Read from SGLang 0.5.23's protocol.
 
-SGLang takes no notice of keys that it does not know; such a one does not carry over either, as another release may.
+SGLang ignores unknown keys; such a key does not carry over either, as another release may know it.
 """

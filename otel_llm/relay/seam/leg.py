@@ -21,7 +21,7 @@ CUT: Final = "cut off in the midst of a line"
 
 
 class ReplySoFar(Protocol):
-    """What a leg asks of the reply that it is one of; `reply.Reply` is it."""
+    """The parts of a reply that a leg reads; see `reply.Reply`."""
 
     @property
     def request(self) -> OwnedRequest:
@@ -35,9 +35,9 @@ class ReplySoFar(Protocol):
 
 
 class Leg:
-    """A response to the client's own request (`carried` None), or to one that resumes it behind `carried` ids.
+    """A response to the client's own request (`carried` None), or to one that resumes it after `carried` ids.
 
-    `feed` and `end` change nothing of the reply: the pieces of a leg that loses a race are simply not taken.
+    `feed` and `end` change nothing of the reply: the pieces of a leg that loses a race are dropped.
     """
 
     __slots__ = (
@@ -63,17 +63,17 @@ class Leg:
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._finish: str | None = None  # the newest
-        # Ids that the client has seen and that come again.
+        # Ids that the client has and that are received again.
         self._expected = reply.ids_from(carried) if carried is not None and reply.request.asked_ids else []
         self.dialect = dialect_of(kind)
         self.strips = reply.request.endpoint in self.dialect.ids_of and not reply.request.asked_ids
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Return what the lines that end in `data` bring."""
+        """Return the pieces of the lines that end in `data`."""
         return self._pieces(self._reader.feed(data))
 
     def end(self) -> list[Piece]:
-        """Return what the line brings that the body ended in: what a whole line would, or a piece with `trouble`."""
+        """Return the piece of an unfinished last line: that of a complete line, or a piece with `trouble`."""
         pieces = self._pieces(self._reader.end())
         for piece in pieces:
             if piece.chunk is None and not piece.done:

@@ -1,20 +1,20 @@
-"""The body of an SSE reply as lines, from pieces of bytes cut anywhere."""
+"""Split the body of an SSE reply into lines, from chunks cut anywhere."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_LINE: Final = 1 << 20
-"""Bytes of a line (1 MiB), its ending included; a longer one is handed on in parts."""
+"""Bytes of a line (1 MiB), its ending included; a longer one is passed on in parts."""
 
 Line = tuple[bytes, bool]
-"""Bytes as they came, and whether they are a whole line with its ending; False: a part of a line over the limit."""
+"""Bytes, and whether they are a complete line with its ending; False: a part of a line over the limit."""
 
 
 class LineReader:
-    """Cuts a body into lines that end in LF, CR or CRLF; joined, they are the body.
+    """A splitter of a body into lines that end in LF, CR or CRLF; joined, they are the body.
 
-    An LF whose CR came with the bytes before is a line of its own: the reader never waits for what may not come. It
+    An LF whose CR was in the chunk before is a line of its own: the reader never waits for a byte that may not come. It
     holds at most `limit` bytes.
     """
 
@@ -44,7 +44,7 @@ class LineReader:
         return lines + self._hold(rest) if rest else lines
 
     def end(self) -> list[Line]:
-        """Return what the body ended with, a line without an ending."""
+        """Return the rest of the body, a line without an ending."""
         rest, over = bytes(self._begun), self._over
         self._begun.clear()
         self._over = False

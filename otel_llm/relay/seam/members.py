@@ -1,4 +1,4 @@
-"""Where the members of a JSON object stand in its text, so that an edit leaves every other character as it was."""
+"""The positions of the members of a JSON object in its text, so that an edit keeps every other character."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 class Member(NamedTuple):
-    """One member of an object: its key, its value, and where the key and the value stand in the text."""
+    """One member of an object: its key, its value, and the positions of both in the text."""
 
     key: str
     value: Any
@@ -27,7 +27,7 @@ def _refuse(constant: str) -> None:
 
 
 DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
-"""Decodes JSON and nothing else: NaN and infinities are refused."""
+"""A decoder of strict JSON: NaN and infinities are refused."""
 
 
 def _space(text: str, at: int) -> int:
@@ -36,7 +36,7 @@ def _space(text: str, at: int) -> int:
 
 
 def members(text: str, at: int = 0) -> tuple[list[Member], int]:
-    """Return the members of the object that begins at `at`, in order, duplicates too, and where it ends.
+    """Return the members of the object that begins at `at`, in order, duplicates too, and the position of its end.
 
     Raises: ValueError where it is not an object of JSON, RecursionError where it is too deep.
     """
@@ -67,7 +67,7 @@ def members(text: str, at: int = 0) -> tuple[list[Member], int]:
 
 
 def elements(text: str, at: int) -> Iterator[int]:
-    """Yield where each element of the array that begins at `at` starts; nothing where it is no array."""
+    """Yield the position of each element of the array that begins at `at`; nothing where it is no array."""
     at = _space(text, at)
     if text[at : at + 1] != "[":
         return
@@ -80,7 +80,7 @@ def elements(text: str, at: int) -> Iterator[int]:
             at = _space(text, at + 1)
 
 
-def whole(text: str) -> list[Member]:
+def only_object(text: str) -> list[Member]:
     """Return the members of a text that is one object and nothing else. Raises: as `members`."""
     found, end = members(text)
     if _space(text, end) != len(text):
@@ -89,7 +89,7 @@ def whole(text: str) -> list[Member]:
 
 
 def removals(found: list[Member], doomed: set[int]) -> list[tuple[int, int, str]]:
-    """Return the spans to replace so that the members at the indices `doomed` are gone, each with one comma."""
+    """Return the spans to replace so that the members at the indices `doomed` go, each with one comma."""
     spans = []
     kept_before = False
     for index, member in enumerate(found):

@@ -1,4 +1,4 @@
-"""What one line of a backend's reply brings, to be looked at before it is written."""
+"""One line of a backend's reply, read but not yet written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 class Piece:
     """A line of a reply, with the blank lines behind it.
 
-    `ids`: token ids that it brings; `at`: the index of the first of them in the reply. `text`: text of any kind that it
-    brings for the reader. `tokens`: what a recorder counts, (choice, number, kind): ids that were not counted before,
-    each once, or one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `ends`: the newest
-    finish reason, where every choice has one by then. `error`: an error event. `done`: `[DONE]`, and
-    `done_without_finish` where a choice has not finished by then.
+    `ids`: its token ids; `at`: the index of the first of them in the reply. `text`: its text of any kind for the
+    reader. `tokens`: the counts for a recorder, (choice, number, kind): ids that were not counted before, each once, or
+    one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `ends`: the newest finish reason,
+    where every choice has one by then. `error`: an error event. `done`: `[DONE]`, and `done_without_finish` where a
+    choice has not finished by then.
     """
 
     __slots__ = (
@@ -50,4 +50,4 @@ class Piece:
         self.done = False
         self.done_without_finish = False
         self.trouble: str | None = None
-        """Why a stream that takes this line is no longer resumable, where that does not stand in its chunk."""
+        """Why a stream with this line is no longer resumable, if its chunk does not show it."""

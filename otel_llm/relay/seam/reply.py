@@ -1,4 +1,4 @@
-"""A streamed reply as its client has it, whichever backends serve it."""
+"""A streamed reply as its client has it, from all of its backends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")
 class Reply:
     """The state of one owned stream.
 
-    `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of
-    it (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the finish
+    `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of it
+    (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the finish
     reason that the client has, once every choice has one. `done`: it has `[DONE]`.
     """
 
@@ -57,27 +57,27 @@ class Reply:
 
     @property
     def dialect(self) -> Dialect:
-        """The API of the backend that serves."""
+        """The API of the serving backend."""
         return NO_IDS if self._leg is None else self._leg.dialect
 
     @property
     def ids(self) -> list[int]:
-        """The output ids that came so far, a copy; none of a stream that cannot be resumed."""
+        """The output ids received so far, a copy; none of a stream that cannot be resumed."""
         return self._ids.copy()
 
     @property
     def whole(self) -> int:
-        """How many of the ids are known to be carried: the client has the text of these, whole."""
+        """The number of ids known to be carried: the client has their complete text."""
         return self._whole
 
     @property
     def tail(self) -> str:
-        """The text that the client has behind that of the ids that are known to be carried."""
+        """The client's text after that of the ids known to be carried."""
         return self._tail
 
     @property
     def carried(self) -> int | None:
-        """How many ids the client has the text of, whole; None where only a tokenizer can tell: there is a tail."""
+        """The number of ids whose complete text the client has; None where only a tokenizer can tell (a tail)."""
         return None if self._tail else self._whole
 
     def ids_from(self, index: int) -> list[int]:
@@ -85,7 +85,7 @@ class Reply:
         return self._ids[index:]
 
     def counted(self, choice: int) -> int:
-        """Return how many ids of a choice were counted; what comes again up to there is not counted again."""
+        """Return the number of counted ids of a choice; ids received again up to there are not counted again."""
         return self._counts.get(choice, 0)
 
     def cannot_resume(self, reason: str) -> None:
@@ -100,8 +100,8 @@ class Reply:
     def take(self, leg: Leg, piece: Piece) -> bytes:
         """Commit a piece and return the client's bytes for it, which may be none.
 
-        The pieces of one leg are taken in order. The first taken piece of another leg makes that the serving one: what
-        it brings goes on behind its carried ids, or, with none carried, begins the reply again.
+        The pieces of one leg are taken in order. The first taken piece of another leg makes that the serving one: its
+        contents follow its carried ids, or, with none carried, begin the reply again.
         """
         if leg is not self._leg:
             self._switch(leg)
@@ -112,7 +112,7 @@ class Reply:
             written = self._line(leg, piece)
         else:
             counted, finished = self.counted(0), self.finish is not None
-            self._learn(leg, piece, chunk)
+            self._ingest(leg, piece, chunk)
             written = self._chunk(leg, piece, chunk, counted, finished)
         if self.finish is None:
             self.finish = piece.ends
@@ -127,7 +127,7 @@ class Reply:
         return written
 
     def separator(self) -> bytes:
-        """Return what ends the event that was written last, where it has not ended: needed before anything new."""
+        """Return the ending of the last written event if it is unfinished: needed before anything new."""
         last = b"".join(self._written)[-4:]
         if not last or last.endswith(_EVENT_ENDS):
             return b""
@@ -135,13 +135,13 @@ class Reply:
         return b"\n" if last.endswith(b"\n") else b"\n\n"
 
     def comment(self, text: str) -> bytes:
-        """Return a comment, which clients skip, between two events; it is to be written as it is."""
+        """Return a comment, which clients skip, between two events; to be written unchanged."""
         written = self.separator() + b": " + text.encode() + b"\n\n"
         self._written = (self._written[1], written)
         return written
 
     def error_event(self, message: str, kind: str, code: str | int | None) -> bytes:
-        """Return the event that ends a stream which cannot go on, to be written as it is."""
+        """Return the event that ends a stream which cannot go on; to be written unchanged."""
         error = {"error": {"message": message, "type": kind, "code": code}}
         return self.separator() + b"data: " + edit.dumps(error).encode() + b"\n\n"
 
@@ -159,7 +159,7 @@ class Reply:
         self._new_leg = True
 
     def _line(self, leg: Leg, piece: Piece) -> bytes:
-        """Return what is written for a line without a chunk."""
+        """Return the client's bytes for a line without a chunk."""
         line = piece.line
         if self._swallowed and not line.strip(b"\r\n"):
             return b""
@@ -169,10 +169,10 @@ class Reply:
             self.done = True
         return line
 
-    def _learn(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
+    def _ingest(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
         value = chunk.value
         if self.head is None and not chunk.error and chunk.choices:
-            self._learn_head(value)
+            self._ingest_head(value)
             self._head_leg = leg
         fingerprint = value.get("system_fingerprint")
         if fingerprint is not None and self.system_fingerprint is None and type(fingerprint) is str:
@@ -194,14 +194,14 @@ class Reply:
         if self.reason is None:
             self._follow(leg, chunk)
 
-    def _learn_head(self, value: Mapping[str, Any]) -> None:
+    def _ingest_head(self, value: Mapping[str, Any]) -> None:
         stated = {key: value[key] for key in _HEAD if value.get(key) is not None}
         self.head = {key: known for key, known in stated.items() if type(known) in (str, int)}
         if len(self.head) < len(stated):
             self.cannot_resume("an id, object, created or model of a wrong type")
 
     def _follow(self, leg: Leg, chunk: Chunk) -> None:
-        """Keep what a resumption needs, or the reason why there will be none."""
+        """Keep the data for a resumption, or the reason why there will be none."""
         if chunk.odd is not None:
             self.cannot_resume(chunk.odd)
             return
@@ -223,14 +223,14 @@ class Reply:
                     self._tail += choice.text
 
     def _chunk(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
-        """Return what is written for a chunk."""
+        """Return the client's bytes for a chunk."""
         if chunk.error:
             return piece.line
         if leg.carried is not None:
             return self._reshaped(leg, piece, chunk, counted, finished)
         line = piece.line
         again = leg is not self._head_leg and self.head is not None
-        if again and self._came_before(piece, chunk, counted):
+        if again and self._repeats(piece, chunk, counted):
             return b""
         if edit.exists_for_ids(chunk):
             self._bare = True
@@ -244,8 +244,8 @@ class Reply:
         self._roles |= roles
         return line
 
-    def _came_before(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
-        """Return whether a chunk of a reply that was begun again has but the role, or ids without text, once more."""
+    def _repeats(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
+        """Return whether a chunk of a restarted reply only repeats the role, or ids without text."""
         if not chunk.choices or piece.text or piece.finish is not None:
             return False
         if piece.ids:
@@ -253,7 +253,7 @@ class Reply:
         return all(choice.role and choice.index in self._roles for choice in chunk.choices)
 
     def _reshaped(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
-        """Return what is written for a chunk of `/v1/completions` that continues the reply."""
+        """Return the client's bytes for a chunk of `/v1/completions` that continues the reply."""
         shape = self._shape
         if shape is None:
             shape = self._shape = Shape(self.request.endpoint, self.head or {}, leg.dialect.stop_key)

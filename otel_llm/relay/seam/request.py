@@ -1,4 +1,4 @@
-"""A streamed chat or text completion as its client asked for it."""
+"""A streamed chat or text completion, as its client requested it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATIONS: Final[Mapping[Endpoint, str]] = {"chat": "chat", "completions": "tex
 """`gen_ai.operation.name` of each endpoint."""
 
 PROMPT_KEYS: Final = frozenset({"messages", "prompt"})
-"""What a reply's prompt ids stand for; not kept apart from the body."""
+"""The member with the prompt; it is not kept apart from the body."""
 RETURN_IDS: Final = "return_token_ids"
 _TEXT_PARTS: Final = ("text", "refusal", "thinking")
 CHARACTERS_PER_TOKEN: Final = 4
@@ -24,7 +24,7 @@ CHARACTERS_PER_TOKEN: Final = 4
 
 
 def endpoint_of(path: str) -> Endpoint | None:
-    """Return which endpoint a path (a query is ignored) names, None where it is neither."""
+    """Return the endpoint of a path (a query is ignored), None where it is none of the two."""
     path = path.partition("?")[0]
     if path.endswith("/chat/completions"):
         return "chat"
@@ -44,7 +44,7 @@ class OwnedRequest:
     raw: Mapping[str, str]
     model: str | None
     choices: int
-    """How many choices were asked for: prompts times `n`."""
+    """The number of requested choices: prompts times `n`."""
     asked_ids: bool
     """The client itself asked for token ids, so it gets them."""
     wants_usage: bool
@@ -65,15 +65,15 @@ class OwnedRequest:
     def parse(cls, path: str, body: bytes) -> OwnedRequest | None:
         """Return the request of a POST, None where the relay does not own it and passes it on untouched.
 
-        It owns a JSON object in UTF-8 whose `stream` is true. Nesting beyond the parser's depth and a key that stands
-        twice are not owned: a backend may read the latter otherwise than the relay.
+        It owns a JSON object in UTF-8 whose `stream` is true. Nesting beyond the parser's depth and duplicate keys are
+        not owned: a backend may read the latter otherwise than the relay.
         """
         endpoint = endpoint_of(path)
         if endpoint is None:
             return None
         try:
             text = body.decode("utf-8")
-            found = members.whole(text)
+            found = members.only_object(text)
             values = {member.key: member.value for member in found}
             if values.get("stream") is not True or len(values) != len(found):
                 return None
@@ -97,7 +97,7 @@ class OwnedRequest:
             raw={m.key: text[m.start : m.end] for m in found if m.key not in PROMPT_KEYS},
             model=model if isinstance(model, str) else None,
             choices=_choices(values, prompt if endpoint == "completions" else None),
-            # vLLM takes 1 and "true" for true: what the server may answer with ids is asked for.
+            # vLLM takes 1 and "true" for true: ids are asked for wherever the server may answer with them.
             asked_ids=values.get(RETURN_IDS) not in (None, False),
             wants_usage=wants_usage,
             continuous_usage=wants_usage and bool(options.get("continuous_usage_stats")),
@@ -109,12 +109,12 @@ class OwnedRequest:
     def body_with_ids(self) -> bytes:
         """Return the body with `return_token_ids` true: for an endpoint whose streams bring ids then.
 
-        All other characters stay as they came, so each value, number and their order is kept.
+        All other characters stay, so each value, number and their order is kept.
         """
         if self.asked_ids:
             return self.body
         text = self.body.decode("utf-8")
-        found = members.whole(text)
+        found = members.only_object(text)
         for member in found:
             if member.key == RETURN_IDS:
                 return members.replaced(text, [(member.start, member.end, "true")]).encode()

@@ -1,4 +1,4 @@
-"""How another backend continues a reply: which ids are carried, how many tokens are left, and what it is asked."""
+"""Build the request that continues a reply on another backend: carried ids, tokens left, body."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 DETOKENIZE_PATH: Final = "/detokenize"
 COMPLETIONS_DEFAULT: Final = 16
-"""`max_tokens` of a completion that states none, on both engines."""
+"""`max_tokens` of a completion without one, on both engines."""
 
 UNFINISHED: Final = "unfinished character"
 MAX_DROPPED: Final = 16
-"""Ids that are dropped at most, so requests to `/detokenize` at most, but one. A character has four bytes; what a
-tokenizer cuts into more pieces is no text."""
+"""Ids that are dropped at most, which bounds the requests to `/detokenize`. A character has four bytes; a tokenizer
+that cuts it into more pieces gives no text."""
 _CONTEXT: Final = 8
-"""Ids before those in question that are detokenized too: some tokenizers trim the begin of a text."""
+"""Ids before those in question that are detokenized too: some tokenizers trim the beginning of a text."""
 
 
 class Carry:
-    """Finds how many output ids are carried: those whose text the client has whole.
+    """The search for the number of carried output ids: those whose complete text the client has.
 
     While `asks` is not None, detokenize these ids at the destination and `answer` with the text, None where there is
-    none. Then `count` is the number, or None and `reason` tells why there is none. It keeps to the reply as it was when
+    none. Then `count` is the number, or None and `reason` tells why there is none. It uses the reply as it was when
     this was made.
     """
 
@@ -41,7 +41,7 @@ class Carry:
         self._text = reply.tail
         self._candidates = ids[self._whole :]
         self._before: str | None = None
-        self.count = reply.carried  # what came behind the last whole id has no text yet: it is generated again
+        self.count = reply.carried  # ids after the last complete one have no text yet: they are generated again
         if self.count is not None:
             return
         self._context = [*(reply.prompt_ids or [])[-_CONTEXT:], *ids[: self._whole]][-_CONTEXT:]
@@ -51,7 +51,7 @@ class Carry:
             self.answer("")
 
     def answer(self, text: str | None) -> None:
-        """Take the text of the ids that were asked for."""
+        """Use the text of the ids that were asked for."""
         self.asks = None
         if text is None:
             self.reason = UNFINISHED
@@ -79,7 +79,7 @@ def detokenize_body(reply: Reply, ids: list[int]) -> bytes:
 
 
 def detokenized(body: bytes) -> str | None:
-    """Return the text that `/detokenize` answered (`prompt` of vLLM, `text` of SGLang), None where it is no text."""
+    """Return the text in an answer of `/detokenize` (`prompt` of vLLM, `text` of SGLang), None where it is no text."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def detokenized(body: bytes) -> str | None:
 
 
 def left(reply: Reply, carried: int, max_model_len: int) -> int | None:
-    """Return how many tokens may follow `carried` ids, None where none may: then the break cannot be mended."""
+    """Return the number of tokens that may follow `carried` ids, None for none: then the break cannot be mended."""
     request = reply.request
     if request.max_tokens is not None:
         allowed = request.max_tokens
@@ -104,9 +104,9 @@ def left(reply: Reply, carried: int, max_model_len: int) -> int | None:
 
 
 def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
-    """Return the body of the `POST /v1/completions` that goes on behind `carried` ids, at a backend of the same kind.
+    """Return the body of the `POST /v1/completions` that continues after `carried` ids, at a backend of the same kind.
 
-    Parameters are sent as the client wrote them. Of a stream that cannot be resumed there is none. Raises: ValueError.
+    Parameters are sent as the client wrote them. Raises ValueError for a stream that cannot be resumed.
     """
     if reply.reason is not None or reply.prompt_ids is None:
         raise ValueError("not resumable")

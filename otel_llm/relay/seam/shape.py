@@ -1,4 +1,4 @@
-"""A resumed reply's lines in the form of those before the seam."""
+"""The form of a resumed reply's lines: that of the lines before the seam."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Shape:
     """The form of one reply's chunks: `head` has the `id`, `object`, `created` and `model` that the client knows.
 
-    `stop_key`: the member of a choice that tells what ended it.
+    `stop_key`: the member of a choice with the cause of its end.
     """
 
     __slots__ = ("_endpoint", "_head", "_stop_key")
@@ -41,7 +41,7 @@ class Shape:
         return f'{{{self._head}"choices":[{inner}]{_tail(usage, fingerprint)}}}'
 
     def usage(self, usage: str, fingerprint: str | None) -> str:
-        """Return the chunk that has no choice but the usage."""
+        """Return the chunk that has only the usage."""
         return f'{{{self._head}"choices":[]{_tail(usage, fingerprint)}}}'
 
 

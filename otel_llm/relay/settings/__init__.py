@@ -1,4 +1,4 @@
-"""What a relay is told: its flags and its settings file, as frozen values."""
+"""The settings of a relay, from its flags and its settings file, as frozen values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BackendSettings:
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """What is done without a rule when a backend does not serve."""
+    """The reaction, without a rule, to a backend that does not serve."""
 
     connect_retries: int = 2
     """Other backends that a request is sent to before its first token, at most."""
@@ -47,11 +47,13 @@ class Failover:
     """Whether a broken reply is continued on another backend where that is exact."""
     first_byte_s: float = 60.0
     """How long a backend may be silent before its first event."""
+    detokenize_s: float = 5.0
+    """How long a backend may take to give the text of ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How backends are probed."""
+    """The probes of backends."""
 
     path: str = "/health"
     interval_s: float = 1.0
@@ -60,31 +62,35 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Whom `preempt` may pause, and until when."""
+    """Which streams `preempt` may pause, and until when."""
 
     resume_runway_s: float = 2.0
-    """A paused stream goes on when its reader has less text left than this (s of reading)."""
+    """A paused stream resumes when its reader has less text left than this (s of reading)."""
     calm_s: float = 1.0
-    """It goes on sooner when its backend has had no starving reader for so long."""
+    """It resumes sooner when its backend has had no starving reader for so long."""
     max_paused: int = 64
     spare_s: float = 1.0
-    """How much more than `resume_runway_s` the reader of a stream must have left for it to be paused."""
+    """How much more than `resume_runway_s` a reader must have left for its stream to be paused."""
     again_s: float = 10.0
     """A stream is paused at most once in so long."""
     comment_s: float = 15.0
-    """How often the client of a paused stream gets a comment, so that nothing between closes the connection."""
+    """The interval of comments to the client of a paused stream, so that no proxy closes the connection."""
+    try_again_s: float = 0.25
+    """The interval of tries to resume while no backend takes the stream."""
+    ask_s: float = 1.0
+    """How long a backend may be asked for the reader's ids: meanwhile its stream stands still."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a drain does to the streams that run."""
+    """The effect of a drain on running streams."""
 
     migrate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the relay takes."""
+    """The limits of the relay."""
 
     body_bytes: int = 32 * MIB
     header_bytes: int = 64 * 1024
@@ -100,7 +106,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """All of it; the defaults are those of absent keys."""
+    """All settings; the defaults are those of absent keys."""
 
     backends: tuple[BackendSettings, ...] = ()
     placement: str = DEFAULT
@@ -121,4 +127,4 @@ class RelaySettings:
     alerts: AlertSettings = field(default_factory=AlertSettings)
     actions: ActionSettings = field(default_factory=ActionSettings)
     action_secret_file: Path | None = None
-    """Signing secrets of those who may ask for actions on the web port; None: nobody may."""
+    """Signing secrets for actions on the web port; None: none are accepted."""

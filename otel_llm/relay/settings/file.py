@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from otel_llm.actions.config.acting import (
+from otel_llm.actions.config.alerts_and_actions import (
     ActionsShape,
     AlertmanagerShape,
     AlertsShape,
@@ -34,7 +34,7 @@ from otel_llm.actions.config.service import (
 )
 from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
-from otel_llm.rules.files.schema_errors import StrictModel, refusals, wrong
+from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
 from otel_llm.rules.files.yamlfile import load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
 from otel_llm.shared.errors import StartError
@@ -164,7 +164,7 @@ class _File(StrictModel):
 
 
 def parse_backend(text: str) -> BackendSettings:
-    """Return what `--backend [NAME=]URL` names; raises StartError where it is none."""
+    """Return the backend of `--backend [NAME=]URL`; raises StartError where it is none."""
     name, equals, url = text.partition("=")
     if not equals or "/" in name:
         name, url = "", text
@@ -179,7 +179,7 @@ def parse_backend(text: str) -> BackendSettings:
 
 
 def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:
-    """Read a settings file, the defaults without one, with the backends of the flags behind those of the file.
+    """Read a settings file, the defaults without one, and append the backends of the flags.
 
     Raises:
         ConfigError: the file cannot be used, or a file that it names cannot; says file, line, key and advice.
@@ -202,7 +202,7 @@ def _read(path: Path) -> RelaySettings:
     try:
         model = _File.model_validate(file.data)
     except ValidationError as error:
-        raise refusals(file, error)[0] from None
+        raise config_errors(file, error)[0] from None
     folder = path.parent
     receivers = build_receivers(file, folder, model.receivers)
     return RelaySettings(

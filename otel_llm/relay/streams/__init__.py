@@ -1,1 +1,1 @@
-"""The life of an owned request: its session, the backends that serve it, and its moves between them."""
+"""The life of an owned request: its session, its backends, its moves and pauses."""

@@ -1,13 +1,13 @@
-"""The client's side of one owned request: its answer is begun, written and ended here, and nowhere else."""
+"""The client's side of one owned request: only this module begins, writes and ends its answer."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
 from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
     import aiohttp
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Answer a client. While bytes wait for its socket, `recorded` is told so.
+    """The answer to a client. While bytes wait for its socket, `recorded` is marked as blocked.
 
-    `begun` tells that it has headers, so that no other answer can be passed on.
+    `begun`: it has headers, so no other answer can be passed on.
     """
 
     def __init__(self, request: web.BaseRequest, recorded: Recorded) -> None:
@@ -39,8 +39,8 @@ class Client:
 
     @property
     def answer(self) -> web.StreamResponse:
-        """Return what the client got."""
-        return self._response or web.Response()  # nobody reads the answer to a client that has left
+        """Return the client's answer."""
+        return self._response or web.Response()  # unread: the client has left
 
     async def begin(self, upstream: aiohttp.ClientResponse) -> None:
         """Begin the answer, once, with the headers of the backend that served first."""
@@ -50,7 +50,7 @@ class Client:
         await response.prepare(self._request)
         self._response = response
         if self._request.transport is not None:
-            # Whatever the kernel does not take at once counts as waiting for the client.
+            # All that the kernel does not take at once counts as waiting for the client.
             self._request.transport.set_write_buffer_limits(high=0)
 
     async def write(self, data: bytes) -> int:
@@ -58,28 +58,28 @@ class Client:
         transport = self._request.transport
         if transport is None:
             raise ConnectionResetError("the client has left")
-        # The writer's own waiting, which comes now and then, would not be told as such.
+        # The writer's own drain waits only now and then, and would not be noted as blocked.
         await cast("StreamWriter", self._request.writer).write(data, drain=False)
         if transport.get_write_buffer_size():  # the kernel did not take all of it: the client reads slowly
             self._recorded.blocked(True)
             await self._request.writer.drain()
             self._recorded.blocked(False)
-        return time.monotonic_ns()
+        return monotonic_ns()
 
     async def end(self) -> None:
-        """End an answer that is whole."""
+        """End a complete answer."""
         assert self._response is not None  # noqa: S101
         await self._response.write_eof()
 
     async def cut(self, event: bytes) -> None:
-        """End an answer that cannot be whole: one error event, and the connection."""
+        """End an incomplete answer: one error event, and the connection."""
         assert self._response is not None  # noqa: S101
         await self._response.write(event)
         self._response.force_close()
         await self._response.write_eof()
 
     def refuse(self, response: web.Response) -> None:
-        """Answer with something of the relay's own."""
+        """Answer with a response of the relay's own."""
         self._response = response
 
     async def pass_on(self, upstream: aiohttp.ClientResponse) -> None:

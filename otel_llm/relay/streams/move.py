@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Move:
-    """A move of the stream from one backend to another, from its beginning to the first text behind it.
+    """A move of the stream from one backend to another, from its beginning to the first text after it.
 
     `why` names the rule or the reason, for the request span; `settle` is called once.
     """
@@ -24,13 +24,13 @@ class Move:
     settle: Settle
     to: str = ""
     carried: int | None = None
-    """Output tokens that the destination went on from; None until it has begun."""
+    """Output tokens from which the destination continued; None until it has begun."""
     candidates: list[dict[str, Any]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     over: bool = False
 
     def end(self, outcome: str, detail: str, gap_s: float | None = None) -> None:
-        """Say what became of it, once."""
+        """Settle the move, once."""
         if self.over:
             return
         self.over = True

@@ -1,6 +1,6 @@
 """The moves of one stream between backends: the destination starts while the source stays open.
 
-Whichever has the next text first goes on; what the other brings is not looked at any more.
+The first with new text goes on; the other's text is dropped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from otel_llm.relay.streams.run import Run
 
 UNREAD_S: Final = 0.005
-"""How often a destination that has won looks whether the source's bytes have been read meanwhile."""
+"""How often a destination that has won checks whether the source's bytes were read meanwhile."""
 MOVING: Final = "the stream is being moved already"
 
 
 class Moving:
-    """Move one stream. A move is under way until the destination has won, and then until the client has text of it."""
+    """The moves of one stream. A move is under way until the destination has won, and then until its text is sent."""
 
     def __init__(self, recorded: Recorded, reply: Reply, opening: Opening) -> None:
         self._recorded = recorded
@@ -69,7 +69,7 @@ class Moving:
             self.stop("failed", f"{move.to}: {problem.reason}")
             return
         try:
-            # What the source has sent by now is read first, also where a slow client holds that up: a tie is its own.
+            # The bytes that the source has sent are read first, even behind a slow client: the source wins a tie.
             await asyncio.sleep(0)
             while source.unread:
                 await asyncio.sleep(UNREAD_S)
@@ -78,15 +78,15 @@ class Moving:
             raise
         self._won = won
         move.carried = won.leg.carried or 0
-        source.close()  # wakes the reading of it
+        source.close()  # wakes its reader
 
     def source_went_on(self) -> None:
-        """Give up a move whose source has more to say, if there is one."""
+        """Give up the move under way, if there is one, since its source has more text."""
         if self._move is not None:
             self.stop("refuted", "the source went on first")
 
     def resume_became_inexact(self, reason: str) -> None:
-        """Give up a move that has not won: a destination that has won has all that it needs, and no source any more."""
+        """Give up a move that has not won; one that has won needs no source any more."""
         if self._won is None and self._reply.begun:
             self.stop("failed", reason)
 
@@ -114,12 +114,12 @@ class Moving:
         return won
 
     def failed_over(self, source: str, found: Run, reason: str) -> None:
-        """Note that `found` goes on where `source` broke off."""
+        """Note that `found` continues where `source` broke off."""
         carried = found.leg.carried or 0
         self._switched = Move(source, {"reason": reason}, unsettled, to=found.backend.name, carried=carried)
 
     def moved(self, gap_s: float) -> None:
-        """Note that the client has text, if it is the first behind a move: `gap_s` after the last."""
+        """Note that the client has text; `gap_s` after the last, if it is the first after a move."""
         move, self._switched = self._switched, None
         if move is not None:
             self._recorded.migrated(move.source, move.to, move.carried or 0, gap_s, **move.why)
@@ -127,7 +127,7 @@ class Moving:
             move.end("done", "", gap_s)
 
     def close(self) -> None:
-        """Take note that the stream is over."""
+        """Note that the stream has ended."""
         self.stop("failed", "the stream is over")
         if self._switched is not None:
             self._switched.end("failed", "the stream ended before it had new text")
@@ -137,4 +137,4 @@ class Moving:
 
 
 def unsettled(_outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
-    """Take the end of a move that no rule has decided."""
+    """Ignore the end of a move that no rule has decided."""

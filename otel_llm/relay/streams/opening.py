@@ -1,6 +1,6 @@
-"""How an owned request gets a backend: the first, the next behind a failure, the destination of a move.
+"""Choose and open a backend for an owned request: the first, the next after a failure, the destination of a move.
 
-One `Opening` goes with one request. It knows which backends had the request already, and what they answered.
+One `Opening` goes with one request. It knows which backends had the request already, and their answers.
 """
 
 from __future__ import annotations
@@ -33,25 +33,24 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.placement import Candidate
 
 TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
-"""Answers for which another backend is tried."""
+"""Statuses after which another backend is tried."""
 BUSY: Final = "429"
 MOST_BROKEN: Final = 2
-"""A request that broke so many backends before its first token is sent to no other: it may be what breaks them."""
+"""After breaking so many backends before its first token a request is sent to no other: it may be the cause."""
 NOTHING_LEFT: Final = "nothing is left to generate"
 DRAWN_AGAIN: Final = "ids that its client has would be drawn again"
 OF_THE_STREAM: Final = frozenset({NOTHING_LEFT, resume.UNFINISHED, DIFFERS})
-"""Reasons for which a stream does not go on elsewhere that say nothing of the backend that was asked."""
+"""Reasons for not continuing elsewhere that are no fault of the backend."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
-DETOKENIZE_S: Final = 5.0
 DETOKENIZED_BYTES: Final = 2**20
 OK: Final = 200
 
 
 class Opening:
-    """Open backends' streams for one request.
+    """The backends' streams for one request.
 
-    `headers` are those that are sent on; `asked` is told to which backend the request is sent as it came, and not who
-    is asked to go on: until that has won, the source serves. `token_time_s` returns the time a token (s) that the
+    `headers` are those to send; `asked` is called with the backend that gets the unchanged request, not with one that
+    is to continue it: until that has won, the source serves. `token_time_s` returns the time per token (s) that the
     request's class promises; it is called for policies that need it.
     """
 
@@ -65,7 +64,7 @@ class Opening:
         token_time_s: Callable[[], float | None],
     ) -> None:
         self.last_reason = NO_BACKEND
-        """Why the last backend that was tried did not serve."""
+        """Why the last tried backend did not serve."""
         self._pool = pool
         self._owned = owned
         self._path = path
@@ -84,27 +83,27 @@ class Opening:
 
     @property
     def preempt(self) -> Preempt:
-        """Return whom `preempt` may pause, and until when."""
+        """Return the settings of `preempt`."""
         return self._pool.settings.preempt
 
     @property
     def resumes(self) -> bool:
-        """Whether a reply that broke off behind its first token is continued."""
+        """Whether a reply that broke off after its first token is continued."""
         return self._pool.settings.failover.resume
 
-    # What may serve.
+    # Candidates.
 
     def exact_reason(self, serving: Backend, reply: Reply) -> str | None:
-        """Say why the stream cannot be continued exactly elsewhere; None where it can."""
+        """Return why the stream cannot be continued exactly elsewhere; None where it can."""
         reason = self._static_reason(serving.kind) or reply.reason
         if reason is None and not self._peers(serving):
             return "no other healthy backend serves the model at the same length"
         return reason
 
     def pause_reason(self, serving: Backend, reply: Reply, carried: int | None = None) -> str | None:
-        """Say why the stream, once taken from its backend, could not be continued exactly there; None where it can.
+        """Return why the stream, once paused, could not be continued exactly; None where it can.
 
-        `carried`: how many output ids its reader has whole, None where that is not known yet.
+        `carried`: the number of output ids whose text the reader has, None where that is not known yet.
         """
         if not reply.begun:
             return "it has no token yet"
@@ -121,9 +120,9 @@ class Opening:
         return None
 
     def rank(self, policy: str, serving: Backend, reply: Reply, *, back: bool = False) -> Sequence[Candidate]:
-        """Return where the stream may move, best first: before its first token anywhere, then to exact peers.
+        """Return the possible destinations, best first: before its first token any, then exact peers.
 
-        `back`: to the backend that served it, too; where there is no other even if it is drained: it keeps what it has.
+        `back`: also the backend that served it; if it is the only one, even drained: it keeps its streams.
         """
         backends = self._pool.backends
         open_to = self._peers(serving) if reply.begun else backends.open_to(exclude={serving.name})
@@ -132,7 +131,7 @@ class Opening:
         return backends.rank(policy, open_to, self._demand(policy, reply))
 
     def _demand(self, policy: str, reply: Reply) -> Demand:
-        """Return what is to be placed: the prompt, and the output so far, which is prefilled with it."""
+        """Return the load to place: the prompt, and the output so far, which is prefilled with it."""
         prompt = len(reply.prompt_ids) if reply.prompt_ids else self._owned.input_estimate
         tokens = prompt + (reply.counted(0) if reply.begun else 0)
         return Demand(tokens, self._token_time_s() if POLICIES[policy].predicts else None)
@@ -153,16 +152,16 @@ class Opening:
         ]
 
     def _length(self, backend: Backend) -> int:
-        """Return how long a backend lets a prompt and its reply be (tokens), 0 where it does not say."""
+        """Return the longest prompt with reply of a backend (tokens), 0 where it states none."""
         return backend.models.get(self._owned.model or "") or 0
 
     # Opening.
 
     async def first(self, reply: Reply, *, headers_sent: bool) -> Run | None:
-        """Send the request as it came to the next backend by placement, and to others where that fails.
+        """Send the unchanged request to the next backend by placement, and to others where that fails.
 
-        None where no stream is to be had; `take_answer` then has what was answered last. `headers_sent`: the client has
-        headers already, so that no other answer can be passed on.
+        None where no stream can be had; `take_answer` then has the last answer. `headers_sent`: the client has headers
+        already, so that no other answer can be passed on.
         """
         while len(self._tried) <= self._pool.settings.failover.connect_retries and len(self._broken) < MOST_BROKEN:
             policy = self._pool.settings.placement
@@ -193,7 +192,7 @@ class Opening:
     async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
         """Continue a reply on another backend, the next where that fails; None where none can.
 
-        `back`: on the backend that served it, too. `last_reason` is then one that may be gone later, if there is one.
+        `back`: also on the backend that served it. `last_reason` is then a passing one, if there is one.
         """
         passing, self.last_reason = None, NO_BACKEND
         for candidate in self.rank(self._pool.settings.placement, serving, reply, back=back):
@@ -208,9 +207,9 @@ class Opening:
         return None
 
     async def destination(self, name: str, reply: Reply) -> Run:
-        """Open a backend that goes on where the reply stands, and read it until it has something for the reader.
+        """Open a backend that continues where the reply stands, and read it until it has something for the reader.
 
-        Before the first token the request is sent as it came. Raises UpstreamError.
+        Before the first token the request is sent unchanged. Raises UpstreamError.
         """
         backend = self._pool.backends.get(name)
         if reply.begun:
@@ -265,9 +264,9 @@ class Opening:
         return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=self._owned.choices == 1)
 
     async def carried(self, backend: Backend, reply: Reply) -> int:
-        """Return how many output ids the reader has whole; where that does not follow, the backend is asked.
+        """Return the number of output ids whose text the reader has; the backend is asked where it does not follow.
 
-        Raises UpstreamError where it cannot be told.
+        Raises UpstreamError where it cannot be found out.
         """
         carry = resume.Carry(reply)
         while carry.asks is not None:
@@ -277,13 +276,13 @@ class Opening:
         return carry.count
 
     async def _detokenized(self, backend: Backend, body: bytes) -> str | None:
-        """Return the text that a backend has for ids, None where it has none.
+        """Return a backend's text for ids, None where it has none.
 
-        Raises UpstreamError where it does not answer, which says nothing of the ids.
+        Raises UpstreamError where it does not answer, which says nothing about the ids.
         """
         path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
         try:
-            async with asyncio.timeout(DETOKENIZE_S):
+            async with asyncio.timeout(self._pool.settings.failover.detokenize_s):
                 response = await self._pool.upstream.open(
                     backend, "POST", path + resume.DETOKENIZE_PATH, self._headers, body
                 )
@@ -309,14 +308,14 @@ class Opening:
         brings = self._owned.endpoint in dialect_of(backend.kind).ids_of
         return self._owned.body_with_ids() if brings else self._owned.body
 
-    # What became of it.
+    # Results.
 
     def worked(self, backend: Backend) -> None:
-        """Note that a backend served the request to its end: headers alone say nothing of what follows."""
+        """Note that a backend served the request to its end: its headers alone prove nothing."""
         self._pool.backends.worked(backend)
 
     def broke(self, backend: Backend, reason: str) -> None:
-        """Note that a backend did not serve the request, or served it no further."""
+        """Note that a backend did not serve the request, or not to its end."""
         if reason != REFUSED:
             self._broken.add(backend.name)
         self._note(backend, reason)
@@ -329,20 +328,20 @@ class Opening:
             self._pool.backends.failed(backend)
 
     def _keep(self, run: Run) -> None:
-        """Keep an answer that is no stream: the last one is passed on where no backend serves."""
+        """Keep an answer that is no stream: the last one is passed on if no backend serves."""
         self.drop_answer()
         self._answer = run
 
     def added(self, seconds: float) -> None:
-        """Note how long the relay had something that it passed on."""
+        """Note how long a passed-on chunk was in the relay."""
         self._pool.metrics.added(seconds)
 
     def moved(self, source: str, to: str, outcome: str, gap_s: float | None) -> None:
-        """Note what became of a move."""
+        """Note the outcome of a move."""
         self._pool.metrics.moved(source, to, outcome, gap_s)
 
     def take_answer(self) -> Run | None:
-        """Return the last answer that was no stream, to be passed on by who asks; None where there was none."""
+        """Return the last answer that was no stream, for the caller to pass on; None where there was none."""
         answer, self._answer = self._answer, None
         return answer
 
@@ -354,10 +353,10 @@ class Opening:
 
 
 def is_of_stream(reason: str) -> bool:
-    """Tell whether a stream did not go on for a reason that says nothing of the backend, such as an answer 400."""
+    """Tell whether a stream did not go on for a reason that is no fault of the backend, such as an answer 400."""
     return reason in OF_THE_STREAM or (reason.isdecimal() and int(reason) not in TRY_ELSEWHERE)
 
 
 def break_of(piece: Piece) -> str:
-    """Name the break that a piece is."""
+    """Return the reason of the break that a piece is."""
     return "error_event" if piece.error else "abort" if piece.aborted else "unfinished"

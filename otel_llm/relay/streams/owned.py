@@ -1,8 +1,7 @@
-"""The owned requests of a relay: each gets a session; actions and changes of backends find theirs here."""
+"""The owned requests of a relay: each gets a session; actions and changes of backends reach the sessions here."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from otel_llm.relay.streams.moving import unsettled
 from otel_llm.relay.streams.opening import Opening
 from otel_llm.relay.streams.pauses import Pauses
 from otel_llm.relay.streams.session import Session
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,34 +29,35 @@ if TYPE_CHECKING:
 
 
 class Owned:
-    """Serve requests whose streams the relay owns. `without`: headers of clients that are not sent on."""
+    """The handler of requests whose streams the relay owns. `without`: headers of clients that are not sent on."""
 
     def __init__(self, pool: Pool, recorder: Recorder, without: tuple[str, ...]) -> None:
         self._pool = pool
         self._recorder = recorder
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
-        self._sessions: dict[RequestKey, Session] = {}
+        self.sessions: dict[RequestKey, Session] = {}
+        """The streams in flight."""
         self.pauses = Pauses(pool.settings.preempt, self.starving, pool.metrics.preempted)
-        self.victims: Callable[[str, RequestKey | None], Iterable[RequestKey]] = _nobody
-        """Returns whom a `preempt` of an instance, for a stream if there is one, could take, first choice first."""
+        self.victims: Callable[[str, RequestKey | None], Iterable[RequestKey]] = _no_victims
+        """Returns the streams that a `preempt` of an instance (for a stream, if given) may take, first choice first."""
 
     async def __call__(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse | None:
-        """Serve a request whose path may be owned; None where it is not to be owned."""
+        """Serve a request whose path may be owned; None where the request is not owned."""
         owned = OwnedRequest.parse(path, body)
         if owned is None:
             return None
-        recorded = self._recorder.begin(request.raw_headers, owned, time.monotonic_ns())
+        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns())
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
         opening = Opening(self._pool, owned, path, headers, recorded.serving, recorded.token_time_s)
-        session = self._sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
+        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
         try:
             return await session.serve()
         finally:
-            del self._sessions[recorded.key]
+            del self.sessions[recorded.key]
             self._pool.metrics.request(session.served, session.code)
 
-    # What rules decide; see decide.Actor.
+    # Actions; see `own_actions.Actor`.
 
     def migrate(self, command: Command, settle: Settle) -> None:
         """Move a stream to another backend."""
@@ -67,15 +68,15 @@ class Owned:
         session.migrate(str(command.arguments["to"]), {"rule": command.rule}, settle)
 
     def preempt(self, command: Command, settle: Settle) -> None:
-        """Pause the first of the candidates that can be paused, else the first of the instance's.
+        """Pause the first candidate that can be paused, else the first victim of the instance.
 
-        It skips a candidate that has left the instance meanwhile: pausing that one would make no room there.
+        It skips a candidate that has left the instance meanwhile: pausing it would make no room there.
         """
         if self.pauses.full:
-            settle("budget", self.pauses.words, {})
+            settle("budget", self.pauses.refusal, {})
             return
         for key in chain(command.candidates, self._victims_of(command)):
-            session = self._sessions.get(key)
+            session = self.sessions.get(key)
             if session is None or command.instance not in ("", session.instance):
                 continue
             if session.pause_reason is None:
@@ -84,12 +85,12 @@ class Owned:
         settle("failed", "no stream can be paused", {})
 
     def _victims_of(self, command: Command) -> Iterator[RequestKey]:
-        """Yield the relay's own choice; it is not made unless it is needed."""
+        """Yield the relay's own choice, made only when it is needed."""
         yield from self.victims(command.instance, command.request)
 
     def may_pause(self, key: RequestKey) -> bool:
         """Tell whether a request's stream could be paused now."""
-        session = self._sessions.get(key)
+        session = self.sessions.get(key)
         return session is not None and session.pause_reason is None
 
     def abort(self, command: Command, settle: Settle) -> None:
@@ -102,7 +103,7 @@ class Owned:
         settle("done", "", {})
 
     def drain(self, command: Command, settle: Settle) -> None:
-        """Send a backend no new streams."""
+        """Stop sending new streams to a backend."""
         if not self._pool.backends.drain(command.instance):
             settle("failed", f"no backend is called {command.instance}", {})
             return
@@ -110,38 +111,38 @@ class Owned:
         settle("done", "", {})
 
     def _session(self, command: Command) -> Session | None:
-        return None if command.request is None else self._sessions.get(command.request)
+        return None if command.request is None else self.sessions.get(command.request)
 
-    # What happens to backends and to the relay.
+    # Events of backends and of the relay.
 
     def drained(self, instance: str) -> None:
-        """Move what can be moved off a backend that is drained, where the settings say so."""
+        """Move streams off a drained backend, where possible and set so."""
         if self._pool.settings.drain.migrate:
-            for session in list(self._sessions.values()):
+            for session in list(self.sessions.values()):
                 if session.instance == instance:
                     session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
 
     def starving(self) -> Mapping[str, int]:
         """Count the streams whose reader has read all and waits, by backend; those without any are left out."""
         found: Counter[str] = Counter()
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if (count := session.recorded.starving()) > 0:
                 found[session.instance] += count
         return found
 
     def refresh(self) -> None:
-        """Look anew which streams can be resumed elsewhere: a backend has come, gone or changed."""
-        for session in self._sessions.values():
+        """Update which streams can be resumed elsewhere: a backend was added, lost or changed."""
+        for session in self.sessions.values():
             session.refresh()
 
     def cut_all(self) -> None:
-        """End every stream that is left: the relay stops."""
-        for session in list(self._sessions.values()):
+        """End every remaining stream: the relay stops."""
+        for session in list(self.sessions.values()):
             session.cut("upstream_error", "the relay stops", "shutting_down")
 
     def rows(self) -> dict[RequestKey, dict[str, Any]]:
-        """Return what is told of each request beside its facts."""
-        return {key: self._row(session) for key, session in self._sessions.items()}
+        """Return further fields of each request beside its facts."""
+        return {key: self._row(session) for key, session in self.sessions.items()}
 
     def _row(self, session: Session) -> dict[str, Any]:
         reason = session.exact_reason
@@ -153,6 +154,6 @@ class Owned:
         }
 
 
-def _nobody(_instance: str, _stream: RequestKey | None) -> Iterable[RequestKey]:
+def _no_victims(_instance: str, _stream: RequestKey | None) -> Iterable[RequestKey]:
     """Return no request."""
     return ()

@@ -1,4 +1,4 @@
-"""The paused streams of a relay: how many there may be, and when each of them goes on.
+"""The paused streams of a relay: how many there may be, and when each of them resumes.
 
 A pause takes a stream from its backend while its reader has text left, and leaves the client's connection open.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterator
 
     from otel_llm.relay.settings import Preempt
 
 LOOK_EVERY_S: Final = 0.1
-"""How often it is looked whether a paused stream is due."""
+"""The interval of checks whether a paused stream is due."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class Pause:
     begun_s: float
     due: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
-    """Why the stream goes on, once `due` is set: `runway` or `calm`."""
+    """Why the stream resumes, once `due` is set: `runway` or `calm`."""
 
     def wake(self, reason: str) -> None:
         """End the pause; the first reason stays."""
@@ -40,10 +40,10 @@ class Pause:
 
 
 class Pauses:
-    """Keep the pauses; used in one event loop.
+    """The pauses in progress; used in one event loop.
 
-    `starving`: returns the backends that serve a reader with tokens read and nothing left to read; `counted` is called
-    for each pause that begins.
+    `starving`: returns the backends with a starving reader that has read tokens; `counted` is called for each pause
+    that begins.
     """
 
     def __init__(self, settings: Preempt, starving: Callable[[], Container[str]], counted: Callable[[], None]) -> None:
@@ -55,6 +55,9 @@ class Pauses:
         """When a reader of a backend was last seen to starve (s of the loop's clock)."""
         self._watching: asyncio.Task[None] | None = None
 
+    def __iter__(self) -> Iterator[Pause]:
+        return iter(self._pauses)
+
     def __len__(self) -> int:
         return len(self._pauses)
 
@@ -64,12 +67,12 @@ class Pauses:
         return len(self._pauses) >= self._settings.max_paused
 
     @property
-    def words(self) -> str:
-        """Say how many streams are paused."""
+    def refusal(self) -> str:
+        """Return the reason for refusing another pause."""
         return f"{len(self._pauses)} streams are paused already"
 
     def begin(self, source: str, runway_s: Callable[[], float | None]) -> Pause:
-        """Keep a new pause; `end` is called for it, whatever comes."""
+        """Begin a pause; the caller ends it by `end` in every case."""
         loop = asyncio.get_running_loop()
         pause = Pause(source, runway_s, loop.time())
         self._pauses.add(pause)
@@ -79,11 +82,11 @@ class Pauses:
         return pause
 
     def end(self, pause: Pause) -> None:
-        """Keep a pause no longer."""
+        """Remove a pause."""
         self._pauses.discard(pause)
 
     async def _watch(self) -> None:
-        """Look at the pauses as long as there are any."""
+        """Check the pauses while there are any."""
         loop = asyncio.get_running_loop()
         try:
             while self._pauses:
@@ -98,7 +101,7 @@ class Pauses:
         for source in {pause.source for pause in self._pauses}:
             if source in starving:
                 self._starved_s[source] = now_s
-        # The reader who has the least left goes first: placement sees each of those before it.
+        # The reader with the least left goes first: placement then counts those before it.
         runways = [(pause.runway_s(), pause) for pause in self._pauses]
         for runway_s, pause in sorted(runways, key=lambda one: one[0] or 0.0):
             if runway_s is None or runway_s < self._settings.resume_runway_s:

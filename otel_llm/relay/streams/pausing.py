@@ -1,4 +1,4 @@
-"""The pauses of one stream: its backend is left while its reader has text, and it goes on before that is read."""
+"""The pauses of one stream: its backend is left while its reader has text, and resumed before that is read."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
     from otel_llm.relay.streams.run import Run
 
 PAUSED: Final = "paused"
-"""The comment that the client of a paused stream gets, and why its reply is cut where it cannot go on."""
-TRY_AGAIN_S: Final = 0.25
-"""How often it is tried to go on behind a pause while no backend takes the stream."""
-ASK_S: Final = 1.0
-"""How long a backend may be asked which ids the reader has whole: meanwhile its stream stands still (s)."""
+"""The comment to the client of a paused stream, and the reason of the cut where it cannot go on."""
+ASKED: Final = "the stream is being paused already"
 NO_SPARE: Final = "its reader has no text to spare"
 NOT_SERVED: Final = "no backend serves the stream now"
 
 
 class Pausing:
-    """Pause one stream and let it go on. `begin` and `reason` are called while a backend serves it."""
+    """The pauses of one stream. `begin` and `reason` are called while a backend serves it."""
 
     def __init__(self, recorded: Recorded, reply: Reply, opening: Opening, client: Client, pauses: Pauses) -> None:
         self._recorded = recorded
@@ -41,11 +38,11 @@ class Pausing:
         self._pauses = pauses
         self._pause: Pause | None = None
         self._asking: asyncio.Task[None] | None = None
-        """Asks whether the stream could go on behind a pause."""
+        """The check whether the stream could resume after a pause."""
         self._begun_s: float | None = None
-        """When it was paused last (s of the loop's clock)."""
+        """The last pause (s of the loop's clock)."""
         self._resuming: tuple[Run, str] | None = None
-        """What goes on behind a pause, and why, until the client has text of it."""
+        """The resuming backend and the reason, until the client has its text."""
 
     @property
     def paused(self) -> bool:
@@ -53,10 +50,10 @@ class Pausing:
         return self._pause is not None
 
     def reason(self, run: Run) -> str | None:
-        """Say why a stream that `run` serves cannot be paused now; None where it can."""
+        """Return why a stream that `run` serves cannot be paused now; None where it can."""
         settings = self._opening.preempt
         if self._asking is not None:
-            return "the stream is being paused already"
+            return ASKED
         if self._resuming is not None:
             return "the stream goes on behind a pause just now"
         if self._begun_s is not None and _now_s() - self._begun_s < settings.again_s:
@@ -67,15 +64,15 @@ class Pausing:
 
     @property
     def _has_spare(self) -> bool:
-        """Tell whether the reader has so much text that a pause is worth its while."""
+        """Tell whether the reader has enough text for a pause."""
         settings, runway_s = self._opening.preempt, self._recorded.runway_s
         return runway_s is not None and runway_s > settings.resume_runway_s + settings.spare_s
 
     def begin(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
         """Pause a stream that has no `reason` against it; `settle` gets the outcome, once.
 
-        Where it does not follow which ids the reader has whole, the backend is asked first, and the reply stays as it
-        is meanwhile, see `asked`. Then `may_begin` tells whether the stream is to be paused still.
+        Where the reader's ids do not follow, the backend is asked first, and the reply stays as it is meanwhile, see
+        `asked`. Then `may_begin` tells whether the stream is still to be paused.
         """
         if self._reply.carried is not None:
             self._begin(run, rule, settle)
@@ -90,13 +87,13 @@ class Pausing:
         self._asking.add_done_callback(over)
 
     async def asked(self) -> None:
-        """Wait until the backend has answered, if it is asked: until then nothing more is made part of the reply."""
+        """Wait for the backend's answer, if it is asked: until then the reply does not change."""
         if self._asking is not None:
             await asyncio.wait({self._asking})
 
     async def _ask(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(self._opening.preempt.ask_s):
                 carried = await self._opening.carried(run.backend, self._reply)
         except TimeoutError:
             settle("failed", "silent", {})
@@ -111,7 +108,7 @@ class Pausing:
         elif (reason := self._opening.pause_reason(run.backend, self._reply, carried)) is not None:
             settle("failed", reason, {})
         elif self._pauses.full:
-            settle("budget", self._pauses.words, {})
+            settle("budget", self._pauses.refusal, {})
         else:
             self._begin(run, rule, settle)
 
@@ -123,7 +120,7 @@ class Pausing:
         settle("done", f"paused {self._recorded.key[0].hex()}/{self._recorded.key[1].hex()}", {})
 
     async def rest(self, run: Run) -> Run | None:
-        """Keep the client's stream open until it is to go on; return the backend that does, None where none can.
+        """Keep the client's stream open until it is due; return the backend that resumes it, None where none can.
 
         `run` served it. Where the stream is cut meanwhile, this is cancelled.
         """
@@ -142,14 +139,14 @@ class Pausing:
         return found
 
     def resumed(self, gap_s: float) -> None:
-        """Note that the client has text again, if it is the first behind a pause: `gap_s` after the last."""
+        """Note that the client has text again, `gap_s` after the last, if it is the first after a pause."""
         if self._resuming is not None:
             found, reason = self._resuming
             self._resuming = None
             self._recorded.resumed(found.backend.name, found.leg.carried or 0, gap_s, reason)
 
     def close(self) -> None:
-        """Take note that the stream is over, which it may be before its pause was waited for."""
+        """Note that the stream has ended, possibly before its pause was waited for."""
         if self._asking is not None:
             self._asking.cancel()
         if self._pause is not None:
@@ -157,14 +154,14 @@ class Pausing:
             self._pause = None
 
     async def _is_due(self, pause: Pause) -> bool:
-        """Wait until a pause is over, at most until its client is to get a comment; return whether it is over."""
+        """Wait until a pause is over, at most until the next comment; return whether it is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._opening.preempt.comment_s):
                 await pause.due.wait()
         return pause.due.is_set()
 
     async def _go_on(self, run: Run) -> Run | None:
-        """Return a backend that goes on behind a pause; where there is none, wait for one as for a silent backend."""
+        """Return a backend that resumes the stream; where there is none, wait for one as for a silent backend."""
         until_s = _now_s() + self._opening.silent_s
         comment_s = _now_s() + self._opening.preempt.comment_s
         while True:
@@ -174,7 +171,7 @@ class Pausing:
             if _now_s() >= comment_s:
                 comment_s = _now_s() + self._opening.preempt.comment_s
                 await self._client.write(self._reply.comment(PAUSED))
-            await asyncio.sleep(TRY_AGAIN_S)
+            await asyncio.sleep(self._opening.preempt.try_again_s)
 
 
 def _now_s() -> float:

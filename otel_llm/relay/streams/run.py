@@ -1,31 +1,33 @@
-"""One backend's answer to an owned request: it is read here, and nowhere else."""
+"""One backend's answer to an owned request; only this module reads it."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
 from otel_llm.relay.backends.upstream import UpstreamError, read_some
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from otel_llm.relay.backends.backends import Backend, Backends
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
 
 TAIL_S: Final = 1.0
-"""How long the end of a body is waited for behind `[DONE]`: without it the connection cannot be used again."""
+"""How long the end of a body is awaited after `[DONE]`: without it the connection cannot be reused."""
 EVENT_STREAM: Final = "text/event-stream"
 
 
 class Run:
-    """Read the event stream of one backend, piece by piece.
+    """The event stream of one backend, read piece by piece.
 
-    `tokens`: what its load was begun with, all of it to be prefilled; of `one_prompt` an estimate until its ids come.
-    `read_ns` is the instant of the last reading (monotonic ns), `over` tells that the body has ended. `held` are pieces
-    that were read ahead, while another backend still served, with their instants.
+    `tokens`: its load at the beginning, all of it to be prefilled; for `one_prompt` an estimate until its ids arrive.
+    `read_ns` is the instant of the last read (monotonic ns); `over`: the body has ended. `held` are pieces that were
+    read ahead, while another backend still served, with their instants.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Run:
         tokens: int,
         *,
         one_prompt: bool,
+        clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.backend = backend
         self.response = response
@@ -44,14 +47,15 @@ class Run:
         self.read_ns = 0
         self.over = False
         self.held: list[tuple[int, Piece]] = []
+        self._clock_ns = clock_ns
         self._loads = loads
         self._tokens = tokens
         self._waiting = tokens
-        """Tokens that wait for the first one of the output."""
+        """Tokens to prefill before the first output token."""
         self._estimate: int | None = tokens if one_prompt else None
         self._one_prompt = one_prompt
         self._token_ns = 0
-        """When the last token came; 0 where that is not known."""
+        """The instant of the last token; 0 where that is not known."""
         self._read_bytes = 0
         self._heard = False
         self._done = False
@@ -65,18 +69,18 @@ class Run:
 
     @property
     def closed(self) -> bool:
-        """Tell whether it was closed here, and is not read any more."""
+        """Tell whether it was closed here, and is no longer read."""
         return self._closed
 
     @property
     def unread(self) -> bool:
-        """Tell whether something was received that `read` has not returned yet, and will."""
+        """Tell whether `read` will return something that was received already."""
         return not self._closed and self.response.content.total_bytes > self._read_bytes
 
     async def read(self, silent_s: float | None = None) -> list[Piece]:
         """Return the next pieces; empty while a line is unfinished and, with `over`, at the end of the body.
 
-        `silent_s`: how long the first event may be waited for (s). Raises UpstreamError: `silent`, `broken`.
+        `silent_s`: the longest wait for the first event (s). Raises UpstreamError: `silent`, `broken`.
         """
         late = self.response.content.total_bytes > self._read_bytes
         limit_s = TAIL_S if self._done else None if self._heard else silent_s
@@ -90,7 +94,7 @@ class Run:
             raise UpstreamError("silent") from None
         except (aiohttp.ClientError, OSError) as problem:
             raise UpstreamError("broken") from problem
-        self.read_ns = time.monotonic_ns()
+        self.read_ns = self._clock_ns()
         self._read_bytes += len(data)
         if not data:
             self.over = True
@@ -98,18 +102,18 @@ class Run:
         return self._noted(self.leg.feed(data), late=late)
 
     def grow(self, tokens: int) -> None:
-        """Count output tokens in the backend's load, unless its stream is closed: then they are its load no longer."""
+        """Count output tokens in the backend's load, unless the stream is closed."""
         if not self._closed:
             self._tokens += tokens
             self._loads.grow(self.backend, tokens)
 
     def close(self) -> None:
-        """Close the backend's stream, unless it has ended: then its connection is used again."""
+        """Close the backend's stream, unless it has ended: then its connection is reused."""
         if not self._closed:
             self._closed = True
             body = self.response.content
             if not body.is_eof() and body.exception() is None:
-                # aiohttp would raise one exception that it keeps for ever, with a traceback that grows by each reader.
+                # aiohttp would raise one exception that it keeps for ever, and whose traceback grows with each reader.
                 body.set_exception(aiohttp.ClientConnectionError("closed here"))
             self.response.close()
             self._loads.end(self.backend, self._tokens, self._waiting)
@@ -127,8 +131,8 @@ class Run:
     def _time(self, pieces: list[Piece], *, late: bool) -> None:
         """Note the first token, and the time between tokens.
 
-        `late`: bytes were there before they were asked for, as behind a client that reads slowly. When they came is not
-        known, so no gap ends or begins there. Tokens of several choices come from one iteration: they give none.
+        `late`: bytes were there before they were read, as behind a slow client. Their arrival is not known, so no gap
+        ends or begins there. Tokens of several choices come from one iteration: they give none.
         """
         tokens = 0
         for piece in pieces:
@@ -152,7 +156,7 @@ class Run:
             backend.gaps.observe(backend.streams, (now_ns - last_ns) / (tokens * 1e9), now_ns / 1e9)
 
     def _weigh(self, estimate: int, pieces: list[Piece]) -> None:
-        """Count the prompt by its ids, which come with the first chunk."""
+        """Count the prompt by its ids, which are in the first chunk."""
         for piece in pieces:
             if piece.chunk is not None:
                 self._estimate = None

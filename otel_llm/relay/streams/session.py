@@ -1,8 +1,8 @@
-"""The life of one owned request: whoever serves it, its client reads one reply.
+"""The life of one owned request: its client reads one reply, from one or several backends.
 
-One coroutine reads the backend that serves and writes to the client. A destination of a migration is read by a task
+One coroutine reads the serving backend and writes to the client. The destination of a migration is read by a task
 beside it until it has text that the client does not have; then it takes over between two reads, never within one. All
-of it runs in one event loop, so what stands between two `await` is not interrupted.
+of it runs in one event loop, so code between two `await` is not interrupted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CUT: Final = Ending("cut")
 
 
 class Session:
-    """Serve one owned request. `serve` is called once; everything else is called from the loop while it runs."""
+    """One owned request. `serve` is called once; everything else is called from the loop while it runs."""
 
     def __init__(
         self, request: web.BaseRequest, recorded: Recorded, reply: Reply, opening: Opening, pauses: Pauses
@@ -63,15 +63,15 @@ class Session:
         self._pausing = Pausing(recorded, reply, opening, self._client, pauses)
         self._run: Run | None = None
         self._cut: tuple[str, str, str] | None = None
-        """Why the client's reply is ended from here: kind, message and code of its error event."""
+        """Why the client's reply ends here: kind, message and code of its error event."""
         self._search: asyncio.Task[Run | None] | None = None
-        """Looks for a backend that goes on."""
+        """The search for a backend that continues."""
         self._written_ns = recorded.commit_ns
-        """When text was last written, or the commit."""
+        """The instant of the last written text, or the commit."""
         self._reason: str | None = "not begun"
         self._noted = False
 
-    # What is told of it.
+    # For the web port.
 
     @property
     def code(self) -> int:
@@ -80,12 +80,12 @@ class Session:
 
     @property
     def instance(self) -> str:
-        """Name the backend that serves now; "" where none does."""
+        """Return the serving backend; "" where there is none."""
         return "" if self._run is None else self._run.backend.name
 
     @property
     def exact_reason(self) -> str | None:
-        """Say why the stream cannot be resumed exactly on another backend; None where it can."""
+        """Return why the stream cannot be resumed exactly on another backend; None where it can."""
         run = self._run
         if run is None:
             return "no backend serves it"
@@ -93,12 +93,17 @@ class Session:
 
     @property
     def paused(self) -> bool:
-        """Tell whether no backend serves it for a while, since it was preempted."""
+        """Tell whether it is paused, and so has no backend."""
         return self._pausing.paused
 
     @property
+    def searching(self) -> bool:
+        """Tell whether a backend is waited for that goes on: behind a break, or while the stream is paused."""
+        return self._search is not None
+
+    @property
     def pause_reason(self) -> str | None:
-        """Say why the stream cannot be paused now; None where it can."""
+        """Return why the stream cannot be paused now; None where it can."""
         run = self._run
         if run is None or not self._is_served:
             return NOT_SERVED
@@ -112,7 +117,7 @@ class Session:
         return self._run is not None and not self._run.closed and self.reply.finish is None
 
     def refresh(self) -> None:
-        """Tell the facts whether exact resume is possible now: a backend, or the reply, has changed."""
+        """Update whether exact resume is possible: a backend, or the reply, has changed."""
         reason = self.exact_reason
         if reason != self._reason:
             self._reason = reason
@@ -120,7 +125,7 @@ class Session:
             if reason is not None:
                 self._moving.resume_became_inexact(reason)
 
-    # What is done to it.
+    # Actions.
 
     def migrate(self, to: str, why: Mapping[str, str], settle: Settle) -> None:
         """Begin to move the stream to another backend by a placement policy; `settle` gets the outcome, once."""
@@ -134,7 +139,7 @@ class Session:
         self._moving.begin(run, to, why, settle)
 
     def pause(self, rule: str, settle: Settle) -> None:
-        """Take a stream that has no `pause_reason` from its backend for a while; `settle` gets the outcome, once."""
+        """Pause a stream without a `pause_reason`; `settle` gets the outcome, once."""
         run = self._run
         assert run is not None  # noqa: S101
         self._pausing.begin(run, rule, settle, lambda: self._is_served and not self._moving.busy and self._run is run)
@@ -153,7 +158,7 @@ class Session:
     # The reader's side.
 
     async def serve(self) -> web.StreamResponse:
-        """Serve the request to its end; what the client got is the value."""
+        """Serve the request to its end; return the client's answer."""
         outcome, error = "cancelled", None
         try:
             outcome, error = await self._serve()
@@ -188,10 +193,10 @@ class Session:
         if self._cut is not None:
             if run is not None:  # it was found while the stream was cut
                 run.close()
-            await self._tell(*self._cut)
+            await self._send_error(*self._cut)
             return "error", self._cut[2]
         if self._client.begun:
-            await self._tell("upstream_error", f"the reply was cut: {reason}", reason)
+            await self._send_error("upstream_error", f"the reply was cut: {reason}", reason)
             return "error", reason
         answer = self._opening.take_answer()
         if answer is None:
@@ -204,7 +209,7 @@ class Session:
         return "error", str(self._client.code)
 
     async def _follow(self, run: Run) -> Ending:
-        """Pass on what a backend sends until it ends, breaks, or another takes over."""
+        """Pass on a backend's stream until it ends, breaks, or another takes over."""
         if self._run is not run:
             self._run, self.served = run, run.backend.name
             self.recorded.serving(run.backend.name)
@@ -248,7 +253,7 @@ class Session:
             found = [(run.read_ns, piece) for piece in pieces]
 
     def _look(self, piece: Piece) -> Ending | None:
-        """Say why a piece is not to be passed on: these are breaks, whatever the status said."""
+        """Return why a piece is not passed on: it is a break, whatever the status was."""
         if piece.trouble == DIFFERS:  # to resume it again would not make it right
             self.reply.cannot_resume(DIFFERS)
             return Ending("broken", DIFFERS)
@@ -288,8 +293,8 @@ class Session:
             self._pausing.resumed(gap_s)
             self._written_ns = now_ns
 
-    async def _tell(self, kind: str, message: str, code: str) -> None:
-        """End a reply that cannot be whole."""
+    async def _send_error(self, kind: str, message: str, code: str) -> None:
+        """End an incomplete reply."""
         await self._client.cut(self.reply.error_event(message, kind, code))
 
     def _close(self) -> None:
@@ -300,14 +305,14 @@ class Session:
             self._run = None
         self._opening.drop_answer()
 
-    # Another backend.
+    # Other backends.
 
     async def _send_again(self) -> Run | None:
-        """Send the request as it came, to the next backend and the next; None where no stream is to be had."""
+        """Send the unchanged request to the next backend, and the next; None where no stream can be had."""
         return await self._opening.first(self.reply, headers_sent=self._client.begun)
 
     async def _mend(self, run: Run, reason: str) -> Run | None:
-        """Go on behind a break; None where that cannot be done."""
+        """Continue after a break; None where that cannot be done."""
         self.recorded.disconnected()
         self._opening.broke(run.backend, reason)
         await self._moving.settled()
@@ -319,7 +324,7 @@ class Session:
         return found
 
     async def _found(self, search: Coroutine[Any, Any, Run | None]) -> Run | None:
-        """Return the backend that a search finds; None where it finds none, or the stream is cut meanwhile."""
+        """Return the backend that a search finds; None if it finds none, or the stream is cut meanwhile."""
         task = self._search = asyncio.get_running_loop().create_task(search)
         try:
             return await task
@@ -334,7 +339,7 @@ class Session:
             self._search = None
 
     async def _another(self, broken: Run) -> Run | None:
-        """Return a backend that serves the reply from where it stands; None where there is none."""
+        """Return a backend that continues the reply; None where there is none."""
         if not self.reply.begun:
             return await self._send_again()
         if not self._opening.resumes or self._opening.exact_reason(broken.backend, self.reply) is not None:

@@ -1,4 +1,4 @@
-"""Decisions, and their records: one JSON line each, in the words of the rules page."""
+"""Decisions, and their records: one JSON line each, as docs/rules.md describes them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Outcome = Literal[
 
 
 FIRST_KEY: Final = "time_unix_nano"
-"""What every record's line begins with."""
+"""The first key of every record's line."""
 Labels = tuple[tuple[str, str], ...]
-"""What a rule of scope instance or class speaks of: names and values, sorted by name."""
+"""The subject of a rule of scope instance or class: names and values, sorted by name."""
 Subject: TypeAlias = "StreamKey | Labels"
 
 
 class Decided(NamedTuple):
-    """What makes two decisions the same one: it is not decided again after a crash."""
+    """The identity of a decision: after a crash the same one is not decided again."""
 
     rule_hash: str
     subject: Subject
@@ -38,24 +38,24 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComparedInstance:
-    """An instance that a stream could have been moved to: its score by a placement, and why it has it."""
+    """An instance that a stream could have been moved to: its score by a placement, and the reason for it."""
 
     instance: str
     score: Mapping[str, float]
     reason: str = ""
 
     def record(self) -> dict[str, Any]:
-        """Return it as a record has it; a number that JSON has no word for is null."""
+        """Return it as in a record; a number that JSON does not have is null."""
         score = {name: value if math.isfinite(value) else None for name, value in self.score.items()}
         return {"instance": self.instance, "score": score, **({"reason": self.reason} if self.reason else {})}
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """How a `migrate` went, for its record.
+    """The course of a `migrate`, for its record.
 
-    `source`, `to`: instances; `to` None where there was no other to move to. `tokens_carried`: output tokens that the
-    destination went on from. `gap_seconds`: from the last write with text to the first after it, before the first token
+    `source`, `to`: instances; `to` None where there was no other to move to. `tokens_carried`: output tokens from which
+    the destination went on. `gap_seconds`: from the last write with text to the first after it, before the first token
     since the commit; None where no text came. `candidates`: the instances that were compared, best first.
     """
 
@@ -84,9 +84,9 @@ class Decision:
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
     axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
     `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
-    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `place` (its index among the rule's
-    actions): for what does it and for the console, not part of the record. `findings`: further fields of the record,
-    known once it was done: those of a `Migration`, a line of detail.
+    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `action_index` (its index among the
+    rule's actions) are for the dispatcher and the console, not part of the record. `findings`: further fields of the
+    record, known once the action was done: those of a `Migration`, a line of detail.
     """
 
     now_ns: int
@@ -107,21 +107,21 @@ class Decision:
     budget: Mapping[str, bool]
     arguments: Mapping[str, Any]
     ttl_ns: int | None = None
-    place: int | None = None
+    action_index: int | None = None
     findings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> Decided:
-        """Return what makes it the decision that it is."""
+        """Return the identity of the decision."""
         return Decided(self.rule_hash, self.subject, self.flip_ns, self.state)
 
     @property
     def subject(self) -> Subject:
-        """Return what it is about."""
+        """Return the stream, or the labels, of the decision."""
         return tuple(sorted(self.identity.items())) if self.stream is None else self.stream
 
     def record(self, time_unix_nano: int | None = None) -> dict[str, Any]:
-        """Return the record, its fields in the order of the rules page; without a time of writing, that of deciding."""
+        """Return the record, its fields in the order of docs/rules.md; by default its time is that of the decision."""
         about: dict[str, Any] = {"labels": dict(self.identity)}
         if self.stream is not None:
             trace_id, span_id, choice = self.stream
@@ -159,7 +159,7 @@ class Decision:
 
 
 def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
-    """Read back what stands in decision files; return also how many lines could not be read (a torn last one)."""
+    """Read the lines of decision files; return also how many could not be read (a torn last one)."""
     decided: set[Decided] = set()
     broken = 0
     for line in lines:
@@ -179,7 +179,7 @@ def _subject(record: Mapping[str, Any]) -> Subject:
 
 
 def shown(value: Value | None) -> str:
-    """Return the value of a fact as people read it."""
+    """Format the value of a fact for people."""
     if value is None:
         return "missing"
     return f"{value:.3f}" if isinstance(value, float) else str(value)

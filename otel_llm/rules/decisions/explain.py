@@ -1,4 +1,4 @@
-"""`otel-llm rules explain`: one transition of a rule in words, by its decision records alone, and its rule if known."""
+"""`otel-llm rules explain`: one transition of a rule in words, from its decision records and, if known, its rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUTCOMES: Final[Mapping[Outcome, str]] = {
     "ended": "the stream was over",
     "refuted": "taken back: a token that was under way showed that the condition had not held",
 }
-"""Each outcome in words; a test holds it against the outcomes there are."""
+"""Each outcome in words; a test compares the keys with the outcomes."""
 _KNOWN: Final = frozenset(
     [
         *("time_unix_nano", "flip_unix_nano", "now_offset_nano", "group", "rule", "rule_hash", "scope", "labels"),
@@ -35,16 +35,16 @@ _KNOWN: Final = frozenset(
         *("budget", "candidates", "detail", "from", "to", "tokens_carried", "gap_seconds"),
     ]
 )
-"""The fields that have their place in the words; others are told as they are."""
+"""The fields that the text mentions; the others are listed as they are."""
 _REFUTED_MOVE: Final = "given up, and its `per_request` given back: the stream went on at its source first"
 _FAR_NS: Final = 1_000_000_000
 
 
 def explain(one: Transition, before: Transition | None, after: Transition | None, rule: Rule | None) -> list[str]:
-    """Say, in lines, what happened, why, what was decided, and how it went on.
+    """Return lines on what happened, why, what was decided, and what followed.
 
-    `before`, `after`: what the same rule did before and after that, of the same stream, instance or class; `rule`: the
-    one of the record's hash, if it is known.
+    `before`, `after`: the transitions of the same rule and subject before and after; `rule`: the rule of the record's
+    hash, if it is known.
     """
     record = one.first
     again = one.firing and before is not None and before.to_be_tried_again
@@ -59,7 +59,7 @@ def explain(one: Transition, before: Transition | None, after: Transition | None
 
 
 def headline(one: Transition) -> str:
-    """Return one line on a transition: its id, when, which rule, what became of it, of whom."""
+    """Return one line on a transition: its id, its time, the rule, the outcomes, the subject."""
     outcomes = ", ".join(
         each["outcome"] if each.get("action") is None else f"{each['action']} {each['outcome']}" for each in one.records
     )

@@ -1,4 +1,4 @@
-"""The file of decision records as it lies on the disk: appended to, closed by size, read back after a crash."""
+"""The file of decision records on disk: appended to, closed by size, read back after a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.rules.decisions.line_files import hold
+from otel_llm.rules.decisions.line_files import lock_file
 from otel_llm.rules.decisions.output_file import PRIVATE, open_output, own_descriptor
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_BYTES: Final = 64 * 2**20
-"""A file is closed before it would be longer, where nothing else is asked for."""
+"""The default size at which a file is closed."""
 READ_BACK_BYTES: Final = 64 * 2**20
 """How much of the newest records a restart reads: some hundred thousand decisions."""
 _BLOCK_BYTES: Final = 64 * 1024
@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 
 
 class DecisionFiles:
-    """Append records to a file, one line each; a full one is closed as `NAME.000001`, `NAME.000002` and so on.
+    """A file of records, one line each; a full one is closed as `NAME.000001`, `NAME.000002` and so on.
 
     Numbers only grow, so closed files never change their names; `retain_bytes`: of closed files the oldest are deleted
     beyond so many bytes, None keeps all. A line is written whole or not at all, and stands in the file when `write`
-    returns. One thread writes. What is no regular file (a pipe, a device) is written to and otherwise left alone;
-    closed files lie beside the file that a link leads to. A new file gets `mode`.
+    returns. One thread writes. What is no regular file (a pipe, a device) is only written to; closed files lie beside
+    the file that a link leads to. A new file gets `mode`.
     """
 
     def __init__(
         self, path: Path, max_bytes: int = FILE_BYTES, retain_bytes: int | None = None, mode: int = PRIVATE
     ) -> None:
-        """Open the file and cut off a torn last line; raises OSError where that cannot be done, or another does."""
+        """Open the file and cut off a torn last line; raises OSError where that fails, or another process holds it."""
         self.path = path = path if own_descriptor(path) is not None else path.resolve()
         self._mode = mode
         self._max_bytes = max_bytes
@@ -48,7 +48,7 @@ class DecisionFiles:
         self._size = 0
         try:
             if self._regular:
-                hold(self._file.fileno(), path)
+                lock_file(self._file.fileno(), path)
                 self._size = whole_bytes(path)
                 os.ftruncate(self._file.fileno(), self._size)
         except BaseException:
@@ -75,7 +75,7 @@ class DecisionFiles:
         self._file.close()
 
     def _begin_another(self) -> None:
-        """Close the full file under the next number; where that fails go on in it: a record matters more than size."""
+        """Close the full file under the next number; if that fails, go on in it: a record matters more than size."""
         closed = self._next_name()
         try:
             self.path.rename(closed)
@@ -89,7 +89,7 @@ class DecisionFiles:
             self._warn("cannot be closed and goes on growing", problem)
             return
         with suppress(OSError):
-            hold(file.fileno(), self.path)
+            lock_file(file.fileno(), self.path)
         self._file.close()
         self._file, self._size, self._closing_at = file, 0, self._max_bytes
         self._let_go()
@@ -123,9 +123,9 @@ def decision_files(path: Path) -> list[Path]:
 
 
 def read_back(path: Path, most_bytes: int | None = None) -> Iterator[str]:
-    """Read the whole lines of a decision file and its closed ones in order of writing; a torn last one is left out.
+    """Yield the complete lines of a decision file and its closed ones in order of writing, without a torn last line.
 
-    `most_bytes`: only so much of the newest. Nothing is changed. Raises OSError where one cannot be read.
+    `most_bytes`: only the newest so many bytes. Nothing is changed. Raises OSError where a file cannot be read.
     """
     chosen: list[tuple[Path, int]] = []
     left = most_bytes
@@ -145,7 +145,7 @@ def read_back(path: Path, most_bytes: int | None = None) -> Iterator[str]:
 
 
 def whole_bytes(path: Path) -> int:
-    """Return how long a file is without a torn last line."""
+    """Return the length of a file without a torn last line."""
     with path.open("rb") as stream:
         end = stream.seek(0, os.SEEK_END)
         while end:

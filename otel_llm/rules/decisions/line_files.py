@@ -1,4 +1,4 @@
-"""Files of JSON lines that one service appends to, and nobody else: decisions, windows."""
+"""Files of JSON lines with a single writing process: decisions, windows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def hold(file: int, path: Path) -> None:
-    """Keep an open file to this process as long as it is open: two that append to one would cut each other's lines.
+def lock_file(file: int, path: Path) -> None:
+    """Lock an open file for this process: the lines of two writers would cut each other.
 
     Raises:
-        OSError: another process holds it. Filesystems that cannot tell hold nothing.
+        OSError: another process holds it. Filesystems without locks lock nothing.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,9 +27,9 @@ def hold(file: int, path: Path) -> None:
 
 
 def refuse_other_lines(path: Path, first_key: str, what: str) -> None:
-    """Refuse a file that holds anything but JSON lines that begin with this key: it would be cut, and appended to.
+    """Refuse a file whose lines do not begin with this key: it is another file, named by mistake.
 
-    An empty file is nobody's, and one that is none (a pipe, a device) is not looked at. Raises OSError.
+    An empty file is accepted, and what is no file (a pipe, a device) is not checked. Raises OSError.
     """
     if own_descriptor(path) is not None or not path.is_file():
         return

@@ -1,7 +1,7 @@
-"""Open what is written to: a file, a descriptor that the process was given, the null device, a pipe with a reader.
+"""Open a path for writing: a file, a descriptor of the process, the null device, a pipe with a reader.
 
-Whatever else stands under the name is refused at once: to open a pipe that nobody reads would wait for ever, and a
-device could be anything.
+Anything else under the name is refused at once: opening a pipe without a reader would block for ever, and a device
+could be anything.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PRIVATE: Final = 0o600
-"""What a service writes tells of users: others read it where the settings say so (`files: {mode}`)."""
+"""The mode of a service's files about users: others may read them if the settings say so (`files: {mode}`)."""
 SHARED: Final = 0o666
-"""What a person asks for, less the umask."""
+"""The mode of files that a person asks for, less the umask."""
 _MOST_LINKS: Final = 40
-_NO_READER: Final = "a pipe that nobody reads: start its reader first, or name a file"
+_NO_READER: Final = "a pipe without a reader: start its reader first, or name a file"
 _NO_FILE: Final = "no file, and no pipe: name a file, a pipe that is read, /dev/null or /dev/stdout"
 _NOT_OPEN: Final = "not open for writing: name a descriptor that is, or a file"
 _LINK: Final = "a link, or a name of another file: remove it"
 
 
 class Output(NamedTuple):
-    """What was opened: the file, unbuffered, and whether it is a regular one that is written from here only."""
+    """An opened file, unbuffered, and whether it is a regular one that only this descriptor writes."""
 
     file: io.FileIO
     regular: bool
 
 
 def open_output(path: Path, *, append: bool = False, mode: int = SHARED) -> Output:
-    """Open a path for writing, from its end with `append`, else anew; a new file gets `mode`.
+    """Open a path for writing, at its end with `append`, else emptied; a new file gets `mode`.
 
-    PRIVATE and what the settings say are exact, SHARED is less the umask; a file that is there keeps its own. Links are
-    followed. Nothing waits.
+    PRIVATE and the mode of the settings are exact, SHARED is less the umask; an existing file keeps its own. Links are
+    followed. Nothing blocks.
 
     Raises:
         OSError: it cannot be written; `strerror` holds the remedy.
@@ -59,10 +59,10 @@ def open_output(path: Path, *, append: bool = False, mode: int = SHARED) -> Outp
 
 
 def open_inside(path: Path, *, append: bool = False, mode: int = PRIVATE) -> io.FileIO:
-    """Open a file of ours in a folder of ours for reading and writing; it is made where it is not there.
+    """Open one of our files in one of our folders for reading and writing; it is created where it is missing.
 
     Raises:
-        OSError: it cannot be opened, or is a link, a name of a file elsewhere, or no file: somebody else put it there.
+        OSError: it cannot be opened, or is a link, a name of another file, or no file: another program put it there.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     try:
@@ -79,19 +79,19 @@ def open_inside(path: Path, *, append: bool = False, mode: int = PRIVATE) -> io.
 
 
 def read_inside(path: Path) -> io.FileIO:
-    """Open a file of ours in a folder of ours for reading; a pipe in its place reads as empty. Raises OSError."""
+    """Open one of our files in one of our folders for reading; a pipe in its place reads as empty. Raises OSError."""
     return io.FileIO(_open_ours(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW), "rb")
 
 
 def replace_inside(path: Path, mode: int = PRIVATE) -> io.FileIO:
-    """Make a file anew in a folder of ours, whatever stands under its name. Raises OSError."""
+    """Create a file anew in one of our folders, whatever stands under its name. Raises OSError."""
     path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     return io.FileIO(os.open(path, flags, mode), "wb")
 
 
 def is_passed_on(path: Path) -> bool:
-    """Tell whether a path is a descriptor of ours, or there and no regular file: it is written to as it is."""
+    """Tell whether a path is a descriptor of ours, or exists and is no regular file: it is written to as it is."""
     if own_descriptor(path) is not None:
         return True
     try:
@@ -101,7 +101,7 @@ def is_passed_on(path: Path) -> bool:
 
 
 def own_descriptor(path: Path) -> int | None:
-    """Return the number where a path leads to an open descriptor of this process (`/dev/stdout`, `/dev/fd/3`)."""
+    """Return the number of the open descriptor of this process to which a path leads (`/dev/stdout`, `/dev/fd/3`)."""
     ours = f"/proc/{os.getpid()}/fd"
     at = os.path.abspath(path)  # noqa: PTH100 - `resolve` would follow the last link, too
     for _ in range(_MOST_LINKS):
@@ -117,7 +117,7 @@ def own_descriptor(path: Path) -> int | None:
 
 
 def refuse_device(path: Path) -> None:
-    """Refuse a path that could never be written, before any work is done; a pipe's reader may still come.
+    """Refuse a path that can never be written, before any work is done; a pipe's reader may still come.
 
     Raises:
         OSError: as `open_output`.
@@ -151,7 +151,7 @@ def _open_old(path: Path, target: str, flags: int) -> int:
 
 
 def _checked(opened: int, path: Path, *, append: bool) -> Output:
-    """Return the file of a descriptor that was opened without waiting, to be written to with waiting."""
+    """Return the file of a descriptor that was opened without blocking; its writes block."""
     status = os.fstat(opened)
     regular = stat.S_ISREG(status.st_mode)
     if not (regular or stat.S_ISFIFO(status.st_mode) or _is_null(status.st_mode, status.st_rdev)):

@@ -1,7 +1,7 @@
-"""Decision records read back as transitions: a rule that began to fire, or stopped, with all that was decided then.
+"""Decision records read back as transitions: a rule that began to fire, or stopped, with all decisions of that flip.
 
-Each has an id: the first 16 hex digits of SHA-256 over the JSON array [rule hash, what it is about, state, flip], which
-is what makes a decision the one that it is. So it is the same in every copy of the file and after a restart.
+Each has an id: the first 16 hex digits of SHA-256 over the JSON array [rule hash, subject, state, flip], which is the
+identity of a decision. So it is the same in every copy of the file and after a restart.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _MAY: Final[dict[str, type | tuple[type, ...]]] = {
     "tokens_carried": (int, type(None)),
     "gap_seconds": (int, float, type(None)),
 }
-"""The types of what words are made of; whatever else stands in a record is told as it is."""
+"""The types of the fields that the text mentions; other fields are listed as they are."""
 _PREFIX: Final = re.compile(f"[0-9a-f]{{{SHORTEST_PREFIX},{ID_DIGITS}}}", re.ASCII)
 
 
 @dataclass(slots=True)
 class Transition:
-    """What a rule decided at one flip: `records`, one for each action, or one for the end of a firing."""
+    """The decisions of a rule at one flip: `records`, one for each action, or one for the end of a firing."""
 
     id: str
     records: list[dict[str, Any]]
 
     @property
     def first(self) -> dict[str, Any]:
-        """Return the first of its records: all but actions, modes, outcomes and budgets is the same in all."""
+        """Return the first of its records: they differ only in actions, modes, outcomes and budgets."""
         return self.records[0]
 
     @property
@@ -71,7 +71,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an id or a prefix names: `matches` by id; of the only one what came before and after in its thread."""
+    """The result of a search by id or prefix: `matches` by id; for a single one, its neighbours of the same firing."""
 
     matches: dict[str, Transition]
     before: Transition | None = None
@@ -79,26 +79,26 @@ class Found:
     broken: int = 0
     """Lines that are no decision records."""
     records: int = 0
-    """Lines that are."""
+    """Lines that are decision records."""
 
 
 class Newest(NamedTuple):
-    """What was decided last, oldest first; of all lines how many are no decision records, and the rules of the rest."""
+    """The latest transitions, oldest first; the number of other lines, and the rules of the records."""
 
     transitions: list[Transition]
     broken: int
     rules: dict[str, int]
-    """How many records each has."""
+    """The number of records by rule."""
 
 
 class NoIdError(ValueError):
-    """Say that a text can be no id."""
+    """A text cannot be an id."""
 
 
 def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
-    """Find the transitions whose ids begin so; `lines` gives the records' lines, and is called twice.
+    """Find the transitions whose ids begin with a prefix; `lines` gives the records' lines, and is called twice.
 
-    Raises NoIdError for what can be no id.
+    Raises NoIdError for a text that cannot be an id.
     """
     prefix = prefix.lower()
     if not _PREFIX.fullmatch(prefix):
@@ -124,7 +124,7 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
         if about_of(record) == about_of(one.first):
             name = id_of(record)
             thread.setdefault(name, Transition(name, [])).records.append(record)
-    # By their flips, not by their lines: what is enforced is written when its outcome is known.
+    # By their flips, not by their lines: an enforced action is written when its outcome is known.
     order = sorted(thread.values(), key=_in_time)
     at = [other.id for other in order].index(one.id) if one.id in thread else len(order)
     begin = at - 1
@@ -136,7 +136,7 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
 
 
 def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace: str = "") -> Newest:
-    """Return the last transitions, perhaps of one rule, or of traces whose id begins or ends with `trace`."""
+    """Return the last transitions, optionally of one rule, or of traces whose id begins or ends with `trace`."""
     kept: OrderedDict[str, Transition] = OrderedDict()
     rules: Counter[str] = Counter()
     broken = 0
@@ -179,7 +179,7 @@ def id_of(record: dict[str, Any]) -> str:
 
 
 def about_of(record: dict[str, Any]) -> list[Any]:
-    """Return what a record is about: trace id, span id and choice, or labels as sorted pairs."""
+    """Return the subject of a record: trace id, span id and choice, or labels as sorted pairs."""
     if "labels" in record:
         return [[str(name), str(value)] for name, value in sorted(record["labels"].items())]
     return [str(record["trace_id"]), str(record["span_id"]), int(record["choice"])]

@@ -1,1 +1,1 @@
-"""The pages of the docs that are drawn from the code's tables."""
+"""Pages of the docs that are generated from the code's tables."""

@@ -1,4 +1,4 @@
-"""The page of all facts, docs/facts.md, drawn from the declared table.
+"""The page of all facts, docs/facts.md, generated from the table of facts.
 
 `python -m otel_llm.rules.docs.facts_page docs/facts.md` writes it anew.
 """
@@ -63,7 +63,7 @@ def _entry(names: str, fact: Fact, moves: str, meaning: str = "") -> Iterator[st
     yield f"{text[0].upper()}{text[1:]}."
     yield ""
     yield f"- type: {fact.type}" + (f", unit: {fact.unit}" if fact.unit else "")
-    yield f"- range: {domain(fact.name).words()}"
+    yield f"- range: {domain(fact.name).text()}"
     if fact.before:
         early = not fact.before.startswith('""') and fact.name != "exact_resume"
         yield f"- {'before the first token: ' if early else ''}{fact.before}"

@@ -1,4 +1,4 @@
-"""The page of all lints, docs/lints.md, drawn from their table.
+"""The page of all lints, docs/lints.md, generated from their table.
 
 `python -m otel_llm.rules.docs.lints_page docs/lints.md` writes it anew.
 """
@@ -22,7 +22,7 @@ Files that are refused are not linted. With `--slo FILE` the names of the SLO cl
 Whether a condition can hold is reasoned out over the [ranges of the facts](facts.md), in intervals that hold every
 value that the facts can have, rounding included. That is sound: of a condition that holds for some facts within their
 ranges it is never said that it cannot (a test tries random conditions on random facts). It is not complete: two facts
-in one comparison are not tied to each other, but for the few pairs of which one is never more than the other. A sender
+in one comparison are not tied to each other, but for the few pairs whose first never exceeds the second. A sender
 that breaks the wire contract (a `measured_at` of its own) can make true what is called `never-true`.
 
 An alert's label that takes many values, such as a trace id, is no lint: it is refused, whatever else is asked.

@@ -1,4 +1,4 @@
-"""The parts of docs/rules.md that are drawn from the code's tables: facts, and the state machine.
+"""The parts of docs/rules.md that are generated from the code's tables: facts, and the state machine.
 
 `python -m otel_llm.rules.docs.reference docs/rules.md` writes them anew between their marks.
 """
@@ -62,13 +62,13 @@ REFERENCE: Final[dict[str, Callable[[], str]]] = {
 
 
 def embedded(page: str, name: str) -> str:
-    """Return what stands between the marks of a part; raises ValueError where a mark is missing."""
+    """Return the text between the marks of a part; raises ValueError where a mark is missing."""
     begin, end = _marks(name)
     return page[page.index(begin) + len(begin) : page.index(end)].strip("\n")
 
 
 def rewritten(page: str) -> str:
-    """Return a page with every part as the code has it now."""
+    """Return a page with every part as the code generates it now."""
     for name, draw in REFERENCE.items():
         begin, end = _marks(name)
         page = page[: page.index(begin) + len(begin)] + "\n" + draw() + "\n" + page[page.index(end) :]

@@ -1,4 +1,4 @@
-"""Which rules can ever hold for a stream, by its identity: the others have no state on it."""
+"""The rules that can ever hold for a stream, by its identity: the others have no state on it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.tokens import Value
 
 _IDENTITIES: Final = 4096
-"""Identities whose rules are remembered; a bound, since names are telemetry."""
+"""Identities whose rules are cached; bounded, since names come from telemetry."""
 
 
 class ApplicableRules:
-    """Choose among the stream rules of a set."""
+    """The stream rules of a set, chosen by identity."""
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = [(rule, _identity_part(rule)) for rule in rules.stream_rules]
@@ -29,13 +29,13 @@ class ApplicableRules:
 
     @property
     def by_hash(self) -> dict[str, Rule]:
-        """Return all rules by the hash of what they mean."""
+        """Return all rules by hash."""
         return {rule.hash: rule for rule, _ in self._rules}
 
     def states(self, view: StreamView, known: list[RuleState], since_ns: int | None = None) -> list[RuleState]:
-        """Return a state for each rule that can ever hold for a stream; of those `known`, active ones stay.
+        """Return a state for each rule that can ever hold for a stream; active ones of `known` stay.
 
-        `since_ns`: how far those that are new look back, on the stream's axis; to the commit where None.
+        `since_ns`: how far new states look back, on the stream's axis; to the commit where None.
         """
         applicable = self._for_identity(identity_of(view))
         floor_ns = view.stream.commit_ns if since_ns is None else since_ns

@@ -1,4 +1,4 @@
-"""How often a rule's action may be done: per request, per instance in a sliding window, and at one time."""
+"""The budget of a rule's action: limits per request, per instance in a sliding window, and in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class GroupSpends:
-    """When the rules of a group last spent an action of one verb: as many instants as the largest limit counts."""
+    """The last instants at which a group's rules spent an action of one verb: as many as the largest limit counts."""
 
     __slots__ = ("_at",)
 
@@ -21,7 +21,7 @@ class GroupSpends:
         self._at: deque[int] = deque(() if former is None else former._at, maxlen=most)
 
     def within(self, limit: tuple[int, int], now_ns: int) -> bool:
-        """Tell whether another one is within a limit of (count, window in ns)."""
+        """Tell whether one more is within a limit of (count, window in ns)."""
         count, window_ns = limit
         return len(self._at) < count or self._at[-count] <= now_ns - window_ns
 
@@ -31,11 +31,11 @@ class GroupSpends:
 
 
 class Budget:
-    """Count what one action of one rule has spent; instants in ns on the collector's axis, never going back.
+    """The spendings of one action of one rule; instants in ns on the collector's axis, never going back.
 
-    `request` is whatever a limit `per_request` counts for: a request's trace id and span id, which all its choices
-    share; for the scopes instance and class the labels. An action in shadow spends as if it were done. What it holds
-    in flight is given back when its time to live is over: nothing is confirmed in shadow.
+    `request` is the key of a limit `per_request`: a request's trace id and span id, which all its choices share; for
+    the scopes instance and class the labels. An action in shadow spends as if it were done. Its place in flight is
+    given back when its time to live is over: nothing is confirmed in shadow.
     """
 
     __slots__ = ("_ends", "_instances", "_limits", "_requests")
@@ -49,10 +49,10 @@ class Budget:
     def take(
         self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None, group: GroupSpends | None = None
     ) -> dict[str, bool]:
-        """Spend one action if every limit allows it; return, for each limit that is set, whether it does.
+        """Spend one action if every limit allows it; return whether each set limit does.
 
-        `group`: what the rules of the group have spent, where one of them has a limit for that. A spend counts in a
-        window of length D up to, and no longer at, D after it.
+        `group`: the spendings of the group's rules, where one of them limits these. A spending counts in a window of
+        length D until D after it, exclusive.
         """
         limits = self._limits
         within: dict[str, bool] = {}
@@ -77,7 +77,7 @@ class Budget:
         return within
 
     def give_back(self, request: Hashable) -> None:
-        """Give back what one action has spent of `per_request`, all other limits keep what it spent."""
+        """Give back what one action has spent of `per_request`; all other limits keep it."""
         if self._requests[request] > 0:
             self._requests[request] -= 1
 

@@ -1,4 +1,4 @@
-"""What a transition decides: an outcome for each action of a rule that fires, one record for the end of its firing."""
+"""Decisions of transitions: an outcome for each action of a rule that fires, one record for the end of its firing."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ENDS: Final[Mapping[Output, Outcome]] = {
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a decision is about, and when it is made.
+    """The subject and the time of a decision.
 
-    `stream` is None for the scopes instance and class, which `identity` tells apart; `request`: who shares what an
-    action may do `per_request`; `now_ns` the collector's now, `offset_ns` what to add for the subject's own.
+    `stream` is None for the scopes instance and class, which `identity` tells apart; `request`: the key of a limit
+    `per_request`; `now_ns`: the collector's now; `offset_ns`: what to add for the subject's own.
     """
 
     stream: StreamKey | None
@@ -45,7 +45,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One look at a stream: its facts, its now, and the collector's now."""
+    """One evaluation of a stream: its facts, its now, and the collector's now."""
 
     facts: Snapshot
     x_ns: int
@@ -53,7 +53,7 @@ class Moment:
 
     @property
     def about(self) -> About:
-        """Return what is decided about, and when."""
+        """Return the subject and the time of a decision."""
         view = self.facts.view
         return About(
             stream=view.key,
@@ -71,15 +71,15 @@ class Moment:
 
 
 def deciding(rule: Rule, output: Output) -> Condition:
-    """Return the condition whose facts go with the end of a firing."""
+    """Return the condition whose facts are recorded with the end of a firing."""
     return rule.resolve_when if output is Output.RESOLVE and rule.resolve_when is not None else rule.when
 
 
 class DecisionMaker:
-    """Decide, and keep the budgets; nothing is done here.
+    """The maker of decisions and keeper of budgets; it does no action.
 
-    `decided`: what stands in the decision file already; it spends its budgets again and is not returned, but handed to
-    `again`, which restores what fires.
+    `decided`: decisions of the decision file; each spends its budgets again and is passed to `again`, which restores
+    the firing, instead of being returned.
     """
 
     def __init__(
@@ -91,32 +91,32 @@ class DecisionMaker:
         self._budgets = {rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.rules}
         self._groups = {key: GroupSpends(most) for key, most in _group_limits(rules).items()}
         self._refuted: dict[Hashable, set[tuple[Decided, int]]] = {}
-        """By request, the actions that were refuted: each gives back once."""
+        """By request, the refuted actions: each gives back once."""
 
     def fire(self, state: RuleState, at: Moment) -> list[Decision]:
-        """Decide the actions of a rule that began to fire, by the facts at its flip."""
+        """Decide the actions of a rule that began to fire, with the facts at its flip."""
         return self._fire(state, state.flip_ns, range(len(state.rule.actions)), at)
 
-    def fire_again(self, state: RuleState, flip_ns: int, place: int, at: Moment) -> list[Decision]:
-        """Decide one action of a rule that fires once more, by the facts at the flip that made it due again."""
-        return self._fire(state, flip_ns, (place,), at)
+    def fire_again(self, state: RuleState, flip_ns: int, action_index: int, at: Moment) -> list[Decision]:
+        """Decide one action of a firing rule once more, with the facts at the flip that made it due again."""
+        return self._fire(state, flip_ns, (action_index,), at)
 
     def refuted(self, decision: Decision, request: Hashable) -> bool:
-        """Give back what an action that was refuted has spent of `per_request`; return whether it had spent any.
+        """Give back what a refuted action has spent of `per_request`; return whether it had spent any.
 
-        False for one that was given back already, and for one of a rule that is not in this set.
+        False for an action that has given back already, and for one of a rule that is not in this set.
         """
         rule = next((rule for rule in self._set.rules if rule.hash == decision.rule_hash), None)
-        if rule is None or decision.place is None or decision.action == "alert" or decision.mode != "enforce":
+        if rule is None or decision.action_index is None or decision.action == "alert" or decision.mode != "enforce":
             return False
-        name, given = (decision.key, decision.place), self._refuted.setdefault(request, set())
+        name, given = (decision.key, decision.action_index), self._refuted.setdefault(request, set())
         if decision.outcome == "only_if" or not all(decision.budget.values()) or name in given:
             return False
         given.add(name)
-        self._budgets[rule.name][decision.place].give_back(request)
+        self._budgets[rule.name][decision.action_index].give_back(request)
         return True
 
-    def _fire(self, state: RuleState, flip_ns: int, places: Iterable[int], at: Moment) -> list[Decision]:
+    def _fire(self, state: RuleState, flip_ns: int, action_indexes: Iterable[int], at: Moment) -> list[Decision]:
         flip = snapshot_at(at.facts, flip_ns)
         max_age_ns = state.rule.max_fact_age_ns if state.missing else None
         return self.act(
@@ -125,7 +125,7 @@ class DecisionMaker:
             at.about,
             read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
             holds=lambda only_if: only_if.truth(flip, flip_ns, max_age_ns),
-            places=places,
+            action_indexes=action_indexes,
         )
 
     def close(self, state: RuleState, output: Output, since_ns: int, at: Moment) -> list[Decision]:
@@ -142,13 +142,13 @@ class DecisionMaker:
         *,
         read: Callable[[Iterable[str]], dict[str, Value | None]],
         holds: Callable[[Condition], bool | None],
-        places: Iterable[int] | None = None,
+        action_indexes: Iterable[int] | None = None,
     ) -> list[Decision]:
-        """Decide actions of a rule that fires, all without `places`; `read`, `holds`: the facts at the flip."""
+        """Decide actions of a rule that fires, all without `action_indexes`; `read`, `holds`: the facts at the flip."""
         decisions = []
         budgets = self._budgets[rule.name]
-        for place in range(len(rule.actions)) if places is None else places:
-            action, budget = rule.actions[place], budgets[place]
+        for action_index in range(len(rule.actions)) if action_indexes is None else action_indexes:
+            action, budget = rule.actions[action_index], budgets[action_index]
             names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
             facts = read(names)
             within: dict[str, bool] = {}
@@ -157,7 +157,7 @@ class DecisionMaker:
                 instance, group = about.identity.get("instance", ""), self._groups.get((rule.group, action.verb))
                 within = budget.take(about.request, instance, about.now_ns, action.ttl_ns, group)
                 outcome = self._outcome(action) if all(within.values()) else "budget"
-            decisions.append(self._decision(rule, about, flip_ns, place, outcome, facts, within))
+            decisions.append(self._decision(rule, about, flip_ns, action_index, outcome, facts, within))
         return self._new(decisions)
 
     def end(
@@ -167,11 +167,11 @@ class DecisionMaker:
         return self._new([self._decision(rule, about, since_ns, None, _ENDS[output], facts, {})])
 
     def succeed(self, former: DecisionMaker) -> None:
-        """Take over the budgets of rules that mean the same, and what was decided before."""
+        """Take over the budgets of rules of the same hash, and the earlier decisions."""
         hashes = {rule.hash for rule in former._set.rules}
         for rule in self._set.rules:
             if rule.hash in hashes:
-                self._budgets[rule.name] = former._budgets[rule.name]  # the name is part of what is hashed
+                self._budgets[rule.name] = former._budgets[rule.name]  # the hash covers the name
         for key, most in _group_limits(self._set).items():
             self._groups[key] = GroupSpends(most, former._groups.get(key))
         self._decided |= former._decided
@@ -179,7 +179,7 @@ class DecisionMaker:
         self._again = self._again or former._again
 
     def forget(self, request: Hashable) -> None:
-        """Drop what was counted for a request without streams."""
+        """Drop the counts of a request without streams."""
         for budgets in self._budgets.values():
             for budget in budgets:
                 budget.forget(request)
@@ -188,7 +188,7 @@ class DecisionMaker:
     def _outcome(self, action: Action) -> Outcome:
         if self._set.mode(action) == "shadow":
             return "shadow"
-        # An alert's receiver is the record and the console until another is configured: writing it is doing it.
+        # Without a configured channel the record and the console are an alert's receivers: writing it is doing it.
         return "done" if action.verb == "alert" else "unconfirmed"
 
     def _new(self, decisions: list[Decision]) -> list[Decision]:
@@ -207,12 +207,12 @@ class DecisionMaker:
         rule: Rule,
         about: About,
         flip_ns: int,
-        place: int | None,
+        action_index: int | None,
         outcome: Outcome,
         facts: dict[str, Value | None],
         within: dict[str, bool],
     ) -> Decision:
-        action = None if place is None else rule.actions[place]
+        action = None if action_index is None else rule.actions[action_index]
         return Decision(
             now_ns=about.now_ns,
             flip_ns=flip_ns,
@@ -232,12 +232,12 @@ class DecisionMaker:
             budget=within,
             arguments={} if action is None else dict(action.arguments),
             ttl_ns=None if action is None else action.ttl_ns,
-            place=place,
+            action_index=action_index,
         )
 
 
 def _group_limits(rules: RuleSet) -> dict[tuple[str, Verb], int]:
-    """Return the largest count that an action of a verb is limited to in a group, where it is."""
+    """Return the largest count to which an action of a verb is limited in a group, where it is."""
     most: dict[tuple[str, Verb], int] = {}
     for rule in rules.rules:
         for action in rule.actions:

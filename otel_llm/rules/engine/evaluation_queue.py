@@ -1,4 +1,4 @@
-"""The streams that the engine follows, and when each is next to be evaluated."""
+"""The followed streams, ordered by their next evaluation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Followed:
-    """A stream that is followed; instants on the collector's axis.
+    """A followed stream; instants on the collector's axis.
 
-    `changed_ns`: when it changed and was not evaluated since; `due_ns`: when the next of its rules is due;
-    `queued_ns`: for when it stands in the queue of timers, which may be too early.
+    `changed_ns`: when it changed without an evaluation since; `due_ns`: when the next of its rules is due;
+    `queued_ns`: its instant in the queue of timers, which may be too early.
     """
 
     key: StreamKey
     identity: tuple[Value, ...]
     states: list[RuleState]
     muted: bool = False
-    """Only late segments have changed it since one was in time."""
+    """Only late segments have changed it since a segment was in time."""
     fired: bool = False
     suspended: bool = False
     """None of its rules is evaluated."""
@@ -39,30 +39,30 @@ class Followed:
 
 
 class EvaluationQueue:
-    """Order streams by the instant at which they are to be evaluated: they changed, or a rule of theirs is due."""
+    """A queue of streams, by the instant of their next evaluation: they changed, or one of their rules is due."""
 
     def __init__(self) -> None:
         self.streams: dict[StreamKey, Followed] = {}
-        """Those that are followed."""
+        """The followed streams."""
         self._changes: list[tuple[int, StreamKey]] = []
         self._timers: list[tuple[int, StreamKey]] = []
 
     def change(self, stream: Followed, now_ns: int) -> None:
-        """Have all rules of a stream evaluated at an instant: it has changed."""
+        """Queue the evaluation of all rules of a stream that has changed."""
         if stream.changed_ns != now_ns:
             stream.changed_ns = now_ns
             heappush(self._changes, (now_ns, stream.key))
 
     def enqueue(self, stream: Followed) -> None:
-        """Have a stream evaluated when it is due."""
+        """Queue a stream for the instant at which it is due."""
         due_ns = stream.due_ns if stream.changed_ns is None else None
-        # An earlier entry stays: it is cheaper to be woken for nothing once than to queue anew with every segment.
+        # An earlier entry stays: one evaluation too many is cheaper than a new entry for every segment.
         if due_ns is not None and (stream.queued_ns is None or due_ns < stream.queued_ns):
             stream.queued_ns = due_ns
             heappush(self._timers, (due_ns, stream.key))
 
     def next_due(self) -> int | None:
-        """Return the next instant at which a stream is to be evaluated, None if there is none."""
+        """Return the next instant at which a stream is evaluated, None if there is none."""
         while self._timers:
             queued_ns, key = self._timers[0]
             stream = self.streams.get(key)
@@ -76,7 +76,7 @@ class EvaluationQueue:
         return min(queues, default=None)
 
     def pop(self, now_ns: int) -> tuple[int, Followed] | None:
-        """Take the next stream that is to be evaluated up to now, and its instant; None where there is none."""
+        """Return and remove the next stream to evaluate up to now, with its instant; None where there is none."""
         changes, timers = self._changes, self._timers
         while True:
             # At one instant a stream's change goes before its timer: it evaluates all of its rules.

@@ -1,7 +1,7 @@
-"""Look back over a stream: since when has a condition held, by all that is known now?
+"""Look back over a stream: since when has a condition held, by what is known now?
 
-The stretches between tokens are walked: their facts are those of a stream of the tokens up to then, built anew. Only
-as much is built as is needed, a few tokens first; nearly always the answer lies behind the last token.
+The stretches between tokens are walked: their facts are those of a stream of the tokens up to then, built anew. A few
+tokens are built first, and more only if needed; nearly always the answer lies behind the last token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNKS: Final = (16, 128, 1024)
 
 
 def snapshot_at(now: Snapshot, x_ns: int) -> Snapshot:
-    """Return the facts after the tokens that had arrived at an instant; none before the commit."""
+    """Return the facts after the tokens that had arrived by an instant; none before the commit."""
     count = bisect_right(now.stream.times_ns, x_ns)
     if count == len(now.stream.times_ns):
         return now
@@ -66,7 +66,7 @@ def _walk(condition: Condition, now: Snapshot, count: int, floor_ns: int, value:
 def _run(condition: Condition, snapshot: Snapshot, begin_ns: int, end_ns: int, value: bool) -> tuple[int | None, bool]:
     """Return where, in [begin, end] between two tokens, the run at the end begins, and whether something broke it."""
     start: int | None = None
-    for x in reversed([begin_ns, *condition.looks(snapshot, begin_ns, end_ns)]):
+    for x in reversed([begin_ns, *condition.check_instants(snapshot, begin_ns, end_ns)]):
         truth = condition.truth(snapshot, x)
         if truth is value:
             start = x

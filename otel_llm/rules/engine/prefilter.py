@@ -1,9 +1,9 @@
-"""Find, among many streams at once, those on which no rule can change its state now, and until when that is certain.
+"""Find, among many streams at once, those on which no rule can change its state now, and until when that holds.
 
-Nearly every look at a healthy stream finds nothing. The prefilter writes the conditions of rules into tables, and a
-kernel looks at the streams' rows by them, with the engine's own integers and thresholds. It leaves to the engine what
-it cannot rule out and decides nothing itself, so the decisions are those of an engine that evaluates everything. A set
-with a rule that has arithmetic on facts that move, or whose `on_missing` is not hold, is left to the engine.
+Nearly every evaluation of a healthy stream changes nothing. The prefilter writes the conditions of rules into tables;
+a kernel evaluates the streams' rows by them, with the engine's own integers and thresholds. What it cannot rule out is
+left to the engine, and it decides nothing, so the decisions are those of an engine that evaluates everything. A set
+with a rule that has arithmetic on changing facts, or whose `on_missing` is not hold, is left to the engine.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _ORDERS: Final = {
 _JOINTS: Final = {"&&": table.AND, "||": table.OR}
 _IDENTITIES: Final = 4096
 _MOST_FIXED: Final = 62
-"""Terms that identity decides, over all rules: a bit each."""
+"""The number of terms of identity, over all rules: a bit each."""
 
 
 class _Opaque(Exception):  # noqa: N818 - a way out of a tree
-    """Say that a condition cannot be looked at by columns."""
+    """A condition cannot be evaluated by columns."""
 
 
 class _Row(NamedTuple):
@@ -68,7 +68,7 @@ _Part = list[_Row]
 
 
 class PrefilterResult(NamedTuple):
-    """What a look has found.
+    """The result of an evaluation by the prefilter.
 
     `may_change` (S, rules): whether a rule's state may change now; `opens_ns` (S, rules): when that of another rule may
     next, on the stream's axis; `unchanged` (S,): whether no rule's state may change now; `earliest_ns`: the first of
@@ -98,9 +98,9 @@ class Prefilter:
         self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
         self._rules, self._terms, self._constants = _tables(rules.stream_rules, found)
         if self.clear and self.count:
-            from otel_llm.core.rule_looks import look  # here, since most commands never look at a stream
+            from otel_llm.core.rule_prefilter import evaluate  # here, since most commands never evaluate a stream
 
-            self._look = look
+            self._look = evaluate
 
     def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> PrefilterResult:
         """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only where `clear`.

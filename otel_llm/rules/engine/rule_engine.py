@@ -1,14 +1,14 @@
-"""The rule engine: a function of changes of streams and instants on one virtual clock; no clock is read, nothing sent.
+"""The rule engine: a function of stream changes and instants on one virtual clock; it reads no clock and sends nothing.
 
 For everything received at an instant t its owner calls, in this order:
 
     advance(t - 1, views)    what was due before, by what was known before
-    update(view, t)          for each stream that the batch changed, after the whole batch was applied to it
+    update(view, t)          for each stream that the batch changed, after the whole batch was applied
     ended(view, end, t)      instead, for each stream that it ended
     advance(t, views)        the rules are evaluated, at t
 
-Between receipts `next_timer` says when to call `advance` next; called later, it gives the same decisions. So a
-replay of the same records with the same receipt times decides the same.
+Between receipts `next_timer` returns the instant of the next `advance`; called later, it gives the same decisions. So
+a replay of the same records with the same receipt times decides the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Evaluated(NamedTuple):
-    """A stream that was evaluated: its rules' states, whether any ever fired, whether none may begin to fire now."""
+    """An evaluated stream: its rules' states, whether any ever fired, whether none may begin to fire now."""
 
     key: StreamKey
     states: list[RuleState]
@@ -52,10 +52,10 @@ class Evaluated(NamedTuple):
 
 
 class RuleEngine:
-    """Evaluate the stream rules of a set over in-flight streams.
+    """The evaluation of a set's stream rules over in-flight streams.
 
-    `decided`: decisions that stand in the decision file already; they are taken into account and not returned again,
-    but handed to `again`.
+    `decided`: decisions of the decision file; they are taken into account and passed to `again` instead of being
+    returned.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class RuleEngine:
         self._evaluated: dict[StreamKey, Followed] | None = None
 
     def __len__(self) -> int:
-        """Return how many streams are followed."""
+        """Return the number of followed streams."""
         return len(self._queue.streams)
 
     def update(
         self, view: StreamView, now_ns: int, *, late: bool = False, identity_since_ns: int | None = None
     ) -> None:
-        """Note that a stream is new or has changed; the next `advance` evaluates it, at its now.
+        """Note that a stream is new or has changed; the next `advance` evaluates it at its now.
 
-        `late`: only segments older than the lateness have changed it. Nothing begins to fire then, until others come.
-        `identity_since_ns`: since when its identity is what it is, on its own axis; from the commit on where None.
+        `late`: only segments older than the lateness have changed it. Nothing begins to fire then, until others arrive.
+        `identity_since_ns`: when its identity last changed, on its own axis; None: at the commit.
         """
         followed = self._queue.streams.get(view.key) or self._follow(view)
         identity = identity_of(view)
@@ -100,7 +100,7 @@ class RuleEngine:
         self._queue.change(followed, now_ns)
 
     def ended(self, view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
-        """Follow a stream no longer, and resolve what fires; `end_ns` on the stream's axis."""
+        """Stop following a stream, and resolve its firings; `end_ns` on the stream's axis."""
         followed = self._queue.streams.get(view.key)
         if followed is None:
             return []
@@ -109,15 +109,15 @@ class RuleEngine:
         return decisions
 
     def refuted(self, decision: Decision, now_ns: int) -> bool:
-        """Note that an enforced action was given up for the stream had gone on; return whether that changes anything.
+        """Note that an enforced action was given up since the stream had gone on; return whether this changes anything.
 
         What it spent of `per_request` is given back. While its firing goes on the action is due again at the first flip
         of `when`, from not holding to holding, after `now_ns` (the collector's axis); `advance` decides it then.
         `decision`: as it was returned. A second call for it, one for a request that is over or a rule that is no longer
         there changes nothing.
         """
-        stream, place = decision.stream, decision.place
-        if stream is None or place is None or not self._streams_of[stream[:2]]:
+        stream, action_index = decision.stream, decision.action_index
+        if stream is None or action_index is None or not self._streams_of[stream[:2]]:
             return False
         if not self.decision_maker.refuted(decision, stream[:2]):
             return False
@@ -126,10 +126,10 @@ class RuleEngine:
             if state.rule.hash != decision.rule_hash or state.phase is not Phase.FIRING:
                 continue
             retries = {} if state.retries is None else state.retries
-            retry = retries.get(place, Retry(state.flip_ns))
+            retry = retries.get(action_index, Retry(state.flip_ns))
             if followed is not None and retry.tried_ns == decision.flip_ns:
                 retry.refute(now_ns)
-                state.retries = {**retries, place: retry}
+                state.retries = {**retries, action_index: retry}
                 state.due_ns = state.flip_ns  # at the stream's next evaluation, at `now_ns` at the latest
                 followed.due_ns = now_ns if followed.due_ns is None else min(followed.due_ns, now_ns)
                 self._queue.enqueue(followed)
@@ -140,7 +140,7 @@ class RuleEngine:
         return self._queue.next_due()
 
     def take_evaluated(self) -> list[Evaluated]:
-        """Return the streams evaluated since the last call; they are noted from the first call on."""
+        """Return the streams evaluated since the last call; they are collected from the first call on."""
         if self._evaluated is None:
             self._evaluated = {}
             return []
@@ -151,8 +151,8 @@ class RuleEngine:
     def follow_from(self, view: StreamView, at_ns: int, dues: Mapping[str, int | None]) -> None:
         """Follow a stream that the prefilter has evaluated up to `at_ns`.
 
-        `dues`: by rule the instant, on the stream's axis, at which it is next to be evaluated if no token comes; None
-        for none. Rules that it does not name are evaluated when they would have been.
+        `dues`: by rule the instant, on the stream's axis, at which it is next due without a token; None for none. Rules
+        without an entry are evaluated when they would have been.
         """
         followed = self._queue.streams.get(view.key) or self._follow(view)
         x_ns = max(at_ns + view.offset_ns, view.stream.last_ns)
@@ -168,14 +168,14 @@ class RuleEngine:
         self._queue.enqueue(followed)
 
     def suspend(self, key: StreamKey) -> None:
-        """Evaluate no rule of a stream until `begin_anew`; what fires goes on firing."""
+        """Evaluate no rule of a stream until `begin_anew`; firings go on."""
         followed = self._queue.streams.get(key)
         if followed is not None:
             followed.suspended = True
             followed.changed_ns = followed.due_ns = None
 
     def begin_anew(self, view: StreamView, now_ns: int) -> None:
-        """Evaluate a stream, suspended or not, from now on: no rule looks back to what was before."""
+        """Evaluate a stream, suspended or not, from now on: no rule looks further back."""
         followed = self._queue.streams.get(view.key) or self._follow(view)
         followed.suspended = False
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
@@ -184,15 +184,15 @@ class RuleEngine:
         self.update(view, now_ns, identity_since_ns=x_ns)
 
     def drop(self, key: StreamKey) -> None:
-        """Follow a stream no longer for which nothing ever fired; another `update` takes it up again."""
+        """Stop following a stream on which nothing ever fired; another `update` follows it again."""
         followed = self._queue.streams.get(key)
         if followed is not None:
             self._forget(followed)
 
     def succeed(self, former: RuleEngine, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
-        """Take over from another engine what it knows of rules that mean the same; return how the others' firings end.
+        """Take over another engine's states of rules of the same hash; return the ends of the other rules' firings.
 
-        Every stream that was followed is evaluated at the next `advance`.
+        Every followed stream is evaluated at the next `advance`.
         """
         decisions: list[Decision] = []
         own = self._applicable.by_hash
@@ -224,13 +224,13 @@ class RuleEngine:
         return key in self._queue.streams
 
     def unschedule(self, key: StreamKey) -> None:
-        """Evaluate a stream no more before its next `update`, which the caller makes in time."""
+        """Do not evaluate a stream before its next `update`, which the caller makes in time."""
         followed = self._queue.streams.get(key)
         if followed is not None:
             followed.due_ns = None
 
     def advance(self, now_ns: int, views: Mapping[StreamKey, StreamView]) -> list[Decision]:
-        """Evaluate everything that is due up to now, in order of instant; a stream without a view is forgotten."""
+        """Evaluate everything that is due up to now, in order of instant; drop a stream without a view."""
         decisions: list[Decision] = []
         while (due := self._queue.pop(now_ns)) is not None:
             at_ns, followed = due
@@ -270,7 +270,7 @@ class RuleEngine:
         return decisions
 
     def _close(self, states: list[RuleState], view: StreamView, end_ns: int, now_ns: int) -> list[Decision]:
-        """Resolve what fires; `end_ns` on the stream's axis."""
+        """Resolve firings; `end_ns` on the stream's axis."""
         firing = [state for state in states if state.phase is Phase.FIRING]
         decisions: list[Decision] = []
         if firing:
@@ -284,7 +284,7 @@ class RuleEngine:
         return decisions
 
     def _transition(self, state: RuleState, event: Event, since_ns: int, at: Moment) -> list[Decision]:
-        """Make the transition; return the decisions that go with it."""
+        """Make the transition; return its decisions."""
         state.phase, output = step(state.phase, event)
         if output is None:
             return []
@@ -297,15 +297,15 @@ class RuleEngine:
         return self.decision_maker.close(state, output, since_ns, at)
 
     def _try_again(self, state: RuleState, truth: bool | None, at: Moment) -> list[Decision]:
-        """Decide the actions that were refuted and are due again; `truth`: that of `when` now."""
+        """Decide the refuted actions that are due again; `truth`: that of `when` now."""
         decisions: list[Decision] = []
-        for place, retry in sorted((state.retries or {}).items()):
+        for action_index, retry in sorted((state.retries or {}).items()):
             if retry.refuted_ns is None or retry.refuted_ns > at.now_ns:
                 continue
             flip_ns = retry.look(state.rule, at.facts, at.x_ns, truth)
             if flip_ns is not None:
                 retry.tried_again(flip_ns)
-                decisions += self.decision_maker.fire_again(state, flip_ns, place, at)
+                decisions += self.decision_maker.fire_again(state, flip_ns, action_index, at)
         return decisions
 
     def _follow(self, view: StreamView) -> Followed:
@@ -326,7 +326,7 @@ class RuleEngine:
 
 
 def _from_refutation(state: RuleState, view: StreamView, now_ns: int) -> int | None:
-    """Return when a state is due, which is at the latest when a refutation that lies ahead is reached."""
+    """Return the instant at which a state is due, at the latest when a future refutation is reached."""
     ahead = [retry.refuted_ns for retry in (state.retries or {}).values() if retry.refuted_ns is not None]
     dues = [at_ns + view.offset_ns for at_ns in ahead if at_ns > now_ns]
     return min(dues if state.due_ns is None else [*dues, state.due_ns], default=None)

@@ -1,4 +1,4 @@
-"""The state of one rule on one stream, and what a look at the facts finds: since when, until when, what next."""
+"""The state of one rule on one stream, and its evaluation: the event, its instant, the next due instant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAR_NS: Final = 10**15
 
 
 class Run(NamedTuple):
-    """Since when `when` has had a value, and until when that is settled, whatever comes."""
+    """The instant since which `when` has had a value, and the instant until which that is final."""
 
     value: bool
     start_ns: int
@@ -31,8 +31,8 @@ class RuleState:
     """One rule on one stream; instants on the stream's own axis.
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
-    `flip_tokens`: the tokens that were known to have come by the flip, None once nothing can change there; `due_ns`:
-    when to look again if no segment comes; `retries`: by their place, the actions of this firing that were refuted.
+    `flip_tokens`: the tokens known to have arrived by the flip, None once none can arrive there any more; `due_ns`:
+    when to look again if no segment arrives; `retries`: this firing's refuted actions, by index in the rule.
     """
 
     rule: Rule
@@ -47,7 +47,7 @@ class RuleState:
 
 
 class Found(NamedTuple):
-    """What a look found: the event, the first instant of the state to which it leads, and the truth of `when`."""
+    """The result of an evaluation: the event, the first instant of the state that it leads to, the truth of `when`."""
 
     event: Event
     since_ns: int
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 
 def stays_inactive(state: RuleState, now: Snapshot, x_ns: int) -> bool:
-    """Tell cheaply that an inactive rule stays so until the next segment: nearly every look at a healthy stream."""
+    """Tell cheaply that an inactive rule stays so until the next segment, as nearly always on a healthy stream."""
     rule, when = state.rule, state.rule.when
     if state.phase is not Phase.INACTIVE or rule.on_missing != "hold" or not when.ages:
         return False
@@ -63,7 +63,7 @@ def stays_inactive(state: RuleState, now: Snapshot, x_ns: int) -> bool:
 
 
 def begin_anew(state: RuleState, x_ns: int) -> None:
-    """Look back no further than this instant from now on, since the facts before are not known; what fires stays so."""
+    """Look back no further than this instant from now on, since earlier facts are not known; firings go on."""
     state.phase, _ = step(state.phase, Event.CLEAR)
     state.floor_ns = max(state.floor_ns, x_ns)
     state.run, state.missing, state.flip_tokens = None, False, None
@@ -71,9 +71,9 @@ def begin_anew(state: RuleState, x_ns: int) -> None:
 
 
 def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> None:
-    """Do not look back with the facts of these names beyond the instant from which on they are what they are.
+    """Look back with the facts of these names no further than `since_ns`, the instant of their last change.
 
-    What `when` was up to then stays as it was found.
+    The earlier truth of `when` stays as it was found.
     """
     rule = state.rule
     facts = rule.when.facts if rule.resolve_when is None else (*rule.when.facts, *rule.resolve_when.facts)
@@ -86,14 +86,14 @@ def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> 
 
 
 def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
-    """Look at a stream's facts at its now; with `muted` nothing begins to fire."""
+    """Evaluate a rule on a stream's facts at its now; with `muted` nothing begins to fire."""
     rule = state.rule
     truth = rule.when.truth(now, x_ns, rule.max_fact_age_ns)
     if truth is None and rule.on_missing == "hold":
         return Found(Event.MISSING, x_ns, None)
     holds = rule.on_missing == "fire" if truth is None else truth
     if holds is (state.phase is Phase.FIRING) or _waits_for_resolve_when(state, now, x_ns, holds):
-        # Nothing depends on since when; should it later, all of it is looked back at then.
+        # Nothing depends on its beginning yet; if that changes, the whole run is looked back at.
         state.run, state.missing = None, truth is None
         return Found(Event.HOLDS if holds else Event.CLEAR, x_ns, truth)
     state.run = run = _run(state, now, x_ns, holds, missing=truth is None)
@@ -108,7 +108,7 @@ def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
 
 
 def refuted(state: RuleState, now: Snapshot) -> bool:
-    """Tell whether `when` did not hold at the flip, now that the tokens that were under way are known."""
+    """Tell whether `when` did not hold at the flip, now that all tokens up to it are known."""
     if state.flip_tokens is None:
         return False
     tokens = bisect_right(now.stream.times_ns, state.flip_ns)
@@ -122,14 +122,14 @@ def refuted(state: RuleState, now: Snapshot) -> bool:
 
 
 def began_to_fire(state: RuleState, now: Snapshot, flip_ns: int) -> None:
-    """Note the flip, and whether tokens that are still under way can refute it."""
+    """Note the flip, and whether tokens that are still on their way can refute it."""
     state.flip_ns = state.floor_ns = flip_ns
     settled = state.missing or now.watermark_ns >= flip_ns
     state.flip_tokens = None if settled else bisect_right(now.stream.times_ns, flip_ns)
 
 
 def next_due_ns(state: RuleState, now: Snapshot, x_ns: int, truth: bool | None, *, muted: bool) -> int | None:
-    """Return the next instant after x at which, if no segment comes, the state may change; None if at none."""
+    """Return the next instant after x at which, without a segment, the state may change; None if at none."""
     rule, when, run = state.rule, state.rule.when, state.run
     gone = when.timed and now.has_gap
     until_ns = now.watermark_ns + rule.max_fact_age_ns if when.ages and not now.ageless else x_ns + _FAR_NS
@@ -155,7 +155,7 @@ def next_due_ns(state: RuleState, now: Snapshot, x_ns: int, truth: bool | None, 
 
 
 def _run(state: RuleState, now: Snapshot, x_ns: int, value: bool, *, missing: bool) -> Run:
-    """Return since when `when`, or what `on_missing` says of it, has had its present value."""
+    """Return since when `when`, or its value by `on_missing`, has had its present value."""
     rule, run = state.rule, state.run
     same = run if run is not None and run.value is value else None
     known_ns = min(now.watermark_ns, x_ns)
@@ -164,7 +164,7 @@ def _run(state: RuleState, now: Snapshot, x_ns: int, value: bool, *, missing: bo
         went_ns = stale_ns if rule.when.ages and state.floor_ns <= stale_ns <= x_ns else x_ns
         start_ns, known_ns = went_ns if same is None else same.start_ns, x_ns
     elif state.missing:
-        # What was judged while facts were missing stays so up to now; what is known now can only reach further back.
+        # A judgement made while facts were missing stays up to now; later knowledge can only reach further back.
         start_ns, known_ns = x_ns, x_ns
         if same is not None:
             real_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)

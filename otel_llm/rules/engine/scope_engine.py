@@ -1,8 +1,8 @@
-"""The rules of scopes instance and class: the same states as a stream's, looked at in whole seconds.
+"""The rules of scopes instance and class: the same states as a stream's, evaluated in whole seconds.
 
-A function of facts and instants; no clock is read. These facts are sums over streams: there is no line to calculate a
-crossing from, so a rule's state changes where it is looked at, and nowhere between. A duration of a rule is over at
-the first whole second that is not before it.
+A function of facts and instants; it reads no clock. These facts are sums over streams, without a line whose crossing
+could be computed, so a rule's state changes at evaluations only. A duration of a rule ends at the first whole second
+that is not before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _ScopeRuleState:
-    """One rule on one instance or class; `holds`, `since_ns`: what `when` came to last, and since when it has."""
+    """One rule on one instance or class; `holds`, `since_ns`: the last value of `when`, and since when it has it."""
 
     rule: Rule
     phase: Phase = Phase.INACTIVE
@@ -38,10 +38,10 @@ class _ScopeRuleState:
 
 
 class ScopeEngine:
-    """Follow the rules of scopes instance and class.
+    """The evaluation of the rules of scopes instance and class.
 
-    `decision_maker` is the stream engine's too: it keeps the budgets of all rules. `decided`: decisions that stand in
-    the decision file: what fires there fires here, since these facts are not read again from the journal.
+    `decision_maker` is the stream engine's too: it keeps the budgets of all rules. `decided`: decisions of the decision
+    file: rules that fire there fire here, since these facts are not read again from the journal.
     """
 
     def __init__(self, rules: RuleSet, decision_maker: DecisionMaker, decided: Collection[Decided] = ()) -> None:
@@ -75,15 +75,19 @@ class ScopeEngine:
             if state.rule.name == rule and state.phase is Phase.PENDING
         ]
 
+    def phases(self, scope: Scope, labels: Labels) -> dict[str, Phase]:
+        """Return the state of each rule that is followed for an instance or class, by the rule's name."""
+        return {state.rule.name: state.phase for state in self._states.get((scope, labels), ())}
+
     def look(self, facts: ScopeFacts) -> list[Decision]:
-        """Look at every rule of the scope at the facts' instant."""
+        """Evaluate every rule of the scope at the facts' instant."""
         decisions: list[Decision] = []
         for state in self.follow(facts):
             decisions += self._transition(state, _find(state, facts), facts)
         return decisions
 
-    def over(self, facts: ScopeFacts) -> list[Decision]:
-        """Follow an instance or class no longer; what fires is over."""
+    def end_firings(self, facts: ScopeFacts) -> list[Decision]:
+        """Stop following an instance or class; its firings end."""
         decisions: list[Decision] = []
         for state in self._states.pop((facts.scope, facts.labels), ()):
             decisions += self._transition(state, Event.ENDED, facts)
@@ -102,9 +106,9 @@ class ScopeEngine:
         return min((due for due in dues if due > now_ns), default=None)
 
     def succeed(self, former: ScopeEngine, subjects: Iterable[ScopeFacts]) -> list[Decision]:
-        """Take over from another engine what it knows of rules that mean the same; return how the others' firings end.
+        """Take over another engine's states of rules of the same hash; return the ends of the other rules' firings.
 
-        `subjects`: all that is followed. The budgets are the stream engine's to take over.
+        `subjects`: all followed ones. The budgets are the stream engine's to take over.
         """
         decisions: list[Decision] = []
         own = {rule.hash: rule for rules in self._rules.values() for rule, _ in rules}
@@ -120,7 +124,7 @@ class ScopeEngine:
         return decisions
 
     def follow(self, facts: ScopeFacts) -> list[_ScopeRuleState]:
-        """Return what is known of the rules of an instance or class; what fires by the decision file fires here."""
+        """Return the states of an instance's or class's rules; rules that fire by the decision file fire here."""
         subject = facts.scope, facts.labels
         states = self._states.get(subject)
         if states is None:
@@ -133,7 +137,7 @@ class ScopeEngine:
         return states
 
     def _new_states(self, scope: Scope, labels: Labels, known: Collection[_ScopeRuleState]) -> list[_ScopeRuleState]:
-        """Return the state of each rule that can ever hold for these labels; one that is known stays."""
+        """Return the state of each rule that can ever hold for these labels; known states stay."""
         states = {state.rule.name: state for state in known}
         identity = dict(labels)
         return [
@@ -143,7 +147,7 @@ class ScopeEngine:
         ]
 
     def _transition(self, state: _ScopeRuleState, event: Event, facts: ScopeFacts) -> list[Decision]:
-        """Make the transition; return the decisions that go with it."""
+        """Make the transition; return its decisions."""
         state.phase, output = step(state.phase, event)
         if output is None:
             return []
@@ -169,7 +173,7 @@ def _about(facts: ScopeFacts) -> About:
 
 
 def _find(state: _ScopeRuleState, facts: ScopeFacts) -> Event:
-    """Look at a rule's condition; return what was found, having noted since when it has been so."""
+    """Evaluate a rule's condition; return the event, having noted since when the value holds."""
     rule, now_ns = state.rule, facts.now_ns
     truth = _truth(rule.when, facts, rule)
     if truth is None and rule.on_missing == "hold":

@@ -1,4 +1,4 @@
-"""The facts of an instance or a class at an instant, and which of them a set of rules needs at all."""
+"""The facts of an instance or a class at an instant, and which of them a set of rules needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS_OF: Final[Mapping[Scope, tuple[str, ...]]] = {
     scope: tuple(fact.name for fact in FACTS.values() if scope in fact.scopes and fact.type == "string")
     for scope in GROUP_SCOPES
 }
-"""What tells the subjects of a scope apart."""
+"""The labels that identify the subjects of a scope."""
 WINDOW_NS: Final[Mapping[str, int]] = {
     name: int(name[:-1]) * {"m": 60, "h": 3600, "d": 86_400}[name[-1]] * SECOND_NS for name in WINDOWS
 }
@@ -33,11 +33,11 @@ _STARVING: Final = frozenset({"starving", "starving_share"})
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What is to be kept for the rules of one scope.
+    """The data to keep for the rules of one scope.
 
-    `windows`: names; `lasting_ns`: how long after its last stream something of a subject may still be decided;
-    `starving_ns`: the greatest ages of telemetry (ns) by which streams are told to starve; `rates`, `benefit`: whether
-    a rule uses an amount per second, and smooth goodput.
+    `windows`: names; `lasting_ns`: how long after its last stream a subject may still get decisions; `starving_ns`:
+    the greatest ages of telemetry (ns) up to which streams count as known to starve; `rates`, `benefit`: whether a rule
+    uses an amount per second, and smooth goodput.
     """
 
     windows: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Needs:
 
 
 def needs(rules: Iterable[Rule]) -> Needs:
-    """Return what rules of one scope ask for."""
+    """Return the data that rules of one scope need."""
     windows: set[str] = set()
     ages: set[int] = set()
     stems: set[str] = set()
@@ -80,7 +80,7 @@ def split(name: str) -> tuple[str, str | None]:
 
 @dataclass(slots=True)
 class InFlightCounts:
-    """Count streams in flight; `known`: by the age (ns) up to which telemetry counts, those known, those starving."""
+    """Counts of streams in flight; `known`: by the age (ns) up to which telemetry counts, known and starving ones."""
 
     streams: int
     known: dict[int, tuple[int, int]]
@@ -88,10 +88,10 @@ class InFlightCounts:
 
 @dataclass(frozen=True, slots=True)
 class ScopeFacts:
-    """One instance or class as it stands at an instant of the collector's clock.
+    """One instance or class at an instant of the collector's clock.
 
-    `since_ns`: since when each window has been filled; `heard_ns`: when anything was last received of it;
-    `objective`: the class's, None where there is no such class any more.
+    `since_ns`: since when each window has been filled; `heard_ns`: when anything was last received about it;
+    `objective`: the class's, None where the class no longer exists.
     """
 
     scope: Scope
@@ -115,12 +115,12 @@ class ScopeFacts:
         return dict(self.labels)[name]
 
     def rate(self, window: str, amount: float) -> float | None:
-        """Return an amount per second of a window; None where that has not been filled as far as it reaches."""
+        """Return an amount per second of a window; None where the window is not filled as far as it reaches."""
         reach_ns = self.windows[window].reach_ns(self.now_ns)
         return None if self.since_ns[window] > self.now_ns - reach_ns else amount / (reach_ns / SECOND_NS)
 
     def next_change_ns(self, *, rates: bool) -> int | None:
-        """Return the next instant at which a fact may change though nothing is received; None if none will.
+        """Return the next instant at which a fact may change without a receipt; None if none will.
 
         `rates`: whether a rule uses an amount per second, which falls as the window's reach grows.
         """
@@ -169,4 +169,4 @@ _WINDOWED: Final[dict[str, Callable[[ScopeFacts, str, Totals], Value | None]]] =
     "fluidity_ok_share": lambda facts, _window, total: _fluidity_ok_share(facts, total),
     "aborted_share": lambda _facts, _window, total: _share(total.aborted, total.requests_ended),
 }
-"""How each fact over a window is read; a test holds it against the declared table."""
+"""The function that reads each fact over a window; a test compares its keys with the table of facts."""

@@ -1,4 +1,4 @@
-"""Sliding windows: totals of the requests that ended lately, up to now; nothing is ever subtracted."""
+"""Sliding windows: totals of the recently ended requests, up to now; nothing is ever subtracted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 PARTS: Final = 60
-"""Into how many parts a window is divided: what is older than it leaves it a part at a time."""
+"""The number of parts of a window: old requests leave it a part at a time."""
 
 
 @dataclass(slots=True)
 class Totals(EndedTotals):
-    """Add up requests that ended, and the benefit that readers got; exact in any order.
+    """Totals of ended requests and of the benefit that readers got; exact in any order.
 
     `fluid`: those with deadlines; `fluid_kept`: those at or above the class's fluidity objective.
     """
@@ -29,7 +29,7 @@ class Totals(EndedTotals):
     fluid_kept: int = 0
 
     def count(self, outcome: str, verdict: Verdict | None, fluidity: Fraction | None) -> None:
-        """Count a request that ended; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
+        """Count an ended request; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
         self.ended(outcome, verdict)
         if verdict is None or fluidity is None or not verdict.deadlines or verdict.deadline_misses is None:
             return
@@ -39,7 +39,7 @@ class Totals(EndedTotals):
 
 
 def merged(totals: Iterable[Totals]) -> Totals:
-    """Return all of them together."""
+    """Return the sum of all of them."""
     found = Totals()
     for one in totals:
         found.merge(one)
@@ -47,11 +47,11 @@ def merged(totals: Iterable[Totals]) -> Totals:
 
 
 class SlidingWindow:
-    """Hold the totals of the last `window_ns`, to a sixtieth of it; instants in ns, never going back.
+    """The totals of the last `window_ns`, to a sixtieth of it; instants in ns, never going back.
 
     Part k holds what ended in (k s, (k + 1) s], s a sixtieth of the window: at an instant the window is the part that
     it lies in and the 59 before. Two stacks of parts: the older ones already added up from the newest of them on, so
-    that the oldest leaves by being dropped. Adding and asking cost a few merges, whatever the window holds.
+    the oldest leaves by being dropped. Adding and reading cost a few merges, whatever the window holds.
     """
 
     __slots__ = ("_found", "_newer", "_newer_sum", "_older", "step_ns", "window_ns")
@@ -60,13 +60,13 @@ class SlidingWindow:
         self.window_ns = window_ns
         self.step_ns = window_ns // PARTS
         self._older: list[tuple[int, Totals]] = []
-        """The oldest part last; each with all those of this list that are newer."""
+        """The oldest part last; each includes all newer ones of this list."""
         self._newer: list[tuple[int, Totals]] = []
         self._newer_sum = Totals()
         self._found: Totals | None = None
 
     def add(self, totals: Totals, now_ns: int) -> None:
-        """Add what ended up to now, since the last call."""
+        """Add the requests that ended up to now, since the last call."""
         part = self._part(now_ns)
         self._found = None
         if not self._newer or self._newer[-1][0] != part:
@@ -75,7 +75,7 @@ class SlidingWindow:
         self._newer_sum.merge(totals)
 
     def total(self, now_ns: int) -> Totals:
-        """Return the totals of the window that ends now; not to be changed."""
+        """Return the totals of the window that ends now; the caller must not change them."""
         last = self._part(now_ns) - PARTS
         older, newer = self._older, self._newer
         if (older and older[-1][0] <= last) or (newer and newer[0][0] <= last):
@@ -101,7 +101,7 @@ class SlidingWindow:
         return (now_ns - 1) // self.step_ns
 
     def _turn(self, last: int) -> None:
-        """Make the newer parts the older ones."""
+        """Turn the newer parts into the older ones."""
         running = Totals()
         for part, totals in reversed(self._newer):
             if part <= last:

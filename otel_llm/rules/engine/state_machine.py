@@ -1,4 +1,4 @@
-"""The state of a rule on one stream: three states, seven events, one table; the docs are drawn from it."""
+"""The state machine of a rule on one stream: three states, seven events, one table; the docs are generated from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """Where a rule stands on one stream."""
+    """The state of a rule on one stream."""
 
     INACTIVE = "inactive"
     PENDING = "pending"
@@ -18,14 +18,14 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What a look at the facts found; exactly one of them at a time."""
+    """The result of an evaluation; exactly one of them at a time."""
 
     HOLDS = "holds"
     """`when` holds, `for` is not over."""
     DUE = "due"
     """`when` has held for `for`."""
     CLEAR = "clear"
-    """`when` does not hold, and nothing more can be said."""
+    """`when` does not hold, and no other event applies."""
     RESOLVED = "resolved"
     """`when` has not held for `keep_firing_for`, and `resolve_when` holds."""
     MISSING = "missing"
@@ -37,7 +37,7 @@ class Event(StrEnum):
 
 
 class Output(StrEnum):
-    """What a transition has the engine record."""
+    """The record that a transition makes."""
 
     FIRE = "fire"
     RESOLVE = "resolve"
@@ -46,14 +46,14 @@ class Output(StrEnum):
 
 
 class Step(NamedTuple):
-    """A transition: the state it leads to, and what it records."""
+    """A transition: the state it leads to, and its record."""
 
     phase: Phase
     output: Output | None = None
 
 
 class IllegalEventError(ValueError):
-    """Say that an event cannot happen in a state; nothing has changed."""
+    """An event cannot happen in a state; nothing has changed."""
 
     def __init__(self, phase: Phase, event: Event) -> None:
         super().__init__(f"{event} cannot happen while {phase}")
@@ -80,7 +80,7 @@ TABLE: Final[Mapping[tuple[Phase, Event], Step]] = {
     (Phase.FIRING, Event.REFUTED): Step(Phase.INACTIVE, Output.REFUTE),
     (Phase.FIRING, Event.ENDED): Step(Phase.INACTIVE, Output.END),
 }
-"""Every event that can happen in a state. Nothing is resolved or refuted that does not fire."""
+"""Every event that can happen in a state. Only a firing rule can be resolved or refuted."""
 
 
 def step(phase: Phase, event: Event) -> Step:

@@ -1,4 +1,4 @@
-"""Durations and shares as rule and SLO files write them, read exactly."""
+"""Parse durations and shares as rule and SLO files write them, exactly."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNITS_NS: Final = {
 }
 _DURATION: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>us|ms|s|m|h)", re.ASCII)
 LONGEST_NS: Final = 10**18
-"""31 years: whatever is added to a wall-clock time still fits 64 bits."""
+"""31 years: added to any wall-clock time it still fits 64 bits."""
 DURATION_ADVICE: Final = "write 500us, 300ms, 1s, 2m, 1h or a number of seconds"
 
 
 def parse_duration_ns(value: object) -> int:
     """Return a duration in ns, rounded once to the nearest: `500us 300ms 1s 2m 1h` or a number of seconds.
 
-    Raises ValueError, saying what is wrong, for anything else, for a negative one and for more than 31 years.
+    Raises ValueError, with the reason, for anything else, for a negative one and for more than 31 years.
     """
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
         length_ns = round(Fraction(found["number"]) * _UNITS_NS[found["unit"]])
@@ -41,7 +41,7 @@ def parse_duration_ns(value: object) -> int:
 
 
 def exact(number: float) -> Fraction:
-    """Return a number as the fraction that its shortest decimal text means; 0.99 is 99/100.
+    """Return the fraction that a number's shortest decimal text means; 0.99 is 99/100.
 
     Raises ValueError for NaN and infinities.
     """

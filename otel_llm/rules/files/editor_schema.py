@@ -1,6 +1,6 @@
-"""A JSON schema of rule files, for editors: keys, verbs and words, facts in its descriptions; from the code's tables.
+"""The JSON schema of rule files, for editors: keys, verbs and words, facts in its descriptions; from the code's tables.
 
-It says what may stand where; conditions and what fits together are checked by `otel-llm rules check` alone.
+It covers the structure; only `otel-llm rules check` checks conditions and combinations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find rule files and make one set of rules of them."""
+"""Find rule files and load them as one set of rules."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _SUFFIXES: Final = (".yaml", ".yml")
 _OTHER_FILES: Final = {key: KINDS[key] for key in ("rule_files", "tests", "classes")}
-"""By a top-level key the other files that lie beside rules: what they are, and what takes them."""
+"""The other files that lie beside rules, by top-level key: what they are, and which option takes them."""
 
 
 class RulesError(ConfigError):
-    """Refuse rules: the first error's place and words, and all of them in `errors`."""
+    """Rules were refused: the first error's text, and all errors in `errors`."""
 
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         first = errors[0]
@@ -34,23 +34,23 @@ class RulesError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """One file as it was read: its rules that are right, and all that is wrong with it; `file` None if not YAML.
+    """One file as it was read: its valid rules, and all its errors; `file` None if it is not YAML.
 
-    `places`: for each of the rules where it stands in the file.
+    `key_paths`: the path of each rule in the file.
     """
 
     path: Path
     file: YamlFile | None
     rules: tuple[Rule, ...]
     errors: tuple[ConfigError, ...]
-    places: tuple[KeyPath, ...] = ()
+    key_paths: tuple[KeyPath, ...] = ()
 
 
 def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] = ()) -> RuleSet:
     """Load the rules of files, folders and globs; the shipped rules, all in shadow, where none is named.
 
-    `executors`: the verbs besides `alert` that something here can do; for others `mode: enforce` is refused. Raises
-    RulesError with everything that is wrong, UnreadableConfigError where a file cannot be read.
+    `executors`: the verbs besides `alert` that this process can do; for others `mode: enforce` is refused. Raises
+    RulesError with all errors, UnreadableConfigError where a file cannot be read.
     """
     return load_with_files(arguments, executors)[0]
 
@@ -58,7 +58,7 @@ def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] 
 def load_with_files(
     arguments: Iterable[str | Path] = (), executors: Collection[str] = ()
 ) -> tuple[RuleSet, list[RuleFile]]:
-    """Return also the files, for what is to be said of them; otherwise as `load_rules`."""
+    """Load rules as `load_rules` does, and return the files too."""
     named = list(arguments)
     files = read_rule_files(rule_files(named or [shipped_rules_dir()]), executors)
     errors = [error for file in files for error in file.errors]
@@ -69,9 +69,9 @@ def load_with_files(
 
 
 def rule_files(arguments: Iterable[str | Path]) -> list[Path]:
-    """List the files that arguments mean, each once; of a folder and a glob those with rules, by name.
+    """List the files that arguments stand for, each once; of a folder and a glob those with rules, by name.
 
-    Raises UnreadableConfigError for an argument that means none.
+    Raises UnreadableConfigError for an argument without files.
     """
     files: dict[Path, None] = {}
     for argument in arguments:
@@ -90,7 +90,7 @@ def rule_files(arguments: Iterable[str | Path]) -> list[Path]:
 
 
 def read_rule_files(paths: Iterable[Path], executors: Collection[str] = ()) -> list[RuleFile]:
-    """Read files as one set, in which a rule's name stands once; raises UnreadableConfigError only."""
+    """Read files as one set, in which a rule's name is unique; raises UnreadableConfigError only."""
     first: dict[str, str] = {}
     return [_read(path, executors, first) for path in paths]
 
@@ -114,7 +114,7 @@ def _read(path: Path, executors: Collection[str], first: dict[str, str]) -> Rule
         else:
             first[name] = f"{file.file}:{file.value_mark(key).line}"
     errors.sort(key=lambda error: (error.line or 0, error.column or 0))
-    return RuleFile(path, file, tuple(rules), tuple(errors), tuple(reader.places))
+    return RuleFile(path, file, tuple(rules), tuple(errors), tuple(reader.key_paths))
 
 
 def _may_hold_rules(path: Path) -> bool:
@@ -125,5 +125,5 @@ def _may_hold_rules(path: Path) -> bool:
 
 
 def _other(file: YamlFile) -> str | None:
-    """Return the key by which a file is one of those that lie beside rules, None where it may hold rules."""
+    """Return the key that marks a file as another kind of file, None where it may hold rules."""
     return None if "groups" in file.data else next((key for key in _OTHER_FILES if key in file.data), None)

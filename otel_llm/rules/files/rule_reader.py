@@ -1,4 +1,4 @@
-"""Make rules of a rule file: shapes, conditions, and what fits together. Every mistake is reported, not one."""
+"""Read the rules of a rule file: structure, conditions, and combinations. All errors are collected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from otel_llm.rules.files.ruleset import DEFAULT_TTL_NS, Action, Mode, Rule, Verb
 from otel_llm.rules.files.schema import ActionShape, FileShape, GroupShape, RuleShape, VerbShape
-from otel_llm.rules.files.schema_errors import StrictModel, refusals
+from otel_llm.rules.files.schema_errors import StrictModel, config_errors
 from otel_llm.rules.files.source_map import expression_error
 from otel_llm.rules.language.condition import Condition, condition
 from otel_llm.rules.language.facts import in_scope
@@ -27,25 +27,25 @@ _SCOPES_OF: Final[dict[str, tuple[Scope, ...]]] = {
     "preempt": ("stream", "instance"),
     "drain": ("stream", "instance"),
 }
-"""Verbs that need something to act on: a stream, or an instance."""
+"""Verbs that need a target: a stream, or an instance."""
 RELAY_ONLY: Final[frozenset[Verb]] = frozenset(("migrate", "preempt"))
-"""Verbs that only a relay does; a test holds them against those of the other kinds of engine."""
+"""Verbs that only a relay does; a test compares them with those of the other kinds of engine."""
 
 
 class RuleReader:
-    """Read the rules of one file; `errors` holds all that is wrong with it, in the file's order when sorted."""
+    """A reader of one file's rules; `errors` holds all of its errors, in the file's order when sorted."""
 
     def __init__(self, file: YamlFile, executors: Collection[str] = ()) -> None:
         self.file = file
         self.errors: list[ConfigError] = []
         self.names: list[tuple[str, KeyPath]] = []
-        """Every rule's name, and where it stands."""
-        self.places: list[KeyPath] = []
-        """Where each rule that is right stands."""
+        """Every rule's name, and its position."""
+        self.key_paths: list[KeyPath] = []
+        """The paths of the valid rules."""
         self._executors = executors
 
     def rules(self) -> list[Rule]:
-        """Return the rules that are right."""
+        """Return the valid rules."""
         model = self._model(FileShape, self.file.data, ())
         groups = [] if model is None else model.groups
         return [rule for index, group in enumerate(groups) for rule in self._group(group, ("groups", index))]
@@ -70,7 +70,7 @@ class RuleReader:
         actions = [self._action(action, group.scope, (*path, "actions", at)) for at, action in enumerate(rule.actions)]
         if when is None or len(self.errors) > before:
             return None
-        self.places.append(path)
+        self.key_paths.append(path)
         return Rule(
             name=rule.rule,
             group=group.name,
@@ -129,7 +129,7 @@ class RuleReader:
         try:
             return kind.model_validate(data)
         except ValidationError as error:
-            self.errors.extend(refusals(self.file, error, path))
+            self.errors.extend(config_errors(self.file, error, path))
             return None
 
 

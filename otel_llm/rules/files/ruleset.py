@@ -1,4 +1,4 @@
-"""Rules as the engine uses them: what a rule file says, checked and compiled, with every default filled in."""
+"""Rules as the engine uses them: checked and compiled, with every default filled in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_DESTINATION: Final[Destination] = "safest"
 Verb = Literal["alert", "migrate", "preempt", "abort", "drain", "scale", "webhook"]
 DEFAULT_MAX_FACT_AGE_NS: Final = 1_500_000_000
 DEFAULT_TTL_NS: Final = 1_000_000_000
-"""How long an action other than an alert stays worth doing, where a rule does not say: the stall it answers is gone."""
+"""The default time to live of actions other than alerts: later the stall that they answer is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Limits:
     per_instance: tuple[int, int] | None = None
     in_flight: int | None = None
     per_group: tuple[int, int] | None = None
-    """Of all actions of the same verb in the rules of the group."""
+    """The limit for all actions of the same verb in the rules of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a firing rule does; `arguments` are the verb's own, `ttl_ns` None for an alert that does not expire."""
+    """An action of a rule; `arguments` are the verb's own, `ttl_ns` None for an alert that does not expire."""
 
     verb: Verb
     arguments: tuple[tuple[str, str | int | tuple[str, ...]], ...]
@@ -58,7 +58,7 @@ class Action:
                 "per_request": limits.per_request,
                 "per_instance": None if limits.per_instance is None else list(limits.per_instance),
                 "in_flight": limits.in_flight,
-                # Only where it is set: the hashes of rules that were written before there was this limit stay.
+                # Only where it is set, so that the hashes of rules older than this limit stay the same.
                 **({} if limits.per_group is None else {"per_group": list(limits.per_group)}),
             },
         }
@@ -66,7 +66,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, with the group that it stands in; `resolve_when` None means: not `when`."""
+    """One rule, with the name of its group; `resolve_when` None means: not `when`."""
 
     name: str
     group: str
@@ -85,7 +85,7 @@ class Rule:
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest()[:16])
 
     def canonical(self) -> dict[str, Any]:
-        """Return what the rule means as plain data: the same for every order of keys, layout and spelling.
+        """Return the meaning of the rule as plain data: the same for every order of keys, layout and spelling.
 
         The group's name is not part of it; its scope is.
         """
@@ -104,7 +104,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules that were loaded, in order of files and lines; `shadow`: none of their actions is done."""
+    """The loaded rules, in order of files and lines; `shadow`: none of their actions is done."""
 
     rules: tuple[Rule, ...]
     shadow: bool = False

@@ -1,4 +1,4 @@
-"""The shape of a rule file: what may stand where, with which defaults."""
+"""The schema of rule files: allowed keys and values, and their defaults."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _Count = Annotated[int, BeforeValidator(_count)]
 
 
 class VerbShape(StrictModel):
-    """What stands below any verb."""
+    """The keys that every verb may have."""
 
     only_if: str | None = None
 
@@ -120,7 +120,7 @@ class _Budget(StrictModel):
 
 
 class ActionShape(StrictModel):
-    """One entry of `actions`: one verb, and how it is done."""
+    """One entry of `actions`: one verb and its options."""
 
     alert: _Alert | None = None
     migrate: _Migrate | None = None
@@ -146,7 +146,7 @@ class ActionShape(StrictModel):
 
     @property
     def verbs(self) -> list[Verb]:
-        """Name the verbs that stand there."""
+        """Return the verbs of the entry."""
         return [verb for verb in _VERBS if verb in self.model_fields_set]
 
 

@@ -1,4 +1,4 @@
-"""From a pydantic schema's complaints to ConfigErrors that point into the file."""
+"""Convert a pydantic schema's errors to ConfigErrors that point into the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST = 200
 
 
 class StrictModel(BaseModel):
-    """Refuse unknown keys with the nearest known one, and every value that would need a conversion."""
+    """A model that refuses unknown keys, naming the nearest known one, and every value that would need a conversion."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
 
@@ -48,13 +48,13 @@ def wrong(message: str, advice: str = "", *below: str | int) -> PydanticCustomEr
 
 
 def quoted(value: object) -> str:
-    """Return a value as it is written in Python, shortened: what is refused may be long."""
+    """Return a value as it is written in Python, shortened, since a refused value may be long."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def duration(value: object) -> int:
-    """Return a duration's ns, for a validator; raises what pydantic reports."""
+    """Return a duration in ns, for a validator; raises a pydantic error."""
     try:
         return parse_duration_ns(value)
     except ValueError as error:
@@ -64,18 +64,20 @@ def duration(value: object) -> int:
 Duration = Annotated[int, BeforeValidator(duration)]
 
 
-def refusals(
+def config_errors(
     file: YamlFile, error: ValidationError, prefix: KeyPath = (), missing: Mapping[KeyPath, str] | None = None
 ) -> list[ConfigError]:
-    """Return what the schema refused, in file order; `prefix`: where in the file the validated data stands.
+    """Return the schema's errors in file order; `prefix`: the path of the validated data in the file.
 
-    `missing`: what to write for keys that must be there, where the key itself does not say enough.
+    `missing`: the advice for required keys whose name alone does not say enough.
     """
-    found = [_refusal(file, prefix, dict(detail), missing or {}) for detail in error.errors(include_url=False)]
+    found = [_config_error(file, prefix, dict(detail), missing or {}) for detail in error.errors(include_url=False)]
     return sorted(found, key=lambda refusal: (refusal.line or 0, refusal.column or 0))
 
 
-def _refusal(file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any], missing: Mapping[KeyPath, str]) -> ConfigError:
+def _config_error(
+    file: YamlFile, prefix: KeyPath, detail: Mapping[str, Any], missing: Mapping[KeyPath, str]
+) -> ConfigError:
     context: Mapping[str, Any] = detail.get("ctx", {})
     # A mapping's key is marked by a part of the location that is no key of the file.
     path = (*prefix, *(part for part in detail["loc"] if part != "[key]"), *context.get("below", ()))

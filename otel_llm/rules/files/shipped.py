@@ -1,4 +1,4 @@
-"""Where the rule files and SLO classes that ship with the package lie on this machine."""
+"""The paths of the rule files and SLO classes that ship with the package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def shipped_rules_dir() -> Path:
-    """Return the folder of the shipped files: inside an installed package, or `rules/` of the repository.
+    """Return the folder of the shipped files: in the installed package, or `rules/` of the repository.
 
-    Raises FileNotFoundError where neither is there (a broken installation).
+    Raises FileNotFoundError where neither exists (a broken installation).
     """
     packaged = Path(__file__).parents[1] / "shipped"
     for folder in (packaged, Path(__file__).parents[3] / "rules"):

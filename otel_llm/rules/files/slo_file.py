@@ -1,4 +1,4 @@
-"""SLO class files (`slo.yaml`): their schema, and how classes are made of it."""
+"""SLO class files (`slo.yaml`): their schema, and the classes built from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from otel_llm.rules.files.durations import DURATION_ADVICE, exact, parse_duration_ns
-from otel_llm.rules.files.schema_errors import Duration, StrictModel, duration, refusals, wrong
+from otel_llm.rules.files.schema_errors import Duration, StrictModel, config_errors, duration, wrong
 from otel_llm.rules.files.shipped import shipped_slo_file
 from otel_llm.rules.files.sniff import other_kind
 from otel_llm.rules.files.yamlfile import did_you_mean, load_yaml
@@ -51,19 +51,19 @@ _MOST: Final = 10**12
 
 
 def load_slo(path: Path | str | None = None) -> SloClasses:
-    """Read an SLO file, the shipped one without a path; raise ConfigError naming file, line, key and advice."""
+    """Read an SLO file, the shipped one without a path; raises ConfigError with file, line, key and advice."""
     return slo_of(load_yaml(shipped_slo_file() if path is None else path))
 
 
 def slo_of(file: YamlFile) -> SloClasses:
-    """Make classes of an SLO file that was read already; raises as `load_slo` does."""
+    """Build the classes of a parsed SLO file; raises as `load_slo` does."""
     other = other_kind(file, [key for key in _File.model_fields if key != "version"], "SLO classes")
     if other is not None:
         raise other
     try:
         model = _File.model_validate(file.data)
     except ValidationError as error:
-        raise refusals(file, error, missing=_MISSING)[0] from None
+        raise config_errors(file, error, missing=_MISSING)[0] from None
     if model.default not in model.classes:
         advice = did_you_mean(model.default, list(model.classes))
         raise file.refuse(("default",), f"no class {model.default!r} in this file", advice)
@@ -92,7 +92,7 @@ def _amount(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Speed:
-    """A reading speed; how many tokens a word has stands elsewhere in the file."""
+    """A reading speed; the number of tokens a word has is another key of the file."""
 
     per_s: Fraction
     in_words: bool

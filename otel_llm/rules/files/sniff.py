@@ -1,4 +1,4 @@
-"""What our YAML files are, told by their top-level keys: one that is given in another's place is called by its name."""
+"""The kinds of our YAML files, sniffed from their top-level keys, so that an error can name a file given in error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SETTINGS: Final = (
     *("limits", "journal", "decisions", "files", "metrics", "tls", "auth", "cors", "web", "forward", "otlp"),
     *("receivers", "alertmanager", "alerts", "actions"),
 )
-"""The keys of the collector's settings, whose schema this layer cannot see; a test holds them against it."""
+"""The keys of the collector's settings, whose schema this layer cannot import; a test compares them."""
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "groups": ("rules", "give this file with --rules"),
     "rule_files": ("tests of rules", "give this file to `otel-llm rules test`"),
@@ -21,11 +21,11 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "classes": ("SLO classes", "give this file with --slo"),
     **dict.fromkeys(SETTINGS, ("the collector's settings", "give this file with --config")),
 }
-"""By a top-level key that only one kind of file has: what the file is, and what takes it."""
+"""The kind of a file and the option that takes it, by a top-level key that only this kind has."""
 
 
 def other_kind(file: YamlFile, own: Collection[str], wanted: str) -> ConfigError | None:
-    """Return the refusal of a file of another kind; None where it has a key of its `own`, or none that tells."""
+    """Return the error for a file of another kind; None where it has a key of its `own`, or no telling key."""
     found = None if file.data.keys() & set(own) else next((key for key in file.data if key in KINDS), None)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Where in a YAML file a character of an expression stands: lines and columns right through quotes and folds."""
+"""Map characters of an expression to lines and columns of its YAML file, across quotes and folds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
 
 class RuleError(ConfigError):
-    """Refuse an expression: a ConfigError that also knows how many characters the caret underlines."""
+    """An expression was refused: a ConfigError with the number of characters that the caret underlines."""
 
     length: int = 1
 
 
 def expression_error(file: YamlFile, path: KeyPath, text: str, error: ExpressionError) -> RuleError:
-    """Place an expression's error in its file: at the very character, or at the scalar's start where that fails."""
+    """Return an expression's error with its position in the file: the exact character, or else the scalar's start."""
     mark = file.value_mark(path)
     line, column, length = mark.line, mark.column, 1
     places = source_offsets(file.text, mark, text)
@@ -41,7 +41,7 @@ def expression_error(file: YamlFile, path: KeyPath, text: str, error: Expression
 
 
 def source_offsets(source: str, mark: Mark, value: str) -> list[int] | None:
-    """Map each character of a scalar's value, and its end, to its offset in the source; None where they do not meet.
+    """Map each character of a scalar's value, and its end, to its offset in the source; None where they differ.
 
     The value is followed through the source: line folds and indentation are skipped, escapes are counted.
     """
@@ -74,9 +74,9 @@ def source_line(source: str, line: int) -> str:
 
 
 def _follow(source: str, at: int, char: str, style: str | None) -> tuple[int, int] | None:
-    """Find the next character of the value at or after an offset: where it begins and where it ends."""
+    """Find the next character of the value at or after an offset: its begin and end."""
     if char in _WHITE and style != '"':
-        # Folding makes one space or break of many: whatever is too much is skipped before the next visible character.
+        # Folding makes one space or break of many: surplus ones are skipped before the next visible character.
         return (at, at + 1) if source[at : at + 1] == char else (at, at)
     while True:
         here = source[at : at + 1]
@@ -108,5 +108,5 @@ def _line_and_column(source: str, offset: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def _line_starts(source: str) -> list[int]:
-    # A file of nothing but mistakes has thousands of them: each must not walk through the whole file again.
+    # A file full of errors has thousands of them: each must not scan the whole file again.
     return [0, *(found.end() for found in _BREAK.finditer(source))]

@@ -1,4 +1,4 @@
-"""Strict YAML with positions: what rule and SLO files are read with, and the error that names file, line and key."""
+"""Strict YAML with positions, and the error that names file, line and key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WORDS: Final[Mapping[str, Scalar]] = {
 
 
 class ConfigError(Exception):
-    """Refuse a configuration file, naming file, line, column (from 1), key, what is wrong and what to write.
+    """A configuration file was refused: file, line, column (from 1), key, what is wrong and what to write.
 
     `UnreadableConfigError` is the one kind that is not about the contents.
     """
@@ -65,12 +65,12 @@ class ConfigError(Exception):
 
 
 class UnreadableConfigError(ConfigError):
-    """Say that a configuration file could not be read at all."""
+    """A configuration file could not be read at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Point at a place in the file, from 1; `style` is the quote of a scalar: None (plain), ', ", | or >."""
+    """A position in the file, from 1; `style` is the quote of a scalar: None (plain), ', ", | or >."""
 
     line: int
     column: int
@@ -79,7 +79,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class YamlFile:
-    """Hold a file's plain data and where each key and value stands."""
+    """A file's plain data, and the position of each key and value."""
 
     file: str
     text: str
@@ -88,11 +88,11 @@ class YamlFile:
     keys: dict[KeyPath, Mark] = field(repr=False)
 
     def value_mark(self, path: KeyPath) -> Mark:
-        """Return where the value at this path begins; the nearest enclosing one where there is none."""
+        """Return the position of the value at this path; of the nearest enclosing one where there is none."""
         return _nearest(self.values, path)
 
     def key_mark(self, path: KeyPath) -> Mark:
-        """Return where the key at this path begins (an item of a list: where it begins), or the nearest enclosing."""
+        """Return the position of the key (or list item) at this path, or of the nearest enclosing one."""
         return _nearest(ChainMap(self.keys, self.values), path)
 
     def refuse(self, path: KeyPath, message: str, advice: str = "", *, at_key: bool = False) -> ConfigError:
@@ -117,7 +117,7 @@ def load_yaml(path: Path | str) -> YamlFile:
 
 
 def parse_yaml(raw: bytes, file: str) -> YamlFile:
-    """Do what `load_yaml` does with bytes that were read already; `file` is the name that errors say."""
+    """Parse bytes as `load_yaml` does; `file` is the name in errors."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(file, None, None, "", f"more than {MAX_BYTES // 1024} KiB", "split it into several files")
     try:
@@ -146,7 +146,7 @@ def parse_yaml(raw: bytes, file: str) -> YamlFile:
 
 
 def dotted(path: KeyPath) -> str:
-    """Return a path as people write it: `classes.chat.deadline`, `groups[0].rules[2].for`."""
+    """Format a path for people: `classes.chat.deadline`, `groups[0].rules[2].for`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
@@ -169,7 +169,7 @@ def _short_tag(tag: str) -> str:
 
 
 class _Builder:
-    """Builds plain data from parse events, which still show the tags and anchors that we refuse."""
+    """A builder of plain data from parse events, which still show the tags and anchors that we refuse."""
 
     def __init__(self, file: str) -> None:
         self.file = file

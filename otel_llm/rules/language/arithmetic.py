@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Undefined(ArithmeticError):  # noqa: N818 - a value that does not exist is not a fault
-    """Say that an expression has no value for these facts; a rule treats it as a missing fact."""
+    """An expression has no value for these facts; a rule treats it as a missing fact."""
 
 
 def add(left: Any, right: Any) -> Any:
@@ -55,7 +55,7 @@ def divide(left: Any, right: Any) -> Any:
 
 
 def member(item: Any, items: tuple[Any, ...]) -> bool:
-    """Say whether an equal of `item` is among `items`; unlike Python's `in`, NaN is not in a list of itself."""
+    """Return whether an equal of `item` is among `items`; unlike Python's `in`, NaN is not in a list of itself."""
     return any(item == other for other in items)
 
 

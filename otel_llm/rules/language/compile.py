@@ -1,4 +1,4 @@
-"""Turn a typed expression into one Python code object, built from its tree and never from the user's text.
+"""Compile a typed expression to one Python code object, built from its tree and never from the user's text.
 
 Most nodes become the Python operator of the same meaning; where Python and CEL part (int range and division,
 division of doubles by zero, NaN in a list, a term without a value beside one that decides) a helper stands in.
@@ -57,7 +57,7 @@ def compile_expression(typed: Typed) -> Program:
 
 
 def used_facts(typed: Typed) -> tuple[str, ...]:
-    """Name the facts of a tree, each once, in order of appearance."""
+    """Return the facts of a tree, each once, in order of appearance."""
     names: dict[str, None] = {}
 
     def visit(node: Typed) -> None:
@@ -71,13 +71,13 @@ def used_facts(typed: Typed) -> tuple[str, ...]:
 
 
 def can_fail(typed: Typed) -> bool:
-    """Say whether the expression can have no value: int arithmetic on facts."""
+    """Return whether the expression can have no value: int arithmetic on facts."""
     own = typed.type == "int" and typed.op in (*_CALCULATE, "negate")
     return own or any(can_fail(arg) for arg in typed.args)
 
 
 def _parameter(name: str) -> str:
-    # A prefix keeps every fact apart from the helpers and from Python's keywords, whatever the table will hold.
+    # A prefix separates facts from the helpers and from Python's keywords, whatever facts the table gets.
     return f"f_{name}"
 
 

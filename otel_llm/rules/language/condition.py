@@ -1,4 +1,4 @@
-"""A condition of a rule: compiled once, evaluated at an instant, and when to look at it again."""
+"""A rule's condition: compiled once, evaluated at an instant, with the instants at which to evaluate it again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.tokens import Value
 
 MOST_LOOKS: Final = 3_000
-"""How many of these looks one stretch gets, the latest: five minutes of them."""
+"""The number of these evaluations in one stretch, the latest ones: five minutes of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A checked and compiled condition; `text` as written, `canonical` the same however it was written.
+    """A checked and compiled condition; `text` as written, `canonical` independent of spelling.
 
     `ages`, `timed`: whether one of its facts is missing when it is old, or while a segment is missing.
     """
@@ -40,13 +40,13 @@ class Condition:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Name the facts that it uses."""
+        """Return the names of its facts."""
         return self.program.facts
 
     def truth(self, snapshot: Snapshot, x_ns: int, max_age_ns: int | None = None) -> bool | None:
         """Evaluate at an instant; None where a fact is missing or the value does not exist.
 
-        Without `max_age_ns` facts do not age: looking back, what is known now was not known too late.
+        Without `max_age_ns` facts do not age: looking back, a fact known now counts as known then.
         """
         if self.timed and snapshot.has_gap:
             return None
@@ -64,11 +64,11 @@ class Condition:
         except Undefined:
             return None
 
-    def looks(self, snapshot: Snapshot, after_ns: int, until_ns: int) -> list[int]:
-        """Return, sorted, the instants in (after, until] at which its truth may be found changed."""
+    def check_instants(self, snapshot: Snapshot, after_ns: int, until_ns: int) -> list[int]:
+        """Return, sorted, the instants in (after, until] at which its truth may have changed."""
         instants = self.motion.instants(snapshot, after_ns, until_ns)
         if self.motion.polled:
-            # A commit that claims to be days old must not cost a look for each 100 ms of them.
+            # A commit that claims to be days old must not cost an evaluation for each 100 ms of them.
             first = next_look_ns(snapshot.stream.commit_ns, max(after_ns, until_ns - MOST_LOOKS * LOOK_EVERY_NS))
             instants = sorted({*instants, *range(first, until_ns + 1, LOOK_EVERY_NS)})
         return instants
@@ -76,9 +76,9 @@ class Condition:
     def flip_ns(
         self, snapshot: Snapshot, x_ns: int, until_ns: int, truth: bool | None, *, found: bool = False
     ) -> int | None:
-        """Return the next instant in (x, until] at which, if no token comes, it is no longer `truth`, or may not be.
+        """Return the next instant in (x, until] at which, without a token, it may no longer be `truth`.
 
-        `found`: a look at one of its own instants has found this truth.
+        `found`: an evaluation at one of its own instants has given this truth.
         """
         poll_ns = until_ns + 1
         if self.motion.polled and not (found and truth is True and self.motion.stays):
@@ -106,7 +106,7 @@ def condition(text: str, scope: Scope) -> Condition:
 
 
 def identity_part(whole: Condition) -> Program | None:
-    """Return the terms of a `&&` that only identity decides, which a stream keeps from start to end; None if none."""
+    """Return the terms of a `&&` that depend on identity alone, which a stream never changes; None if none."""
     typed = whole.program.typed
     terms = typed.args if typed.op == "&&" else (typed,)
     fixed = tuple(term for term in terms if is_identity(term))
@@ -116,7 +116,7 @@ def identity_part(whole: Condition) -> Program | None:
 
 
 def read_facts(names: Iterable[str], snapshot: Snapshot, x_ns: int, max_age_ns: int | None) -> dict[str, Value | None]:
-    """Return the facts of these names at an instant, None where one is missing; without an age they do not age."""
+    """Return the facts of these names at an instant, None for a missing one; without `max_age_ns` they do not age."""
     old = max_age_ns is not None and snapshot.age_ns(x_ns) > max_age_ns
     found: dict[str, Value | None] = {}
     for name in names:
@@ -127,7 +127,7 @@ def read_facts(names: Iterable[str], snapshot: Snapshot, x_ns: int, max_age_ns: 
 
 
 def canonical(typed: Typed) -> str:
-    """Write a condition in the one form that spaces, parentheses and spellings of literals do not change."""
+    """Return a condition in the one form that spaces, parentheses and spellings of literals do not change."""
     if typed.op == "literal":
         return json.dumps(typed.value)
     if typed.op == "fact":
@@ -141,11 +141,11 @@ def canonical(typed: Typed) -> str:
 
 
 def next_look_ns(commit_ns: int, after_ns: int) -> int:
-    """Return the first instant after another at which a stream is looked at for what moves in steps."""
+    """Return the first instant after another at which facts that change by steps are evaluated for a stream."""
     return commit_ns + ((after_ns - commit_ns) // LOOK_EVERY_NS + 1) * LOOK_EVERY_NS
 
 
 def is_identity(typed: Typed) -> bool:
-    """Tell whether identity alone, which a stream keeps from start to end, decides an expression."""
+    """Tell whether an expression depends on identity alone, which a stream never changes."""
     names = compile_expression(typed).facts
     return bool(names) and all(not FACTS[name].ages and not FACTS[name].linear for name in names)

@@ -1,8 +1,8 @@
-"""Find the instants at which conditions flip between tokens, where facts are linear in time: computed, not polled.
+"""Crossing times: the instants at which conditions flip between tokens, computed since facts are linear in time.
 
 A condition's truth is a function of its comparisons' truth. A comparison of a linear fact with a constant flips where
 the fact, an integer of ns, crosses an integer that is known at load; one of sums and products with constants is
-monotonic between the knees of its facts and is searched. Anything else that moves has to be looked at again.
+monotonic between the knees of its facts and is searched. Any other condition that changes in time is polled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EDGES: Final[dict[str, tuple[str, ...]]] = {
 
 
 class Facts(Protocol):
-    """The facts of a stream, as far as they are needed here."""
+    """The facts of a stream, as far as this module needs them."""
 
     def line(self, name: str) -> Line:
         """Return a linear fact's line."""
@@ -58,7 +58,7 @@ class Threshold:
     edges_ns: tuple[int, ...]
 
     def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
-        """Return the instants in (after, until] that are the first of a new truth."""
+        """Return the instants in (after, until] at which a new truth begins."""
         floor, slope, zero = facts.line(self.fact)
         if slope == 0:
             return []
@@ -82,8 +82,8 @@ class Crossing:
     edges: tuple[str, ...]
 
     def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
-        """Return the instants in (after, until] that are the first of a new truth."""
-        # Only what rises has a floor: idle time, which stands still until the reader runs dry.
+        """Return the instants in (after, until] at which a new truth begins."""
+        # Of the rising facts only idle time has a floor: it is constant until the reader has read everything.
         lines = [facts.line(name) for name in self.moving]
         knees = {line.zero_ns + line.floor_ns for line in lines if line.floor_ns is not None}
         stops = sorted({after_ns, until_ns, *(knee for knee in knees if after_ns < knee < until_ns)})
@@ -113,7 +113,7 @@ class Gate:
     above: bool
 
     def is_shut(self, facts: Facts, from_ns: int, until_ns: int) -> bool:
-        """Tell whether the term holds at no instant in [from, until]; what is linear is extreme at one of the ends."""
+        """Tell whether the term holds at no instant in [from, until]; a linear fact is extreme at one of the ends."""
         line = facts.line(self.fact)
         extreme_ns = line.value(until_ns if (line.slope >= 0) is self.above else from_ns)
         return (extreme_ns < self.edge_ns) is self.above
@@ -121,10 +121,10 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """How a condition moves between tokens: flips that can be computed, and whether the rest must be polled.
+    """The behaviour of a condition between tokens: computed flips, and whether the rest must be polled.
 
-    `gates`: terms that must all hold for the condition to hold, and are cheap to rule out for a while. `stays`: what
-    must be polled, once it holds, holds until the next token: deadlines pass, and none is met without one.
+    `gates`: terms that must all hold for the condition to hold, and are cheap to rule out for a while. `stays`: once
+    the polled part holds, it holds until the next token: deadlines pass, and none is met without a token.
     """
 
     comparisons: tuple[Threshold | Crossing, ...]
@@ -137,7 +137,7 @@ class Motion:
         return any(gate.is_shut(facts, from_ns, until_ns) for gate in self.gates)
 
     def instants(self, facts: Facts, after_ns: int, until_ns: int) -> list[int]:
-        """Return, sorted, the instants in (after, until] at which the condition may be found changed."""
+        """Return, sorted, the instants in (after, until] at which the condition may have changed."""
         found: set[int] = set()
         if until_ns > after_ns:
             for comparison in self.comparisons:
@@ -146,11 +146,11 @@ class Motion:
 
 
 def motion(typed: Typed) -> Motion:
-    """Find the comparisons of a condition that move with time."""
+    """Find the comparisons of a condition that change with time."""
     comparisons: list[Threshold | Crossing] = []
 
     def visit(node: Typed) -> bool:
-        """Collect what can be computed; tell whether anything must be polled."""
+        """Collect what can be computed; return whether anything must be polled."""
         polled = False
         for op, left, right in _comparisons(node):
             degree = max(_degree(left), _degree(right))
@@ -190,7 +190,7 @@ _ONE_WAY: Final = {
     "deadline_misses": (">", ">="),
     "fluidity_index": ("<", "<="),
 }
-"""By fact that moves in steps: the comparisons with a constant that time alone can make true and never false."""
+"""By fact that changes by steps: the comparisons with a constant that time alone can make true and never false."""
 
 
 def _stays(term: Typed) -> bool:
@@ -213,7 +213,7 @@ def _comparisons(node: Typed) -> Sequence[tuple[str, Typed, Typed]]:
 
 
 def comparison(op: str, left: Typed, right: Typed) -> Threshold | Crossing:
-    """Return a comparison that moves with time as what finds its flips."""
+    """Return the finder of flips for a comparison that changes with time."""
     if left.op == "literal":
         op, left, right = MIRRORED[op], right, left
     if left.op == "fact" and right.op == "literal" and isinstance(right.value, float):
@@ -238,7 +238,7 @@ def _gates(term: Typed) -> list[Gate]:
 
 
 def _degree(node: Typed) -> int:
-    """Return 0 for what stands still between tokens, 1 for what is piecewise linear, 2 for anything else that moves."""
+    """Return 0 for what is constant between tokens, 1 for what is piecewise linear, 2 for any other change."""
     if node.op == "fact":
         fact = FACTS[node.name]
         return 2 if fact.steps else int(fact.linear)

@@ -1,4 +1,10 @@
-"""The one declared table of facts that a rule may use; the check, the engine and the docs page read it."""
+"""The table of facts that a rule may use; the checker, the engine and the docs page read it.
+
+To add a fact of a stream, declare it in `STREAM_FACTS` and give its value in `READ` of `snapshot.py`. To add one of
+instances and classes, declare it in `_NOW_FACTS` or `_WINDOW_STEMS` and give its value in `engine/scope_facts.py`. Then
+write the docs anew: `python -m otel_llm.rules.docs.facts_page docs/facts.md` and
+`python -m otel_llm.rules.docs.reference docs/rules.md`. Tests compare all of these with the table.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +21,17 @@ WINDOWS: Final = ("1m", "5m", "30m", "1h", "6h", "3d")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact: what it is called, what it means, and how it behaves in time.
+    """One fact: its name, its meaning, and how it changes in time.
 
-    `before`: its value before the first token ("missing" or a literal; "" where it has the meaning's own value).
-    `timed`: it follows from the times of tokens, so it is missing while a segment is missing.
+    `before`: its value before the first token ("missing" or a literal; "" where the meaning gives one).
+    `timed`: it is computed from the times of tokens, so it is missing while a segment is missing.
     `ages`: it is missing once it is older than a rule's `max_fact_age`; identity and the age itself never are.
     `linear`: between tokens it is linear in time (perhaps with a floor), so its crossings are computed.
-    `steps`: between tokens it may change by steps (deadlines that pass), so it is looked at every 100 ms.
-    `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: the only texts it has, "" aside.
+    `steps`: between tokens it may change by steps (deadlines that pass), so it is evaluated every 100 ms.
+    `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: its only texts besides "".
     `can_miss`: it is missing until something has happened, and not only when it is old or a segment is missing.
-    `line`: the one of `slo.live.inflight.Lines` that it follows. `kernel`: the number by which `core.rule_looks` reads
-    it from a stream's row; None where it does not.
+    `line`: its line in `slo.live.inflight.Lines`. `kernel`: the number by which `core.rule_prefilter` reads it from a
+    stream's row; None where it does not.
     """
 
     name: str
@@ -154,7 +160,7 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
 _NOW_FACTS: Final[tuple[Fact, ...]] = (
     Fact("streams", "int", "", _WINDOWED, "streams in flight now"),
     Fact("starving", "int", "", _WINDOWED, "of them, those whose user is known to wait for text now"),
-    Fact("starving_share", "double", "0..1", _WINDOWED, "starving / streams of which that is known"),
+    Fact("starving_share", "double", "0..1", _WINDOWED, "starving / streams for which that is known"),
 )
 
 _WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
@@ -176,7 +182,7 @@ WINDOW_FACTS: Final[tuple[Fact, ...]] = _NOW_FACTS + tuple(
 
 FACTS: Final[dict[str, Fact]] = {fact.name: fact for fact in STREAM_FACTS + WINDOW_FACTS}
 LABELS: Final = ("slo_class", "model", "instance", "measured_at")
-"""The facts that an alert may be aggregated by: identity that a handful of values share."""
+"""The facts by which an alert may be aggregated: identity with few values."""
 
 
 def in_scope(scope: Scope) -> dict[str, Fact]:

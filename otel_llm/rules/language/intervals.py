@@ -1,7 +1,7 @@
-"""The values that a fact may have, and what arithmetic makes of them: intervals that hold every possible value.
+"""Interval arithmetic over facts: intervals that hold every value a fact, or an expression of facts, may have.
 
 Rounding to nearest is monotonic, so the bounds of a result are the operation's own results at the bounds of its
-operands, rounded as they are: an interval is exact at its ends. Where an operation may give NaN the whole line stands.
+operands, rounded as they are: an interval is exact at its ends. Where NaN is possible, it is all numbers.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Span:
         below = other.below() if self.high == other.high else None
         return self if below is None else self.meet(below)
 
-    def words(self) -> str:
-        """Say which numbers these are."""
+    def text(self) -> str:
+        """Return the interval in words."""
         if self.high == math.inf or (self.whole and self.high >= INT_MAX):
             return "any number" if self.low == -math.inf else f"{number(self.low)} or more"
         return f"{number(self.low)} to {number(self.high)}"
@@ -77,18 +77,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Texts or truths: those `allowed` (None: any) less those `excluded`."""
+    """A set of texts or truths: those `allowed` (None: any) less those `excluded`."""
 
     allowed: frozenset[Value] | None
     excluded: frozenset[Value] = frozenset()
 
     def only(self, values: frozenset[Value]) -> Choice | None:
-        """Return those of these values that are among them; None where none is."""
+        """Return the allowed ones of these values; None where there are none."""
         left = values - self.excluded if self.allowed is None else values & self.allowed
         return Choice(left) if left else None
 
     def without(self, value: Value) -> Choice | None:
-        """Return the rest without one value; None where nothing is left."""
+        """Return the set without one value; None where nothing is left."""
         if self.allowed is None:
             return Choice(None, self.excluded | {value})
         left = self.allowed - {value}
@@ -104,7 +104,7 @@ class Choice:
         return Choice(left) if left else None
 
     def join(self, other: Choice) -> Choice:
-        """Return what holds both."""
+        """Return a set that holds both."""
         if self.allowed is None or other.allowed is None:
             mine = self.excluded if self.allowed is None else self.excluded - self.allowed
             theirs = other.excluded if other.allowed is None else other.excluded - other.allowed
@@ -114,8 +114,8 @@ class Choice:
             return Choice(None, open_ - (closed or frozenset()))
         return Choice(self.allowed | other.allowed)
 
-    def words(self) -> str:
-        """Say which values these are."""
+    def text(self) -> str:
+        """Return the set in words."""
         if self.allowed is None:
             return "any text"
         shown = sorted(f'"{value}"' if isinstance(value, str) else str(value).lower() for value in self.allowed)
@@ -124,7 +124,7 @@ class Choice:
 
 Domain = Span | Choice
 Box = dict[str, Domain]
-"""For each fact the values that it may have, each independent of the others."""
+"""The possible values of each fact, each independent of the others."""
 
 _ALL_DOUBLES: Final = Span(-math.inf, math.inf, whole=False, nan=True)
 _AT_MOST: Final = (
@@ -134,17 +134,17 @@ _AT_MOST: Final = (
     ("gap_seconds", "age_seconds"),
     ("ttft_seconds", "age_seconds"),
 )
-"""Pairs of facts of which the first is never more than the second."""
+"""Pairs of facts whose first is never more than the second."""
 _NEEDS: Final = {
     "ttft_seconds": ("tokens", 1),
     "rate_tokens_per_second": ("tokens_read", 2),
     "fluidity_index": ("deadlines", 1),
 }
-"""Facts that are missing until another has reached a number; where one is missing no condition holds."""
+"""Facts that are missing until another has reached a number; no condition holds while one of its facts is missing."""
 
 
 def domain(name: str, classes: frozenset[str] | None = None) -> Domain:
-    """Return the values of a fact; `classes`: the names of the SLO classes, None where they are not known."""
+    """Return the possible values of a fact; `classes`: the names of the SLO classes, None where they are not known."""
     fact = FACTS[name]
     if fact.type == "bool":
         return Choice(frozenset((True, False)))
@@ -157,7 +157,7 @@ def domain(name: str, classes: frozenset[str] | None = None) -> Domain:
 
 
 def box(names: tuple[str, ...], classes: frozenset[str] | None = None) -> Box:
-    """Return all values that these facts may have at once while none of them is missing."""
+    """Return the values that these facts may have together while none of them is missing."""
     found = {name: domain(name, classes) for name in names}
     for name in names:
         other, least = _NEEDS.get(name, ("", 0))
@@ -173,12 +173,12 @@ def at_most(less: str, more: str) -> bool:
 
 
 def needing(name: str) -> str:
-    """Name the fact that must have reached a number before this one is known; "" if none must."""
+    """Return the fact that must have reached a number before this one is known; "" if none must."""
     return _NEEDS.get(name, ("", 0))[0]
 
 
 def settled(values: Box) -> Box | None:
-    """Narrow a box by what is known of pairs of facts; None where nothing is left."""
+    """Narrow a box by the known pairs of facts; None where nothing is left."""
     for less, more in _AT_MOST:
         low, high = values.get(less), values.get(more)
         if isinstance(low, Span) and isinstance(high, Span) and (low.high > high.high or high.low < low.low):
@@ -190,7 +190,7 @@ def settled(values: Box) -> Box | None:
 
 
 def agree(values: dict[str, Value]) -> bool:
-    """Tell whether single values of facts can stand beside each other."""
+    """Tell whether single values of facts can occur together."""
     point = {
         name: Span(value, value, isinstance(value, int))
         for name, value in values.items()
@@ -204,9 +204,9 @@ def agree(values: dict[str, Value]) -> bool:
 
 
 def calculated(op: str, left: Span, right: Span) -> Span | None:
-    """Return the values of `left op right`; None where it has none (ints beyond 64 bits, divided by zero)."""
+    """Return the interval of `left op right`; None where it has no value (ints beyond 64 bits, divided by zero)."""
     if left.whole:
-        return _whole(op, left, right)
+        return _int_result(op, left, right)
     if left.nan or right.nan or (op == "/" and _has_zero(right)):
         return _ALL_DOUBLES
     if op == "*" and ((_has_zero(left) and _is_endless(right)) or (_has_zero(right) and _is_endless(left))):
@@ -216,16 +216,16 @@ def calculated(op: str, left: Span, right: Span) -> Span | None:
 
 
 def negated(span: Span) -> Span | None:
-    """Return the values of `-span`; None where it has none."""
+    """Return the interval of `-span`; None where it has no value."""
     return _clipped(-span.high, -span.low) if span.whole else Span(-span.high, -span.low, whole=False, nan=span.nan)
 
 
 def number(value: float) -> str:
-    """Write a number as a person would."""
+    """Format a number for people."""
     return repr(value)
 
 
-def _whole(op: str, left: Span, right: Span) -> Span | None:
+def _int_result(op: str, left: Span, right: Span) -> Span | None:
     lefts = (int(left.low), int(left.high))
     rights = [int(right.low), int(right.high)]
     if op == "/":

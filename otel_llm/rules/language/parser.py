@@ -1,4 +1,4 @@
-"""Read a rule's expression into a syntax tree: a Pratt parser over CEL's precedences.
+"""Parse a rule's expression to a syntax tree, with a Pratt parser over CEL's precedences.
 
     ||  <  &&  <  == != < <= > >= in (one level, left to right)  <  + -  <  * /  <  ! - (prefix)
 
@@ -67,7 +67,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def finish(self) -> None:
-        """Refuse whatever stands after the expression."""
+        """Refuse anything that follows the expression."""
         token = self._token
         if token.kind == "end":
             return
@@ -81,7 +81,7 @@ class _Parser:
         self._refuse(token, f"unexpected `{token.text}`", "an operator is expected between two values")
 
     def expression(self, power: int) -> Node:
-        """Read operators that bind tighter than `power`."""
+        """Parse operators that bind tighter than `power`."""
         left = self._operand()
         while self._token.text in _BINARY and self._token.kind in ("op", "name"):
             op, binds = _BINARY[self._token.text]

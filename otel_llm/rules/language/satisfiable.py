@@ -1,7 +1,7 @@
-"""Can a condition hold at all? What its facts must then be, as boxes of values: sound, and exact for simple rules.
+"""Satisfiability of conditions: can one hold at all, and for which facts? Sound, and exact for simple rules.
 
-`boxes` gives boxes that together hold every combination of facts for which an expression is what is wanted; there may
-be more in them, as two facts in one comparison are not tied to each other. So no box means: never.
+`boxes` returns boxes that together hold every combination of facts for which an expression has the wanted truth; they
+may hold more, as two facts in one comparison are not tied to each other. So no box means: never.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.types import Typed
 
 MOST_BOXES: Final = 64
-"""Beyond so many the boxes become one around them all: still sound, less exact, and no expression is slow."""
+"""With more boxes they become one around all of them: still sound, less exact, and fast for every expression."""
 _PASSES: Final = 3
 _TRIES: Final = 200
 _NOT: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-def whole_box(*nodes: Typed, classes: frozenset[str] | None = None) -> list[Box]:
-    """Return, as one box, all that the facts of these expressions may be while none is missing."""
+def full_box(*nodes: Typed, classes: frozenset[str] | None = None) -> list[Box]:
+    """Return, as one box, all values that the facts of these expressions may have while none is missing."""
     return [box(tuple(dict.fromkeys(name for node in nodes for name in used_facts(node))), classes)]
 
 
@@ -62,7 +62,7 @@ def extent(name: str, found: Sequence[Box]) -> Span | None:
 
 
 def example(nodes: Sequence[Typed], given: Sequence[Box]) -> dict[str, Value] | None:
-    """Return facts for which all the conditions hold, if some are found among the likely ones."""
+    """Return facts for which all conditions hold, if the search among likely values finds some."""
     programs = [compile_expression(node) for node in nodes]
     for values in _points(given):
         if not agree(values):
@@ -221,7 +221,7 @@ def _joined(left: Domain, right: Domain) -> Domain:
 
 
 def _points(given: Sequence[Box]) -> Iterator[dict[str, Value]]:
-    """Yield likely combinations of facts: round ones, those at the ends, then any; the same ones every time."""
+    """Yield likely combinations of facts: round values, those at the ends, then random ones; always the same."""
     chance = random.Random(0)  # noqa: S311 - a search, nothing secret
     choices = [{name: _likely(values) for name, values in one.items()} for one in given]
     if not choices:

@@ -1,4 +1,7 @@
-"""What a rule sees of a stream: its facts at an instant, now or looking back, by what is known now."""
+"""The facts of a stream as a rule reads them: at an instant, now or in the past, by what is known now.
+
+`READ` has the function of each fact; a new fact of a stream is added there and in the table of `facts.py`.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +20,39 @@ if TYPE_CHECKING:
 StreamKey = tuple[bytes, bytes, int]
 """Trace id, span id of the request, choice."""
 IDENTITY: Final = ("slo_class", "model", "instance", "measured_at", "exact_resume")
-"""The facts that a stream keeps from its first segment on."""
+"""The facts of identity; a stream keeps them from its first segment on."""
 
 
 class StreamView(Protocol):
-    """An in-flight stream, as the engine is shown it; instants are on the stream's own axis."""
+    """An in-flight stream as the engine reads it; instants are on the stream's own axis."""
 
     @property
     def key(self) -> StreamKey:
-        """Identify the stream."""
+        """Return the key of the stream."""
 
     @property
     def slo_class(self) -> str:
-        """Name the SLO class; here and below "" where unknown."""
+        """Return the SLO class; here and below "" where unknown."""
 
     @property
     def model(self) -> str:
-        """Name the requested model."""
+        """Return the requested model."""
 
     @property
     def instance(self) -> str:
-        """Name the replica that serves it."""
+        """Return the replica that serves it."""
 
     @property
     def measured_at(self) -> str:
-        """Say where it is measured: client, relay or server."""
+        """Return the place of measurement: client, relay or server."""
 
     @property
     def exact_resume(self) -> bool:
-        """Say whether the stream's owner can resume it token for token."""
+        """Return whether the stream's owner can resume it token for token."""
 
     @property
     def stream(self) -> Stream:
-        """Hold the tokens that were applied."""
+        """Return the tokens that were applied."""
 
     @property
     def watermark_ns(self) -> int:
@@ -57,11 +60,11 @@ class StreamView(Protocol):
 
     @property
     def has_gap(self) -> bool:
-        """Say whether a segment is missing now."""
+        """Return whether a segment is missing now."""
 
     @property
     def ageless(self) -> bool:
-        """Say whether nothing can be missing up to any now: the stream is observed itself, so its facts do not age."""
+        """Return whether nothing can be missing up to any now: the process observes the stream itself."""
 
     @property
     def offset_ns(self) -> int:
@@ -69,7 +72,7 @@ class StreamView(Protocol):
 
 
 class Snapshot:
-    """The facts of one stream from its last token on, assuming that no other comes.
+    """The facts of one stream from its last token on, as long as no other arrives.
 
     With `stream`, another stream of fewer tokens (see `history`), the facts as they were after those.
     """
@@ -94,15 +97,15 @@ class Snapshot:
         return line
 
     def value(self, name: str, x_ns: int) -> Value | None:
-        """Return a fact at an instant, none before the last token; None where it is missing."""
+        """Return a fact at an instant not before the last token; None where it is missing."""
         return READ[name](self, x_ns)
 
     def age_ns(self, x_ns: int) -> int:
-        """Return how old the facts are at an instant."""
+        """Return the age of the facts at an instant."""
         return 0 if self.ageless else x_ns - self.watermark_ns
 
     def at(self, x_ns: int) -> InFlight:
-        """Return all facts of the stream at an instant; the last one asked for is kept."""
+        """Return all facts of the stream at an instant; the last result is cached."""
         if self._steps is None or self._steps_ns != x_ns:
             self._steps, self._steps_ns = self.stream.at(x_ns), x_ns
         return self._steps
@@ -140,4 +143,4 @@ READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
     "fluidity_index": lambda s, x: s.at(x).fluidity_index,
     "fact_age_seconds": lambda s, x: s.age_ns(x) / 1e9,
 }
-"""How each fact of the scope `stream` is read; a test holds it against the declared table."""
+"""The function that reads each fact of the scope `stream`; a test compares its keys with the table of facts."""

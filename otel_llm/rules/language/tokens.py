@@ -1,4 +1,4 @@
-"""Cut the text of a rule's expression into tokens; every refusal says where and what to write instead.
+"""The lexer of rule expressions; every error has a position and says what to write instead.
 
 The lexical rules are CEL's (cel-spec, "Syntax") less what the subset leaves out: raw, bytes and triple-quoted
 strings, unsigned and hexadecimal numbers, comments.
@@ -47,7 +47,7 @@ _INSTEAD: Final = {
 
 
 class ExpressionError(ValueError):
-    """Refuse an expression: `message` and `advice` in words, `start` and `end` as offsets into its text."""
+    """An expression was refused: `message` and `advice` for people, `start` and `end` as offsets into its text."""
 
     def __init__(self, message: str, advice: str, start: int, end: int) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class Token:
 
 
 def tokenize(text: str) -> list[Token]:
-    """Cut `text` into tokens, the last of kind `end`; raises ExpressionError."""
+    """Return the tokens of `text`, the last of kind `end`; raises ExpressionError."""
     tokens: list[Token] = []
     at = 0
     while at < len(text):

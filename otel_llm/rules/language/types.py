@@ -1,4 +1,4 @@
-"""Give every node of an expression its type, fold its constants, and refuse what CEL would refuse.
+"""The type checker of expressions: types for all nodes, constants folded, and errors where CEL has them.
 
 CEL's overloads for the four types of facts, less what the subset leaves out: strings are not added, booleans have
 no order. int and double never mix. A constant sub-expression is computed here and must come out finite.
@@ -40,7 +40,7 @@ class Typed:
 
 
 def check(text: str, facts: Mapping[str, Fact], result: Literal["bool"] | None = "bool") -> Typed:
-    """Parse and type-check `text` over `facts`; `result` is the type it must have, None for any.
+    """Parse and type-check `text` over `facts`; `result` is the required type, None for any.
 
     Raises ExpressionError.
     """
@@ -151,7 +151,7 @@ class _Checker:
 
 
 def _shortened(names: Iterable[str]) -> list[str]:
-    """Name the facts, of those that differ in their window only one."""
+    """Return the facts, with one window for those that differ only in it."""
     others = tuple(f"_{window}" for window in WINDOWS[1:])
     return [name for name in names if not name.endswith(others)]
 

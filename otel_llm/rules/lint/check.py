@@ -1,4 +1,4 @@
-"""`otel-llm rules check`: what is wrong with rule files, each finding with its line and a caret."""
+"""`otel-llm rules check`: the errors and lints of rule files, each with its line and a caret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding: its kind, `file:line:column: key: message (advice)`, and the lines that show the place."""
+    """One finding: its kind, `file:line:column: key: message (advice)`, and its lines of the file."""
 
     kind: Kind
     text: str
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked and found."""
+    """The checked files and the findings."""
 
     files: int
     rules: int
@@ -77,8 +77,8 @@ def check_rules(
     """Check files, folders and globs as one set of rules; raises UnreadableConfigError where one cannot be read.
 
     `executors`: see `load_rules`; `relay_does`: verbs that may be enforced too, with a note that a relay is needed.
-    Lints are looked for once nothing is wrong; `classes`: the names of the SLO classes, where they are known;
-    `token_read_s`: by class how long its reader takes for a token, None for the classes that ship.
+    Lints are run once there are no errors; `classes`: the names of the SLO classes, where known; `token_read_s`: by
+    class the seconds in which its reader reads a token, None for the shipped classes.
     """
     files = read_rule_files(rule_files(arguments), {*executors, *relay_does})
     findings = [finding for file in files for finding in _findings(file)]
@@ -91,33 +91,33 @@ def check_rules(
 
 
 def finding(error: ConfigError, source: str | None, kind: Kind = "error") -> Finding:
-    """Show an error with the line that it points at and a caret below."""
+    """Format an error with the line that it points at and a caret below."""
     if source is None or error.line is None or error.column is None:
         return Finding(kind, str(error))
     line = source_line(source, error.line)
     length = error.length if isinstance(error, RuleError) else 1
     number = f"{error.line:>5} | "
-    # A tab before the caret stays a tab, so that the caret stands below what it means however wide a tab is.
+    # A tab before the caret stays a tab, so that the caret stands below its character however wide a tab is.
     lead = "".join("\t" if char == "\t" else " " for char in line[: error.column - 1])
     caret = f"{' ' * (len(number) - 2)}| {lead}{'^' * length}"
     return Finding(kind, str(error), (f"{number}{line}".rstrip(), caret))
 
 
 def token_read_times(classes: SloClasses) -> dict[str, float]:
-    """Return by class how long its reader takes for a token, in seconds; the default class first."""
+    """Return by class the seconds in which its reader reads a token; the default class first."""
     ordered = (classes.get(classes.default), *classes.classes)
     return {one.name: one.pace_ns / NS_PER_S for one in ordered}
 
 
 def _notes(file: RuleFile, relay_does: Collection[str]) -> list[Finding]:
-    """Say of what is enforced and only a relay does that a relay is needed."""
+    """Return a note for each enforced action that needs a relay."""
     notes = []
-    for rule, place in zip(file.rules, file.places, strict=True):
+    for rule, path in zip(file.rules, file.key_paths, strict=True):
         for index, action in enumerate(rule.actions):
             if file.file is not None and action.mode == "enforce" and action.verb in relay_does:
                 message = f"note: a relay is needed, which does `{action.verb}`"
                 advice = "run `otel-llm relay --rules` with this file, or name an engine of kind relay in --config"
-                error = file.file.refuse((*place, "actions", index, "mode"), message, advice)
+                error = file.file.refuse((*path, "actions", index, "mode"), message, advice)
                 notes.append(finding(error, file.file.text, "note"))
     return notes
 

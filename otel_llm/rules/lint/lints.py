@@ -1,7 +1,7 @@
-"""The lints of `otel-llm rules check`: rules that are allowed, and yet are hardly what was meant.
+"""The lints of `otel-llm rules check`: rules that are allowed, but hardly intended.
 
-This table is the one list of them; the docs page and the tests read it. Each is found in `lint_conditions` or
-`lint_actions`.
+This table lists them all; the docs page and the tests read it. The modules `action_lints`, `condition_lints`,
+`runway_lints` and `timing_lints` find them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LintName = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """One lint: what it finds, and what to do about it."""
+    """One lint: what it finds, and the remedy."""
 
     name: LintName
     finds: str
@@ -130,7 +130,7 @@ LINTS: Final[tuple[Lint, ...]] = (
     ),
     Lint(
         "fire-on-missing",
-        "an action that is enforced because facts are missing: whoever stops sending telemetry sets it off",
+        "an action that is enforced because facts are missing: a sender that stops sending telemetry triggers it",
         "write `on_missing: hold`, or keep the action in shadow",
     ),
     Lint("expires-at-once", "an action with a `ttl` of nothing: it is too old when it is decided", "give it time"),
@@ -147,8 +147,8 @@ if tuple(REMEDIES) != get_args(LintName):
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """One finding: which lint, the key in the file, and, of a condition, the part of it."""
+class LintFinding:
+    """One finding: its lint, the key in the file, and, of a condition, the part."""
 
     lint: LintName
     path: KeyPath
@@ -157,7 +157,7 @@ class Complaint:
     text: str = ""
     node: Typed | None = None
 
-    def refusal(self, file: YamlFile) -> ConfigError:
+    def config_error(self, file: YamlFile) -> ConfigError:
         """Return it as an error that points into the file."""
         message, advice = f"{self.message} [{self.lint}]", self.advice or REMEDIES[self.lint]
         if self.node is None:
@@ -167,10 +167,10 @@ class Complaint:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A rule, where it stands in its file, and the names of the SLO classes if they are known.
+class LocatedRule:
+    """A rule, its path in the file, and the names of the SLO classes if known.
 
-    `token_read_s`: by SLO class how long its reader takes for a token, 1 / reading speed, the default class first.
+    `token_read_s`: by SLO class the seconds in which its reader reads a token, 1 / reading speed; the default first.
     """
 
     rule: Rule

@@ -1,12 +1,12 @@
-"""The lint of runways: thresholds under which every healthy stream is right after its first token."""
+"""The lint of runways: thresholds below which every healthy stream is right after its first token."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.language.intervals import Choice, Span
-from otel_llm.rules.language.satisfiable import boxes, extent, whole_box
-from otel_llm.rules.lint.lints import Complaint
+from otel_llm.rules.language.satisfiable import boxes, extent, full_box
+from otel_llm.rules.lint.lints import LintFinding
 from otel_llm.rules.lint.unit_lints import parts, tree, with_literals
 
 if TYPE_CHECKING:
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.language.intervals import Box
     from otel_llm.rules.language.types import Typed
-    from otel_llm.rules.lint.lints import Placed
+    from otel_llm.rules.lint.lints import LocatedRule
 
 _RUNWAY: Final = "runway_seconds"
 _INSTANT_S: Final = 1e-9
-"""How long after the first token it is looked at."""
+"""The instant of the check, in seconds after the first token."""
 _SOON_S: Final = 1.0
-"""How long a healthy stream takes to its first token, at most."""
+"""The longest time to the first token of a healthy stream."""
 _AFTER_FIRST_TOKEN: Final[Mapping[str, tuple[float, float]]] = {
     "tokens": (1, 1),
     "tokens_read": (1, 1),
@@ -34,43 +34,43 @@ _AFTER_FIRST_TOKEN: Final[Mapping[str, tuple[float, float]]] = {
     "fluidity_index": (1.0, 1.0),
     "fact_age_seconds": (0.0, _SOON_S),
 }
-"""The facts of a healthy stream then, but for its runway, from which to which number."""
+"""The facts of a healthy stream at that instant, but for its runway: the least and the largest number."""
 _MISSING_THEN: Final = "rate_tokens_per_second"
-"""Missing until the second token, and with it any condition that uses it."""
+"""Facts that are missing until the second token, and with them any condition that uses them."""
 _LONG_S: Final = (1e9, float("inf"))
-"""Runways of which none is short: a condition that holds for them too has no threshold there."""
+"""Long runways only: a condition that holds for them too has no threshold on the runway."""
 
 
-def runway_lints(placed: Placed) -> Iterator[Complaint]:
+def runway_lints(located: LocatedRule) -> Iterator[LintFinding]:
     """Find a condition that holds right after the first token of every stream of a class, since its runway is short."""
-    rule = placed.rule
+    rule = located.rule
     if rule.scope != "stream" or _RUNWAY not in rule.when.facts or _MISSING_THEN in rule.when.facts:
         return
     node = tree(rule.when)
-    for name, read_s in _classes(placed):
+    for name, read_s in _classes(located):
         left_s = read_s - _INSTANT_S
-        if not _held(placed, node, name, (left_s, left_s)) or _held(placed, node, name, _LONG_S):
+        if not _holding(located, node, name, (left_s, left_s)) or _holding(located, node, name, _LONG_S):
             continue
-        threshold = extent(_RUNWAY, _held(placed, node, name, (left_s, float("inf"))))
+        threshold = extent(_RUNWAY, _holding(located, node, name, (left_s, float("inf"))))
         # At twice the reading speed the runway grows by a second each second.
         if threshold is None or rule.for_ns / 1e9 > max(0.0, threshold.high - read_s):
             continue
         message = f"a stream of class {name} has {read_s:.3g} s of text right after its first token, however healthy"
         cause = next((part for part in parts(node) for fact, _ in with_literals(part) if fact.name == _RUNWAY), node)
-        yield Complaint("fires-at-first-token", (*placed.path, "when"), message, "", rule.when.text, cause)
+        yield LintFinding("fires-at-first-token", (*located.path, "when"), message, "", rule.when.text, cause)
         return
 
 
-def _classes(placed: Placed) -> list[tuple[str, float]]:
-    """Return the classes that a rule may be about, and how long a token takes to be read."""
-    found = list(placed.token_read_s.items())
-    # Of classes that are not known it is not said that every rule meets the fastest reader.
-    return found[:1] if placed.classes is None and "slo_class" not in placed.rule.when.facts else found
+def _classes(located: LocatedRule) -> list[tuple[str, float]]:
+    """Return the classes to which a rule may apply, and the seconds in which a token is read."""
+    found = list(located.token_read_s.items())
+    # Where the classes are not known, a rule is not assumed to meet the fastest reader.
+    return found[:1] if located.classes is None and "slo_class" not in located.rule.when.facts else found
 
 
-def _held(placed: Placed, node: Typed, slo_class: str, runway_s: tuple[float, float]) -> list[Box]:
+def _holding(located: LocatedRule, node: Typed, slo_class: str, runway_s: tuple[float, float]) -> list[Box]:
     """Return the facts for which a condition holds right after the first token of a class, with these runways."""
-    (one,) = whole_box(node, classes=placed.classes)
+    (one,) = full_box(node, classes=located.classes)
     given: Box = {}
     for fact, values in one.items():
         limits = runway_s if fact == _RUNWAY else _AFTER_FIRST_TOKEN.get(fact)

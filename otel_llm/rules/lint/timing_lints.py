@@ -1,4 +1,4 @@
-"""Lints of time: what is shorter than is measured, longer than its subject lives, or speaks for too few requests."""
+"""Lints of time: shorter than the measurement, longer than the subject lives, or based on too few requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from otel_llm.core.rule_tables import LOOK_EVERY_NS
 from otel_llm.rules.files.durations import parse_duration_ns
 from otel_llm.rules.language.facts import FACTS, WINDOWS
 from otel_llm.rules.language.intervals import Span, domain
-from otel_llm.rules.language.satisfiable import boxes, extent, whole_box
-from otel_llm.rules.lint.lints import Complaint, Placed, shown
+from otel_llm.rules.language.satisfiable import boxes, extent, full_box
+from otel_llm.rules.lint.lints import LintFinding, LocatedRule, shown
 from otel_llm.rules.lint.unit_lints import parts, tree, with_literals
 
 if TYPE_CHECKING:
@@ -31,21 +31,21 @@ _RATES: Final = ("smooth_goodput", "goodput")
 _WINDOW_NS: Final = {window: (72 * 3600 * _S if window == "3d" else parse_duration_ns(window)) for window in WINDOWS}
 
 
-def timing_lints(placed: Placed) -> Iterator[Complaint]:
-    """Find what is odd in how a rule's condition goes with time and with few requests."""
-    node = tree(placed.rule.when)
-    held = boxes(node, True, whole_box(node, classes=placed.classes))
+def timing_lints(located: LocatedRule) -> Iterator[LintFinding]:
+    """Find what is odd in how a rule's condition relates to time and to few requests."""
+    node = tree(located.rule.when)
+    held = boxes(node, True, full_box(node, classes=located.classes))
     if not held:
         return
-    yield from _resolution(placed, node, held)
-    yield from _too_long(placed, node, held)
-    yield from _stale(placed, node, held)
-    yield from _few(placed, node, held)
-    yield from _flapping(placed, node)
+    yield from _resolution(located, node, held)
+    yield from _too_long(located, node, held)
+    yield from _stale(located, node, held)
+    yield from _few(located, node, held)
+    yield from _flapping(located, node)
 
 
-def _resolution(placed: Placed, node: Typed, held: list[Box]) -> Iterator[Complaint]:
-    rule, path = placed.rule, placed.path
+def _resolution(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[LintFinding]:
+    rule, path = located.rule, located.path
     gaps = [one.get("gap_seconds") for one in held]
     if any(isinstance(gap, Span) and 0 < gap.low < semconv.FLUSH_INTERVAL_S for gap in gaps):
         cause = next(
@@ -53,66 +53,68 @@ def _resolution(placed: Placed, node: Typed, held: list[Box]) -> Iterator[Compla
         )
         message = f"tokens are sent every {semconv.FLUSH_INTERVAL_S:g} s: those under way look like this gap"
         if cause is not None:
-            yield Complaint("below-resolution", (*path, "when"), message, "ask for 0.25 or more", rule.when.text, cause)
+            yield LintFinding(
+                "below-resolution", (*path, "when"), message, "ask for 0.25 or more", rule.when.text, cause
+            )
     for key, value in (("for", rule.for_ns), ("keep_firing_for", rule.keep_firing_for_ns)):
         if rule.scope != "stream" and 0 < value < _S:
             message = "instances and classes are looked at once a second"
-            yield Complaint("below-resolution", (*path, key), message, "write 1s or more")
+            yield LintFinding("below-resolution", (*path, key), message, "write 1s or more")
         elif rule.scope == "stream" and rule.when.motion.polled and 0 < value < LOOK_EVERY_NS:
             message = "what `when` uses is looked at every 100 ms"
-            yield Complaint("below-resolution", (*path, key), message, "write 100ms or more")
+            yield LintFinding("below-resolution", (*path, key), message, "write 100ms or more")
     if rule.scope == "stream" and rule.when.ages and rule.max_fact_age_ns < _SPEAKS_AGAIN_NS:
         message = "a silent stream speaks once a second: between, its facts would be missing"
-        yield Complaint(
+        yield LintFinding(
             "below-resolution", (*path, "max_fact_age"), message, "write more than 1s; the default is 1500ms"
         )
 
 
-def _too_long(placed: Placed, node: Typed, held: list[Box]) -> Iterator[Complaint]:
-    rule, at = placed.rule, (*placed.path, "for")
+def _too_long(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[LintFinding]:
+    rule, at = located.rule, (*located.path, "for")
     if rule.scope != "stream":
         windows = [_WINDOW_NS[window] for name in rule.when.facts if (window := _window(name))]
         if windows and rule.for_ns >= max(windows):
-            yield Complaint("for-too-long", at, "longer than every window in `when`", "use a longer window instead")
+            yield LintFinding("for-too-long", at, "longer than every window in `when`", "use a longer window instead")
         return
     if rule.for_ns >= _STREAM_LIFE_NS:
-        yield Complaint("for-too-long", at, "few streams live so long", "shorten it")
+        yield LintFinding("for-too-long", at, "few streams live so long", "shorten it")
         return
     age = extent("fact_age_seconds", held)
     if age is not None and age.low + rule.for_ns / _S >= _LOST_S:
         message = f"a stream that is silent for {_LOST_S:g} s is given up for lost, and the rule with it"
         if rule.for_ns:
-            yield Complaint("for-too-long", at, message, "shorten it")
+            yield LintFinding("for-too-long", at, message, "shorten it")
         else:
-            yield Complaint("for-too-long", (*placed.path, "when"), message, "ask for less", rule.when.text, node)
+            yield LintFinding("for-too-long", (*located.path, "when"), message, "ask for less", rule.when.text, node)
 
 
-def _stale(placed: Placed, node: Typed, held: list[Box]) -> Iterator[Complaint]:
-    rule = placed.rule
+def _stale(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[LintFinding]:
+    rule = located.rule
     age = extent("fact_age_seconds", held)
     if age is None or rule.on_missing == "fire" or age.low * _S <= rule.max_fact_age_ns:
         return
     ageing = [name for name in rule.when.facts if FACTS[name].ages]
     if ageing:
         message = f"{ageing[0]} is missing once facts are older than max_fact_age, {rule.max_fact_age_ns / _S:g} s"
-        yield Complaint("stale-facts", (*placed.path, "when"), message, "", rule.when.text, node)
+        yield LintFinding("stale-facts", (*located.path, "when"), message, "", rule.when.text, node)
 
 
-def _few(placed: Placed, node: Typed, held: list[Box]) -> Iterator[Complaint]:
-    rule = placed.rule
+def _few(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[LintFinding]:
+    rule = located.rule
     for part in parts(node):
         counts = _counts_for(part.name) if part.op == "fact" else ()
         rate = _stem(part.name) in _RATES
         if not any(_speaks(part.name, one) and not _enough(counts, one, 1 if rate else 2) for one in held if counts):
             continue
-        message = f"{part.name} is 0 where nobody asks, too" if rate else f"{part.name} speaks for a single one"
+        message = f"{part.name} is 0 without requests, too" if rate else f"{part.name} speaks for a single one"
         advice = f"add `{counts[-1]} >= 20`, or however many make it mean something"
-        yield Complaint("no-minimum-count", (*placed.path, "when"), message, advice, rule.when.text, part)
+        yield LintFinding("no-minimum-count", (*located.path, "when"), message, advice, rule.when.text, part)
         return
 
 
-def _flapping(placed: Placed, node: Typed) -> Iterator[Complaint]:
-    rule = placed.rule
+def _flapping(located: LocatedRule, node: Typed) -> Iterator[LintFinding]:
+    rule = located.rule
     if rule.for_ns or rule.keep_firing_for_ns or rule.resolve_when is not None:
         return
     if all(action.verb != "alert" for action in rule.actions):
@@ -121,25 +123,25 @@ def _flapping(placed: Placed, node: Typed) -> Iterator[Complaint]:
         for fact, _ in with_literals(part):
             if fact.type == "double" and part.op in ("<", "<=", ">", ">="):
                 message = f"{shown(rule.when.text, part)} is an alert each time that {fact.name} crosses it"
-                yield Complaint("flaps", (*placed.path, "when"), message, "", rule.when.text, part)
+                yield LintFinding("flaps", (*located.path, "when"), message, "", rule.when.text, part)
                 return
 
 
 def _counts_for(name: str) -> tuple[str, ...]:
-    """Name the counts of which one must be large for a share to mean something; the last is the one to write."""
+    """Return the counts one of which must be large for a share to mean something; the last is the one to write."""
     if name == "fluidity_index":
         return ("tokens_read", "tokens", "deadlines")
     if name == "starving_share":
         return ("starving", "streams")
     if _stem(name) in (*_SHARES, *_RATES):
-        # So many in a shorter window are in the longer one, too; and whoever is served now is somebody.
+        # So many in a shorter window are in the longer one too, and so are the streams in flight now.
         counts = tuple(f"requests_{short}" for short in WINDOWS[: WINDOWS.index(_window(name)) + 1])
         return ("streams", *counts) if _stem(name) in _RATES else counts
     return ()
 
 
 def _speaks(name: str, one: Box) -> bool:
-    """Tell whether a share decides something in a box; whether a rate does that is as low where nobody asks."""
+    """Tell whether a share decides something in a box; for a rate, whether it is as low without requests."""
     span = one[name]
     decides = span != domain(name)
     return decides and (_stem(name) not in _RATES or (isinstance(span, Span) and span.low <= 0 <= span.high))

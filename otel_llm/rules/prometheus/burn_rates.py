@@ -1,4 +1,4 @@
-"""The rules of one promise of a class: its error ratio over many windows, its budget, and alerts on what it burns.
+"""The Prometheus rules of one promise of a class: its error ratio over many windows, its budget, and its alerts.
 
 Names and labels of the records are Sloth's (github.com/slok/sloth, `prometheus/v1`), so that its dashboards find them.
 Two things differ from what it writes. Where nothing ended there is no ratio, in place of a NaN that spoils every later
@@ -35,7 +35,7 @@ HOURS: Final = {
 }  # fmt: skip
 """The windows, in hours."""
 SLOW_INTERVAL: Final = "2m"
-"""How often what needs a day or more is worked out. An instant query looks five minutes back, so nothing is missed."""
+"""How often windows of a day or more are evaluated. An instant query looks back five minutes, so nothing is missed."""
 
 REQUESTS: Final = "otel_llm:slo_requests:increase"
 ERRORS: Final = "otel_llm:slo_errors:increase5m"
@@ -47,7 +47,7 @@ Severity = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Alert where `spent` of the period's budget goes within `long`, while `short` says that it still does."""
+    """An alert where `spent` of the period's budget is used within `long`, and still is within `short`."""
 
     severity: Severity
     spent: Fraction
@@ -71,7 +71,7 @@ PAIRS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """State what a class is promised, and how PromQL counts it.
+    """One promise of a class, and how PromQL counts it.
 
     Args:
         slo_class, kind: the class, and `attainment` or `fluidity`.
@@ -79,7 +79,7 @@ class Promise:
         errors, requests: selectors of counters, without a range: those that do not keep it; all that were judged.
         service, match: Sloth's name of the service; labels of the scraped target that every selector asks for.
         least: an alert needs at least so many requests in its longer window.
-        words: what a miss is, for people.
+        words: the description of a miss, for people.
     """
 
     slo_class: str
@@ -123,7 +123,7 @@ class Promise:
         return max(self.least, math.ceil(1 / (pair.factor * self.budget)))
 
     def alive(self, severity: Severity) -> list[Pair]:
-        """Return the pairs that can alert: no ratio is above 1, however much a low objective would let it burn."""
+        """Return the pairs that can alert: no ratio exceeds 1, so under a low objective some rates are out of reach."""
         return [pair for pair in PAIRS if pair.severity == severity and pair.factor * self.budget < 1]
 
     def dead(self) -> list[Pair]:
@@ -131,7 +131,7 @@ class Promise:
         return [pair for pair in PAIRS if pair.factor * self.budget >= 1]
 
     def groups(self) -> list[Group]:
-        """Return its groups. Prometheus works out the rules of a group in order, each with what those before gave."""
+        """Return its groups. Prometheus evaluates a group's rules in order, each with the results of those before."""
         quick = [*self._windows(window for window, hours in HOURS.items() if hours < 24), *self._budget()]
         slow = [*self._windows(window for window, hours in HOURS.items() if hours >= 24), *self._period()]
         return [
@@ -174,7 +174,7 @@ class Promise:
     def _period(self) -> list[Rule]:
         period = f"{PERIOD_DAYS}d"
         labels = {**self.labels, "sloth_window": period}
-        # Windows of five minutes overlap; in errors and requests alike, so that each request has the same weight.
+        # Windows of five minutes overlap, in errors and in requests, so that each request has the same weight.
         errors, requests = (
             f"sum_over_time({selector(name, self._filter)}[{period}])" for name in (ERRORS, f"{REQUESTS}5m")
         )
@@ -206,7 +206,7 @@ class Promise:
                 "the error budget goes too fast",
                 f"{{{{ $value | humanizePercentage }}}} of the requests in the longer window; "
                 f"promised is that {percent}% are spared it.",
-                # Both are in the series too; here they tell a class's rule from the others of the name.
+                # Both are labels of the series too; here they distinguish the rule from those of other classes.
                 labels={
                     "sloth_severity": severity,
                     "slo_class": untemplated(self.slo_class),

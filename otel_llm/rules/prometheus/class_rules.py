@@ -1,4 +1,4 @@
-"""Prometheus rules of SLO classes: what is recorded and alerted on, from the counters of `/metrics`."""
+"""Prometheus rules of SLO classes: recordings and alerts over the counters of `/metrics`."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _OURS: Final = (
 
 
 class UnwritableError(ValueError):
-    """Say that a name or a setting cannot stand in Prometheus rules, and what to write."""
+    """A name or a setting cannot stand in Prometheus rules; the text says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusSettings:
-    """Say how the collectors are scraped.
+    """How the collectors are scraped.
 
     Args:
-        job: under which name.
+        job: the name of the scrape job.
         service: Sloth's name of the whole.
         match: labels that every selector asks for and every record has, where one Prometheus scrapes several fleets.
         least_requests: an alert on a ratio needs at least so many requests in its longer window.
 
     Raises:
-        UnwritableError: a label cannot be asked for.
+        UnwritableError: a label cannot be matched.
     """
 
     job: str = "otel-llm"
@@ -73,7 +73,7 @@ class PrometheusSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusRules:
-    """Hold a rule file's text, and what it leaves out and why, a line each."""
+    """The text of a rule file, and one line for each thing that it leaves out, with the reason."""
 
     text: str
     notes: tuple[str, ...]
@@ -109,8 +109,8 @@ def _promises(slo: SloClass, settings: PrometheusSettings, notes: list[str]) -> 
     index, share = objective.fluidity_index, objective.share
     if index is None or share is None:
         return
-    # A bucket holds what is up to its bound: of the bounds, only the objective itself tells below from above, but for
-    # the requests that are just on it. All of them are up to 1.
+    # A bucket counts values up to its bound: of the bounds, only the objective itself separates below from above,
+    # except for requests that are exactly on it. All requests are up to 1.
     bound = next((bound for bound in FLUIDITY_BUCKETS if exact(bound) == index), None)
     if bound is None or bound == 1:
         why = "every request is up to it" if bound else "its histogram has no such bound"
@@ -150,7 +150,7 @@ def _never(promise: Promise) -> Iterator[str]:
 
 
 def _shown(name: str) -> str:
-    """Return a name on one line, quoted, all of it ASCII."""
+    """Return a name quoted, on one line, in ASCII."""
     return json.dumps(name)
 
 

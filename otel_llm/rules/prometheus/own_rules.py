@@ -1,4 +1,4 @@
-"""Rules that no promise makes: what readers felt, for dashboards, and alerts on the collector itself."""
+"""Prometheus rules beside the promises: what readers felt, for dashboards, and alerts on the collector itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LAG_S: Final = 5
-"""The default of `--lateness`: beyond it what arrives is late for its window, and rules look at the past."""
+"""The default of `--lateness`: beyond it a segment is late for its window, and rules see the past."""
 LOST_SHARE: Final = 0.05
 LOST_LEAST: Final = 30
-"""Of so many streams judged in ten minutes, so large a share whose end was never seen is no accident."""
+"""Among so many streams judged in ten minutes, so large a share without a seen end is no accident."""
 FULL: Final = ("behind", "busy", "internal", "journal", "streams")
-"""Reasons of a refusal that lie with the collector, not with who sent: `stopping` is a restart."""
+"""Reasons of a refusal that lie with the collector, not with the sender: `stopping` is a restart."""
 
 
 def readers_group(match: Labels) -> Group:
-    """Return what readers felt over five minutes, by class, model and place of measurement."""
+    """Return the recordings of what readers felt over five minutes, by class, model and place of measurement."""
     return {"name": "otel-llm-readers", "rules": list(_readers(match))}
 
 
@@ -123,7 +123,7 @@ def _collector(job: str, match: Labels) -> Iterator[Rule]:
         f"rate({refused}[5m]) > 0",
         "ticket",
         f"The otel-llm collector {here} refuses exports ({{{{ $labels.reason }}}})",
-        "Senders are told to come back; what they cannot hold meanwhile is lost.",
+        "Senders try again; what they cannot hold meanwhile is lost.",
         wait="5m",
     )
     yield alert(

@@ -1,4 +1,4 @@
-"""Words of PromQL and of rule files, written so that no name out of a file can become anything else."""
+"""Text of PromQL and of rule files, escaped so that no name can become anything else."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ JUDGED: Final = '=~"true|false"'
 """Of the label `met`: requests whose verdict is known."""
 _NUMBER: Final = re.compile(r"[-+.]?[0-9][0-9a-fA-FxoXO_.:+-]*|[yYnN]")
 _WIDTH: Final = 10_000
-"""Longer than any line: where a line is folded is not for the YAML library to say."""
+"""Longer than any line, so that the YAML library folds none."""
 
 
 def quoted(text: str) -> str:
-    """Return a string literal of PromQL; whatever is not plainly printable is escaped."""
+    """Return a string literal of PromQL; characters that are not plainly printable are escaped."""
     return '"' + "".join(map(_escaped, text)) + '"'
 
 
@@ -59,7 +59,7 @@ def record(name: str, expr: str, labels: Labels) -> Rule:
 
 
 def untemplated(text: str) -> str:
-    """Return a text that Prometheus's templates leave as it is: labels of alerts are templates."""
+    """Return a text that Prometheus's templates leave unchanged: labels of alerts are templates."""
     return text.replace("{{", '{{ "{{" }}')
 
 
@@ -77,7 +77,7 @@ def alert(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Write expressions of several lines as blocks; every other question of quoting is for PyYAML, but two.
+    """A dumper that writes expressions of several lines as blocks; PyYAML decides all other quoting, but for two cases.
 
     It knows YAML 1.1, whose numbers are others (`1e3` and `0o14` are some in 1.2), and whose ends of lines are.
     """

@@ -1,6 +1,6 @@
-"""Let connections into an HTTP port: so many at once, by peer, TLS handshakes counted in and bounded in time.
+"""Accepting of connections with limits: their number, by peer, with TLS handshakes, which have a timeout.
 
-`asyncio.Server` bounds neither, and keeps the TLS context it began with.
+`asyncio.Server` has neither limit, and keeps its first TLS context.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ C = TypeVar("C", bound=asyncio.BaseProtocol)
 
 RETRY_AFTER_S: Final = 1
 _LINGERING: Final = 64
-"""Connections turned away that are kept open for a moment, so that the answer is not lost to a reset."""
+"""The most refused connections that stay open for a moment, so that a reset does not discard the answer."""
 _LINGER_S: Final = 0.5
 _OUT_OF_FILES_S: Final = 0.2
 
 
 def bare_answer(http: HTTPStatus, *headers: str) -> bytes:
-    """Return an HTTP answer without content, after which the connection is closed."""
+    """Return the bytes of an HTTP answer without content that closes the connection."""
     lines = (f"HTTP/1.1 {http.value} {http.phrase}", "content-length: 0", "connection: close", *headers)
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
@@ -35,32 +35,32 @@ def bare_answer(http: HTTPStatus, *headers: str) -> bytes:
 FULL: Final = bare_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"retry-after: {RETRY_AFTER_S}")
 
 
-class Door(Protocol[C]):  # type: ignore[misc]
-    """What a connection tells the acceptor that let it in."""
+class ConnectionTracker(Protocol[C]):  # type: ignore[misc]
+    """The events that a connection reports to its acceptor."""
 
     def established(self, connection: C) -> bool:
-        """Note that the headers of its first request are there; False where it must be closed instead."""
+        """Note the headers of the first request; return False if the connection must be closed instead."""
 
     def left(self, connection: C) -> None:
-        """Note that it is gone."""
+        """Note the end of a connection."""
 
 
 class Acceptor(Generic[C]):
-    """Take connections from a listening socket, within the event loop that runs `run`.
+    """Accepts connections from a listening socket, in the event loop that runs `run`.
 
     Args:
-        listener: a listening socket; who made it closes it.
-        make: makes the protocol of a connection, which tells what it is given of its first request and its end.
-        most: more are turned away: with 503 in plain text, by closing where TLS would have to begin first.
-        most_per_peer: established connections of one peer; None: as many as fit.
-        handshake_s: a TLS handshake takes at most this.
-        context: returns the TLS context for a connection that begins now; None: plain text.
+        listener: a listening socket; the caller closes it.
+        make: returns the protocol of a connection, which reports its first request and its end to the tracker.
+        most: of connections; more are refused: with 503 in plain text, by a close with TLS.
+        most_per_peer: established connections of one peer; None: no limit.
+        handshake_s: the timeout of a TLS handshake.
+        context: returns the TLS context for a new connection; None: plain text.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        make: Callable[[Door[C]], C],
+        make: Callable[[ConnectionTracker[C]], C],
         *,
         most: int,
         most_per_peer: int | None = None,
@@ -75,11 +75,11 @@ class Acceptor(Generic[C]):
         self._beginning: set[asyncio.Task[None]] = set()
         self._lingering: set[socket.socket] = set()
         self.connections: dict[C, socket.socket] = {}
-        """Those that are there, TLS handshakes included."""
+        """The open connections, with TLS handshakes."""
         self.turned_away = 0
 
     def established(self, connection: C) -> bool:
-        """Note the first request of a connection; return False where its peer has too many."""
+        """Note the first request of a connection; return False if its peer has too many."""
         return self._peers.established(connection)
 
     def left(self, connection: C) -> None:
@@ -95,11 +95,11 @@ class Acceptor(Generic[C]):
             while True:
                 try:
                     connection, address = await loop.sock_accept(self._listener)
-                except OSError:  # no file left for it; or it is gone again
+                except OSError:  # no descriptor is free, or the connection is closed again
                     await asyncio.sleep(_OUT_OF_FILES_S)
                     continue
                 self._take(connection, peer_of(address[0]), loop)
-                await asyncio.sleep(0)  # a flood of connections leaves turns to those that are there
+                await asyncio.sleep(0)  # yields to open connections during a flood of new ones
         finally:
             for task in self._beginning:
                 task.cancel()
@@ -110,7 +110,7 @@ class Acceptor(Generic[C]):
         made = self._make(self)
         admitted, closing = self._peers.arrived(made, peer)
         for one in closing:
-            with suppress(OSError):  # its protocol sees the end of what its peer sends, and closes it
+            with suppress(OSError):  # its protocol reads the end of the input, and closes it
                 self.connections[one].shutdown(socket.SHUT_RDWR)
         if not admitted:
             self._turn_away(connection, loop)
@@ -128,7 +128,7 @@ class Acceptor(Generic[C]):
                 await loop.connect_accepted_socket(
                     lambda: made, connection, ssl=self._context(), ssl_handshake_timeout=self._handshake_s
                 )
-        except (OSError, ssl.SSLError, TimeoutError):  # theirs: no TLS, no certificate, or gone
+        except (OSError, ssl.SSLError, TimeoutError):  # the client: no TLS, no certificate, or closed
             self.left(made)
             connection.close()
 

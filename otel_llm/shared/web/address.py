@@ -1,4 +1,4 @@
-"""Where a door listens: `HOST:PORT` as people write it, and what to say when it cannot be had."""
+"""Addresses of listeners: `HOST:PORT`, listening sockets, and messages where an address cannot be bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a port; port 0 lets the system pick a free one."""
+    """A host and a port; port 0: the system picks a free one."""
 
     host: str
     port: int
@@ -25,10 +25,10 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that `HOST:PORT` or `[IPV6]:PORT` names.
+    """Return the address of `HOST:PORT` or `[IPV6]:PORT`.
 
     Raises:
-        AddressError: it is not one.
+        AddressError: the text is no address.
     """
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -41,7 +41,7 @@ def parse_address(text: str) -> Address:
 
 
 def listen(address: Address, option: str) -> socket.socket:
-    """Return a socket that listens at `address`; `option` is the flag that moves the door, for the message.
+    """Return a socket that listens at `address`; `option`: the command's flag for it, for the message.
 
     Raises:
         AddressError: the port is in use, or the address is not this machine's.
@@ -52,7 +52,7 @@ def listen(address: Address, option: str) -> socket.socket:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         made = socket.socket(family, kind, protocol)
-        # Not a second listener (that would be SO_REUSEPORT): only past connections in TIME_WAIT do not count.
+        # It permits no second listener (SO_REUSEPORT does); it ignores past connections in TIME_WAIT.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(where)
         made.listen(1024)
@@ -64,7 +64,7 @@ def listen(address: Address, option: str) -> socket.socket:
 
 
 def refused_address(address: Address, option: str, error: OSError) -> AddressError:
-    """Return what to tell the operator whose door cannot be opened."""
+    """Return the error of a listener that cannot be bound, with its remedy."""
     if error.errno == errno.EADDRINUSE:
         return AddressError(
             f"{address} is in use (another collector?): stop what listens there, or choose {option} HOST:PORT"

@@ -1,4 +1,4 @@
-"""What the doors ask of a request before they answer it: a name that is ours, and a token."""
+"""The checks of a request to the web port: its host name, and its token."""
 
 from __future__ import annotations
 
@@ -22,16 +22,26 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The checks of the web port."""
+    """The checks of the web ports of `collect` (Starlette) and `relay` (aiohttp).
+
+    Starlette's TrustedHostMiddleware cannot say this rule: it takes a list of names, while any IP address passes here;
+    it answers 400 instead of 403, also to a request without a Host, which no browser sends; and it lets no path through
+    unchecked, as probes of `/healthz` need.
+    """
 
     names: frozenset[str] | None = None
-    """Host names under which it may be asked, besides `localhost` and any IP address; None: all. A page of another site
-    can make a browser ask us under that site's name, which it let point here (DNS rebinding), not under one of ours."""
+    """Allowed host names, besides `localhost` and IP addresses; None: all. This stops DNS rebinding: a page of another
+    site can make a browser send requests here, but only with its own name."""
     tokens: Tokens | None = None
-    """Of which each request must bring one; None: none."""
+    """Each request must have one of them; None: it need not."""
 
     def check(self, headers: Headers) -> None:
-        """Raise ForbiddenError or UnauthenticatedError for a request that must not be answered."""
+        """Check the headers of a request.
+
+        Raises:
+            ForbiddenError: its host name is not allowed.
+            UnauthenticatedError: it has no known token.
+        """
         if self.names is not None:
             for header in headers.getlist("host"):
                 name = host_name(header)
@@ -42,7 +52,7 @@ class Guard:
 
 
 def names_of(address: Address, more: frozenset[str]) -> frozenset[str] | None:
-    """Return the names of a `Guard`: those configured; all where none is and not only this machine can ask."""
+    """Return the names of a `Guard`; None (all names) where none is configured and other machines can connect."""
     if not more and not is_loopback(address.host):
         return None
     return more | {address.host.lower()}
@@ -57,7 +67,7 @@ def host_name(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach a door at `host`."""
+    """Return whether only this machine can reach a listener at `host`."""
     address = _ip(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 

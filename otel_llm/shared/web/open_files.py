@@ -1,4 +1,4 @@
-"""Open files: every connection is one, and the usual limit of a process (1024) is below what the listeners let in."""
+"""The limit on open files: each connection needs one, and the usual limit (1024) is below that on connections."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 LISTENERS: Final = 3
 OTHER_FILES: Final = 128
-"""The journal, the program's own, polling, what is forwarded."""
+"""The journal, the program's own files, polling, forwarding."""
 
 
 def allow_open_files(connections: int) -> str | None:
-    """Raise this process's limit as far as it may; return a warning where so many connections a listener do not fit."""
+    """Raise this process's limit as far as possible; return a warning if it is too low for `connections` a listener."""
     needed = LISTENERS * connections + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= needed:

@@ -1,4 +1,4 @@
-"""Who is connected to a listener: how many connections a peer may begin, and which one is closed to make room."""
+"""Limits on the connections of a listener by peer."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ C = TypeVar("C")
 
 _BEGINNING_SHARE: Final = 4
 _HOST_BITS: Final = 64
-"""A host commonly has a whole IPv6 network of this many bits to choose its addresses from."""
+"""An IPv6 host can commonly use all addresses of a network of this size, in bits."""
 
 
 class Arrival(NamedTuple, Generic[C]):
-    """What to do about a new connection."""
+    """The decision on a new connection."""
 
     admitted: bool
     closing: tuple[C, ...]
-    """Connections to close for it; they count no more."""
+    """Connections to close for it; they are no longer counted."""
 
 
 class Peers(Generic[C]):
-    """Count connections by peer. Not thread-safe: one thread calls it.
+    """The connections by peer. Not thread-safe.
 
-    A connection is beginning until its first request is there. One peer has at most a quarter of all connections
-    beginning; one more closes that peer's oldest. Where the total is reached, one more closes the oldest that is
-    beginning, whoever its peer is: an honest one needs milliseconds. Established ones are never closed for others.
+    A connection is beginning until its first request, then established. A quarter of all connections may be beginning
+    for one peer; one more closes that peer's oldest. At the total limit, one more closes the oldest beginning
+    connection of any peer: an honest one needs milliseconds. An established one is never closed for another.
 
     Args:
-        most: connections at once.
-        most_per_peer: established connections of one peer; None: as many as fit.
+        most: of all connections.
+        most_per_peer: of established connections of one peer; None: no limit.
     """
 
     def __init__(self, most: int, most_per_peer: int | None) -> None:
@@ -47,7 +47,7 @@ class Peers(Generic[C]):
         return len(self._beginning) + len(self._established)
 
     def arrived(self, connection: C, peer: str) -> Arrival[C]:
-        """Count a new connection, and return whether it is let in and which are closed for it."""
+        """Count a new connection, and return whether it is admitted and which are closed for it."""
         closing = []
         of_peer = self._beginning_of.get(peer, {})
         if len(of_peer) >= self._most_beginning:
@@ -63,7 +63,7 @@ class Peers(Generic[C]):
         return Arrival(admitted=True, closing=tuple(closing))
 
     def established(self, connection: C) -> bool:
-        """Note the first request of a connection; return False where its peer has too many: the caller closes it."""
+        """Note the first request of a connection; return False if its peer has too many: the caller closes it."""
         peer = self._beginning.get(connection)
         if peer is None:
             return connection in self._established
@@ -92,7 +92,7 @@ class Peers(Generic[C]):
 
 
 def peer_of(host: str) -> str:
-    """Return whom an address counts for: itself, or the /64 network of an IPv6 address."""
+    """Return the peer of an address: the address itself, or the /64 network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a settings file says of certificates and tokens."""
+"""The settings of certificates and tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Tls:
     key: Path
     client_ca: Path | None = None
     web: Literal["same", "server", "none"] = "same"
-    """The web port: as the doors are; with our certificate and without one of the client; or in the clear."""
+    """TLS of the web port: `same` as the receivers; `server`: without a client certificate; `none`: plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Bearer tokens, one a line, of which every request must bring one."""
+    """A file of bearer tokens, one a line; every request must have one of them."""
 
     tokens_file: Path
     web: Literal["token", "open"] = "token"
-    """Whether the web port asks for one too; `/healthz` and `/readyz` never do."""
+    """Whether the web port needs one, too; `/healthz` and `/readyz` never do."""

@@ -1,6 +1,6 @@
-"""TLS for the doors: PEM files read once for gRPC and HTTP alike, and replaced while the service runs.
+"""TLS of listeners: PEM files, read for gRPC and HTTP alike, and replaced while the service runs.
 
-What gRPC makes of them is in `grpc_server`: that door is in a process of its own.
+The gRPC receiver, in another process, makes its credentials of them (`grpc_receiver`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_FILE_BYTES: Final = 2**20
 
 
 class Pem(NamedTuple):
-    """What stands in the files; `client_ca` None: clients need no certificate."""
+    """The contents of the files; `client_ca` None: clients need no certificate."""
 
     certificate: bytes
     key: bytes
@@ -30,17 +30,17 @@ class Pem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """One consistent reading of the files."""
+    """The files of one consistent read."""
 
     pem: Pem
     context: ssl.SSLContext
-    """For HTTP, asking clients for a certificate where `client_ca` is given."""
+    """For HTTP; it requires a client certificate where `client_ca` is given."""
     open_context: ssl.SSLContext
-    """For HTTP, asking clients for nothing."""
+    """For HTTP, without a client certificate."""
 
 
 class Certificates:
-    """The certificates of the doors. New connections get the ones of the last successful `reload`.
+    """The certificates of the listeners. New connections get those of the last successful `reload`.
 
     Raises:
         TlsFileError: a file cannot be read, is no such PEM, or key and certificate are not a pair.
@@ -51,7 +51,7 @@ class Certificates:
         self._loaded = _load(files)
 
     def reload(self) -> bool:
-        """Read the files anew and return whether they changed.
+        """Read the files again, and return whether they changed.
 
         Raises:
             TlsFileError: as the constructor; the old ones stay.
@@ -63,16 +63,16 @@ class Certificates:
         return True
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a connection that begins now, asking for a client's certificate where configured."""
+        """Return the context for a new connection; it requires a client certificate where `client_ca` is given."""
         return self._loaded.context
 
     def open_context(self) -> ssl.SSLContext:
-        """Return the context for a connection that begins now, of a client that needs no certificate."""
+        """Return the context for a new connection without a client certificate."""
         return self._loaded.open_context
 
     @property
     def pem(self) -> Pem:
-        """Return the three files as they were last read, for the gRPC door."""
+        """Return the contents of the files, as last read, for the gRPC receiver."""
         return self._loaded.pem
 
 
@@ -113,12 +113,12 @@ def _context(files: Tls) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
 
     def no_password() -> NoReturn:
-        raise TlsFileError("key", f"{files.key}: the key is encrypted: the service has nobody to ask for its password")
+        raise TlsFileError("key", f"{files.key}: the key is encrypted: the service cannot ask for its password")
 
     try:
         context.load_cert_chain(files.certificate, files.key, password=no_password)
     except (OSError, ssl.SSLError) as error:
-        # Which of the two it is about, OpenSSL does not say, but for a mismatch.
+        # OpenSSL does not say which of the two files is at fault, except for a mismatch.
         if "KEY_VALUES_MISMATCH" in str(error):
             raise TlsFileError("key", f"{files.key}: not the key of {files.certificate}") from None
         raise TlsFileError("certificate", f"{files.certificate} with {files.key}: {_reason(error)}") from None

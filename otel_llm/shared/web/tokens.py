@@ -1,4 +1,4 @@
-"""Bearer tokens: read from a file, compared so that the time taken says nothing, replaced while the service runs."""
+"""Bearer tokens: read from a file, compared in constant time, replaced while the service runs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class KnownTokens:
-    """Tokens, of which nothing but digests is kept; `check` may be called from any thread, also during a `take`."""
+    """The digests of accepted tokens; `check` is safe from any thread, also during a `replace`."""
 
     def __init__(self) -> None:
-        # Digests under a key of this service: all of one length, and nothing to be learned from how far they agree.
-        # Replaced as one: a check that is under way uses the old or the new, never a key with the digests of another.
+        # Digests under a key of this service have one length, and a comparison of them reveals nothing of a token.
+        # Key and digests are one tuple, replaced as one: no check sees a key with the digests of another.
         self._known: tuple[bytes, tuple[bytes, ...]] = (secrets.token_bytes(32), ())
 
-    def take(self, known: tuple[bytes, tuple[bytes, ...]]) -> None:
-        """Know these tokens from now on: the `known` of another."""
-        self._known = known
+    def replace(self, digests: tuple[bytes, tuple[bytes, ...]]) -> None:
+        """Accept these tokens from now on: the `digests` of another instance."""
+        self._known = digests
 
     @property
-    def known(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return the key and the digests, for another process of this service."""
+    def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
+        """Return the key and the digests under it, for another process of this service."""
         return self._known
 
     def check(self, headers: Iterable[str | bytes]) -> bytes:
-        """Take the values of a request's `authorization` headers, and return the digest of its token.
+        """Check the values of a request's `authorization` headers, and return the digest of its token.
 
         Raises:
-            UnauthenticatedError: there is not exactly one, or it brings none of the tokens.
+            UnauthenticatedError: there is not exactly one value, or it is not one of the tokens.
         """
         values = [value.encode("utf-8", "replace") if isinstance(value, str) else value for value in headers]
         scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
@@ -69,10 +69,10 @@ class Tokens(KnownTokens):
         self.reload()
 
     def reload(self) -> int:
-        """Read the file anew and return how many tokens it holds.
+        """Read the file again, and return how many tokens it holds.
 
         Raises:
-            ConfigError: it cannot be used, and the old tokens stay.
+            ConfigError: it cannot be used; the old tokens stay.
         """
         key, _ = self._known
         digests = tuple(self._digest(token, key) for token in read_tokens(self._path))

@@ -1,1 +1,1 @@
-"""Many recorded requests judged at once, as arrays."""
+"""Judge many recorded requests at once, as arrays."""

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 LOST = OUTCOMES.index("lost")
 COMPLETED = OUTCOMES.index("completed")
-_EXACT = 2**53  # whole numbers up to here are floats as they are
+_EXACT = 2**53  # integers up to here are exact as floats
 
 
 class Masked(NamedTuple):
-    """Hold a column: `values` (R,), of which only those count where `known` (R,) is true."""
+    """A column: `values` (R,), of which those count where `known` (R,) bool is true."""
 
     values: NDArray[Any]
     known: Bools
@@ -31,9 +31,9 @@ class Masked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Hold the fields of Verdict, one entry a request (R,); times in ns.
+    """The fields of Verdict as arrays (R,); times are int64, ns.
 
-    A value counts only where its mask says so: `judged` for the reader's figures, `fluid` for the fluidity ones,
+    A value counts only where its mask is true: `judged` for the reader's figures, `fluid` for the fluidity ones,
     `met_known` for `met`; token times where there are tokens (`ttft_ns`, `span_ns`: one, TBT: two), those of reading
     where one was read, E2E where the end was seen.
     """
@@ -64,7 +64,7 @@ class Judged:
 
     @classmethod
     def empty(cls, count: int) -> Judged:
-        """Return room for so many verdicts, nothing known of any."""
+        """Return arrays for `count` verdicts, with nothing known of any."""
         kinds = {"Ints": np.int64, "Bools": np.bool_, "Floats": np.float64}
         return cls(**{item.name: np.zeros(count, kinds.get(str(item.type), np.uint8)) for item in fields(cls)})
 
@@ -81,7 +81,7 @@ class Judged:
         self.met_known[index] = verdict.met is not None
 
     def verdicts(self) -> list[Verdict]:
-        """Return the verdicts one by one, as `judge` gives them."""
+        """Return the verdicts as a list, each equal to the result of `judge`."""
         masks = self._masks()
         cells: dict[str, list[Any]] = {
             "outcome": [OUTCOMES[code] for code in self.outcome.tolist()],
@@ -94,7 +94,7 @@ class Judged:
         return [Verdict(*row) for row in zip(*(cells[name] for name in Verdict._fields), strict=True)]
 
     def column(self, name: str) -> Masked:
-        """Return a column of VERDICT_COLUMNS as the rows show it: seconds, shares and tokens."""
+        """Return a column (R,) of VERDICT_COLUMNS as rows show it: seconds, shares and tokens."""
         masks = self._masks()
         always = np.ones(len(self), np.bool_)
         if name == "e2e_s":
@@ -135,7 +135,7 @@ def _cells(column: Masked) -> list[Any]:
 
 
 def _ratio(numerator: Ints, denominator: Ints, known: Bools) -> Floats:
-    """Divide whole numbers, each quotient rounded once; 0 where not known."""
+    """Divide integers, (R,) each, every quotient rounded once; 0 where not known."""
     result = np.zeros(len(numerator))
     np.divide(numerator, denominator, out=result, where=known)
     for index in np.flatnonzero(known & ((numerator > _EXACT) | (denominator > _EXACT))).tolist():

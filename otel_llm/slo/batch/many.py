@@ -1,4 +1,4 @@
-"""Many recorded requests judged at once: the verdicts that `judge` gives, from arrays."""
+"""Judge many recorded requests at once: the verdicts of `judge`, from arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 _ABORTED_CODES = [OUTCOMES.index(outcome) for outcome in sorted(ABORTED)]
-_ROOM = 2**61  # a sum of a few such still fits 64 bits
+_ROOM = 2**61  # a sum of a few such numbers fits 64 bits
 
 
 def judge_many(
@@ -36,18 +36,23 @@ def judge_many(
     classes: Sequence[SloClass],
     class_index: NDArray[np.integer] | None = None,
     fluid: FluidTargets | None = None,
+    *,
+    block_tokens: int | None = None,
 ) -> Judged:
-    """Judge every request by its class, exactly as `judge` does.
+    """Judge every request by its class, exactly as `judge` does; return the verdicts, (R,) each.
 
-    `class_index` (R,): positions in `classes`; None where all are judged by the first. `fluid` is given the tokens read
-    of each request on the way, which is cheaper than to read them again for `fluid_tbt_many`. Raises ValueError for an
-    index that is no position, OverflowError for a length beyond 64 bits (292 years). The work goes in blocks of one
-    class that fit the cache; a block of which a time or a threshold is so large that sums could leave 64 bits is judged
-    request by request.
+    `class_index` (R,) int64: positions in `classes`; None where all are judged by the first. `fluid` gets the read
+    tokens of each request on the way, which is cheaper than reading them again for `fluid_tbt_many`. The work is done
+    in blocks of one class that fit the cache, or of `block_tokens`; a block with a time or a threshold so large that
+    sums could leave 64 bits is judged request by request.
+
+    Raises:
+        ValueError: an index that is no position.
+        OverflowError: a length beyond 64 bits (292 years).
     """
     out = Judged.empty(len(requests))
     out.outcome[:] = requests.outcomes
-    for slo, which in by_class(requests, classes, class_index):
+    for slo, which in by_class(requests, classes, class_index, block_tokens):
         if not _judge_block(requests, which, slo, out, fluid):
             for index in which.tolist():
                 out.put(index, _judge_one(requests, index, slo))
@@ -73,7 +78,7 @@ def _prompt(requests: Recorded, index: int) -> int | None:
 
 
 def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged, fluid: FluidTargets | None) -> bool:
-    """Write the verdicts on the requests `which`, of one class; False, with none written, where sums may overflow."""
+    """Write the verdicts on the requests `which` (P,) of one class; False, writing none, where sums may overflow."""
     commit = requests.commit_ns[which]
     end = np.maximum(requests.end_ns[which], commit)
     block = block_of(requests, which)
@@ -100,7 +105,7 @@ def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged, fl
 
 def _conclude(which: Ints, end: Ints, due_known: Bools, state: Runs, slo: SloClass, out: Judged) -> None:
     outcome = out.outcome[which]
-    # Only an end that is no completion leaves the reader waiting for the token that should have come next.
+    # Only an end other than completion leaves the reader waiting for the next token.
     waits = outcome != COMPLETED
     judged = waits | (state.count > 0)
     dry = state.dry_at(end, waits)
@@ -127,7 +132,7 @@ def _conclude(which: Ints, end: Ints, due_known: Bools, state: Runs, slo: SloCla
 
 
 def penalties(idle: Ints, slo: SloClass) -> Floats:
-    """Return what idle times in ns (R,) cost, in tokens: `Benefit.penalty_tokens` of each."""
+    """Return the cost (R,) of idle times (R,) ns, in tokens: `Benefit.penalty_tokens` of each."""
     penalty = np.zeros(len(idle))
     if slo.benefit.penalty == "exponential":  # numpy's expm1 may differ from the C library's in the last bit
         for index in np.flatnonzero(idle).tolist():
@@ -147,7 +152,7 @@ def _benefit(count: Ints, idle: Ints, abort_penalty: Floats, slo: SloClass) -> F
 
 
 def _first_due(requests: Recorded, which: Ints, slo: SloClass) -> tuple[Bools, Ints]:
-    """Return whether the first token's deadline is known (P,), and its time since the commit."""
+    """Return whether the first token's deadline is known (P,) bool, and its time since the commit (P,) ns."""
     if isinstance(slo.fluidity.ttft, int):
         return np.ones(len(which), np.bool_), np.full(len(which), slo.fluidity.ttft + slo.fluidity.slack_ns)
     due = [slo.fluidity.first_deadline_ns(_prompt(requests, index)) for index in which.tolist()]

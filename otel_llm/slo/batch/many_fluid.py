@@ -24,15 +24,22 @@ if TYPE_CHECKING:
 
 
 def fluid_tbt_many(
-    requests: Recorded, classes: Sequence[SloClass], class_index: NDArray[np.integer] | None = None
+    requests: Recorded,
+    classes: Sequence[SloClass],
+    class_index: NDArray[np.integer] | None = None,
+    *,
+    block_tokens: int | None = None,
 ) -> Masked:
-    """Return every request's smallest TBT target in ns (R,), unknown below two tokens read.
+    """Return every request's smallest TBT target in ns (R,), unknown below two read tokens.
 
-    The same as `fluid_tbt_ns` for each, at its class's fluidity objective; `class_index` as for `judge_many`.
-    Raises OverflowError for a target beyond 64 bits.
+    Each equals `fluid_tbt_ns` at its class's fluidity objective; `class_index` (R,) int64 and `block_tokens` as for
+    `judge_many`.
+
+    Raises:
+        OverflowError: a target beyond 64 bits.
     """
     found = FluidTargets(len(requests))
-    for slo, which in by_class(requests, classes, class_index):
+    for slo, which in by_class(requests, classes, class_index, block_tokens):
         read, reading = block_of(requests, which).read(slo.reads)
         if read is not None:
             found.add(slo, which[reading], read)
@@ -40,21 +47,21 @@ def fluid_tbt_many(
 
 
 class FluidTargets:
-    """Collects the smallest TBT targets in ns of R requests, block by block."""
+    """The smallest TBT targets in ns of R requests, collected block by block."""
 
     def __init__(self, requests: int) -> None:
         self._found = Masked(np.zeros(requests, np.int64), np.zeros(requests, np.bool_))
         self._searches: dict[Fraction, TargetSearch] = {}
 
     def add(self, slo: SloClass, at: Ints, read: Ragged) -> None:
-        """Take requests of one class, at these places; `read`: the tokens read of each."""
+        """Add requests of one class; `at` (P,): their indexes; `read`: the read tokens of each."""
         fluidity = targets(slo.objective)[0]
         self._found.known[at] = read.lengths > 1
         if not fluidity:
             self._found.values[at] = 1
             return
         span_ns = read.last.astype(np.float64) - read.first
-        # Times are in order: where a span fits 64 bits, so does each gap in it.
+        # Times are sorted: where a span fits 64 bits, so does each gap in it.
         lines_ns = float((read.longest.astype(np.float64) * read.lengths).max())
         counts = int(read.lengths.max()) * fluidity.denominator
         if max(float(span_ns.sum()), lines_ns, counts) >= MOST:

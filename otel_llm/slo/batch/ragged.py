@@ -1,4 +1,4 @@
-"""Token times of many requests one after the other: put in order, picked by kind, with the gaps between them."""
+"""Token times of many requests in one array: sorted, selected by kind, with the gaps between them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClass
 
 BLOCK_TOKENS = 262_144
-"""2 MiB of times: enough that a block's calls cost little a token, and still in the last cache of a core's chip."""
+"""2 MiB of times: enough that a block's calls cost little a token, and small enough for the last-level cache."""
 LONG = 2**32 - 1
-"""A gap of so many ns, 4.3 s, or of more."""
+"""The gap in ns, 4.3 s, that stands for all longer ones too."""
 _Item = TypeVar("_Item", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Hold the sorted times of requests one after the other, none of them empty.
+    """The sorted times of requests one after the other, none of them empty.
 
-    `times` (N,) ns; `starts`, `lengths` (R,); `gaps` (N,) the time since the token before, ns, LONG where it is that or
-    more, 0 at a request's first: half as wide as a time, since all of them are looked through again and again.
-    `longest` (R,) ns, exactly.
+    `times` (N,) int64, ns; `starts`, `lengths` (R,); `gaps` (N,) uint32, the time since the token before, ns, LONG
+    where it is that or more, 0 at a request's first: half as wide as a time, since they are read again and again.
+    `longest` (R,) ns, exact.
     """
 
     times: Ints
@@ -42,13 +42,13 @@ class Ragged:
 
     @classmethod
     def of(cls, times: Ints, lengths: Ints) -> Ragged:
-        """Put sorted times of requests together, `lengths` (R,) of each."""
+        """Build from the sorted times (N,) of requests, `lengths` (R,) of each."""
         starts = np.cumsum(lengths) - lengths
         return cls.of_gaps(times, starts, lengths, _gaps(times, starts))
 
     @classmethod
     def of_gaps(cls, times: Ints, starts: Ints, lengths: Ints, gaps: Ints) -> Ragged:
-        """Put them together where the `gaps` (N,) are known as they are."""
+        """Build with `gaps` (N,) that are known already."""
         longest: Ints = np.maximum.reduceat(gaps, starts)
         short = int(longest.max()) <= LONG
         return cls(times, starts, lengths, (gaps if short else np.minimum(gaps, LONG)).astype(np.uint32), longest)
@@ -68,9 +68,9 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Hold the tokens of P requests: `every` one in order (None: not one), of the requests `some` that have any.
+    """The tokens of P requests: `every` one in order (None: there are none), of the requests `some` that have any.
 
-    `kinds` (N,) as the times are ordered, None where all is content; `skewed`: how many tokens of each of `some` came
+    `kinds` (N,) in the order of the times, None where all is content; `skewed`: how many tokens of each of `some` were
     before its commit and were moved to it.
     """
 
@@ -80,7 +80,7 @@ class Block:
     skewed: Ints
 
     def read(self, reads: tuple[int, ...]) -> tuple[Ragged | None, Ints]:
-        """Return the tokens of these kinds, None where there is none, and which of the P requests have some."""
+        """Return the tokens of these kinds, None for none, and the indexes of the P requests that have some."""
         if self.every is None or (self.kinds is None and CONTENT not in reads):
             return None, self.some[:0]
         if self.kinds is None:
@@ -103,10 +103,12 @@ def by_class(
     class_index: NDArray[np.integer] | None,
     block_tokens: int | None = None,
 ) -> Iterator[tuple[SloClass, Ints]]:
-    """Yield every request once, as (class, positions of some requests of it), about `block_tokens` tokens at a time.
+    """Yield every request once, as (class, indexes of some requests of it), about `block_tokens` tokens at a time.
 
-    `block_tokens`: BLOCK_TOKENS where None. `class_index` (R,): positions in `classes`, the first for all where None;
-    raises ValueError where it is none.
+    `block_tokens`: BLOCK_TOKENS where None. `class_index` (R,): positions in `classes`, the first for all where None.
+
+    Raises:
+        ValueError: an index that is no position.
     """
     if class_index is None:
         class_index = np.zeros(len(requests), np.intp)
@@ -127,7 +129,7 @@ def by_class(
 
 
 def block_of(requests: Recorded, which: Ints) -> Block:
-    """Return the tokens of the requests `which`, sorted, none before its request's commit."""
+    """Return the tokens of the requests `which` (P,), sorted, none before its request's commit."""
     lengths = requests.offsets[which + 1] - requests.offsets[which]
     some = np.flatnonzero(lengths)
     skewed = np.zeros(len(some), np.int64)
@@ -138,7 +140,7 @@ def block_of(requests: Recorded, which: Ints) -> Block:
     lengths, commit = lengths[some], requests.commit_ns[which][some]
     starts = np.cumsum(lengths) - lengths
     gaps = _gaps(times, starts)
-    falls = np.zeros(len(times), np.bool_)  # by the times: a gap that leaves 64 bits changes its sign
+    falls = np.zeros(len(times), np.bool_)  # decided by the times: a gap that leaves 64 bits changes its sign
     np.less(times[1:], times[:-1], out=falls[1:])
     falls[starts] = False
     backward = np.flatnonzero(falls)
@@ -168,7 +170,7 @@ def _gaps(times: Ints, starts: Ints) -> Ints:
 
 
 def _gather(values: NDArray[_Item], offsets: Ints, which: Ints) -> NDArray[_Item]:
-    """Return the values of these requests one after the other; a view where they already lie so."""
+    """Return the values of these requests one after the other; a view where they are contiguous."""
     first, last = int(which[0]), int(which[-1])
     if last - first == len(which) - 1:  # `which` rises
         return values[offsets[first] : offsets[last + 1]]

@@ -1,4 +1,4 @@
-"""Recorded requests as arrays: what `judge_many` and the fluid token rate take."""
+"""Recorded requests as arrays: the input of `judge_many` and of the fluid token rate."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Hold R recorded requests of N tokens in all.
+    """R recorded requests of N tokens in all.
 
     `tokens_ns` (N,) int64: arrival times, request r's from `offsets[r]` to `offsets[r + 1]` (R+1,), in any order
     within it; `commit_ns`, `end_ns` (R,) int64 on the request's own axis; `outcomes` (R,) uint8 codes; `kinds` (N,)
-    uint8 codes, None where all is content; `input_tokens` (R,) with its mask, None where all are unknown. Raises
-    ValueError for shapes, offsets or codes that do not fit.
+    uint8 codes, None where all is content; `input_tokens` (R,) with its mask, None where all are unknown.
+
+    Raises:
+        ValueError: shapes, offsets or codes that do not fit.
     """
 
     tokens_ns: Ints

@@ -1,4 +1,4 @@
-"""The array form of `Running`: what the tokens read decide, for the requests of one block."""
+"""The array form of `Running`: the state after the read tokens, for the requests of one block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.slo.batch.running_maxima import may_rise, rises
+from otel_llm.slo.batch.running_maxima import line_maxima, maxima_candidates
 
 if TYPE_CHECKING:
     from otel_llm.slo.batch.judged import Bools, Ints
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Hold the fields of Running for P requests of one class, each array (P,); instants in ns."""
+    """The fields of Running for P requests of one class, each array (P,); instants in ns."""
 
     count: Ints
     commit: Ints
@@ -34,23 +34,23 @@ class Runs:
     passed: Bools
 
     def dry_at(self, end: Ints, waits: Bools) -> Ints:
-        """Return when the reader ran out of text, where it `waits` at the end not before that."""
+        """Return when the reader ran out of text (P,), for readers that wait (`waits`) at `end` not before that."""
         return np.where(waits, np.maximum(self.dry, end), self.dry)
 
     def misses(self, end: Ints, waits: Bools, fluidity: Fluidity) -> Ints:
-        """Return the deadlines missed, with those overdue at the end of those that wait."""
+        """Return the missed deadlines (P,), with those overdue at the end for readers that wait."""
         overdue = np.where(waits & (end > self.due), 1 + (end - self.due) // fluidity.tbt_ns, 0)
         return self.late + (overdue > 0) if fluidity.count == "tokens" else self.missed + overdue
 
     def line_misses(self, end: Ints, waits: Bools, tbt_ns: int) -> Ints:
-        """Return ceil(M_n / tbt) of the line without resets."""
+        """Return ceil(M_n / tbt) (P,) of the line without resets."""
         due = np.where(waits, np.maximum(self.due, end), self.due)
         waited = np.maximum(0, due - self.first_due - self.count * tbt_ns)
         misses: Ints = -(-waited // tbt_ns)
         return misses
 
     def deadline_passed(self, end: Ints, waits: Bools, idle: Ints, slo: SloClass) -> Bools:
-        """Tell where the class's policy was broken, by a token or by the wait to the end."""
+        """Tell where (P,) the class's policy was broken, by a token or by the wait to the end."""
         policy, following = slo.deadline.policy, slo.deadline.next_ns or 0
         first_due = self.commit + slo.deadline.first_ns
         if policy == "reading":
@@ -65,9 +65,9 @@ class Runs:
 
 
 def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: SloClass) -> Runs:
-    """Return the state after all tokens read; `read` holds the requests `which` of P, the others read nothing.
+    """Return the state after all read tokens; `read` holds the requests `which` of P, the others have none.
 
-    `commit`, `first_due` (P,) instants, the latter slack included.
+    `commit`, `first_due` (P,): instants in ns, the latter with slack.
     """
     size, pace, tbt = len(commit), slo.pace_ns, slo.fluidity.tbt_ns
     state = Runs(
@@ -91,8 +91,8 @@ def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: S
     state.count[which] = count
     state.first[which] = first = read.first
     state.last[which] = read.last
-    token = may_rise(read, min(pace, tbt))
-    waited = rises(read, token, pace, state.allowance[which])
+    token = maxima_candidates(read, min(pace, tbt))
+    waited = line_maxima(read, token, pace, state.allowance[which])
     state.dry[which] = waited.peak + count * pace
     state.allowance[which] += count * pace
     # Consecutive tokens that each end a wait end one stall.
@@ -105,7 +105,7 @@ def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: S
     drops = slo.fluidity.ttft_credit == "drop"
     due = first_due[which]
     anchor = first if drops else due
-    missing = rises(read, token, tbt, anchor)
+    missing = line_maxima(read, token, tbt, anchor)
     late = np.diff(missing.bounds)
     missed = missing.sums(1 + missing.height // tbt)
     if drops:
@@ -118,10 +118,10 @@ def runs(read: Ragged | None, which: Ints, commit: Ints, first_due: Ints, slo: S
 
 
 def _broken(read: Ragged, first_due: Ints, slo: SloClass) -> Bools:
-    """Tell where a token missed its deadline under `dslo` or `ttft_tbt`."""
+    """Tell where (P,) a token missed its deadline under `dslo` or `ttft_tbt`."""
     following = slo.deadline.next_ns or 0
     if slo.deadline.policy == "dslo":
-        return rises(read, may_rise(read, following), following, first_due).peak > first_due
+        return line_maxima(read, maxima_candidates(read, following), following, first_due).peak > first_due
     if slo.deadline.policy == "ttft_tbt":
         return (read.first > first_due) | (read.longest > following)
     return np.zeros(len(first_due), np.bool_)

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 DEFAULT_FLUIDITY: Final = Fraction(9, 10)
 DEFAULT_SHARE: Final = Fraction(99, 100)
-"""What the paper asks, where a class states no objective: 99 % of the requests miss at most 10 % of their deadlines."""
+"""The paper's objective, where a class has none: 99 % of the requests miss at most 10 % of their deadlines."""
 
 
 class FluidRate(NamedTuple):
-    """Hold the smallest TBT target that the share of requests keeps, in ns, and its inverse in tokens/s."""
+    """The smallest TBT target that the share of requests keeps, in ns, and its inverse in tokens/s."""
 
     tbt_ns: int
     tokens_per_s: float
 
 
 def targets(objective: Objective) -> tuple[Fraction, Fraction]:
-    """Return the fluidity-index and the share of requests that a fluid token rate is asked for."""
+    """Return the fluidity-index and the share of requests for a fluid token rate."""
     fluidity = DEFAULT_FLUIDITY if objective.fluidity_index is None else objective.fluidity_index
     return fluidity, DEFAULT_SHARE if objective.share is None else objective.share
 
@@ -34,8 +34,8 @@ def targets(objective: Objective) -> tuple[Fraction, Fraction]:
 def fluid_tbt_ns(read_ns: Sequence[int], fluidity: Fraction = DEFAULT_FLUIDITY) -> int | None:
     """Return the smallest TBT target, in whole ns from 1, at which the request keeps this fluidity-index.
 
-    `read_ns`: sorted arrivals on any axis. The first token is not judged and carries no slack. None for fewer than two
-    tokens. The share of misses never rises with the target, so that bisection up to the largest gap finds it.
+    `read_ns`: sorted arrivals on any axis. The first token is not judged and has no slack. None for fewer than two
+    tokens. The share of misses never grows with the target, so that bisection up to the largest gap finds it.
     """
     if len(read_ns) < 2:
         return None
@@ -51,7 +51,7 @@ def fluid_tbt_ns(read_ns: Sequence[int], fluidity: Fraction = DEFAULT_FLUIDITY) 
 
 
 def fluid_token_rate(tbts_ns: Iterable[int], share: Fraction = DEFAULT_SHARE) -> FluidRate | None:
-    """Return the fluid token rate of requests, by their own smallest targets; None where there is none.
+    """Return the fluid token rate of requests from their smallest targets (ns); None where there is none.
 
     The target is the nearest-rank percentile at `share`: that share of the requests keeps its fluidity-index with it.
     """

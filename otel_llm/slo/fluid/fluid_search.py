@@ -1,4 +1,4 @@
-"""The search for the smallest TBT target under which requests are fluid, for many requests at once.
+"""Search for the smallest TBT target under which requests are fluid, for many requests at once.
 
 Under a target P a token is late when it rises above its request's line t_i - i P by more than any token before it did.
 Such a token rose by ds - di P, ds ns and di tokens after the late token before it (or the first), and misses
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.slo.batch.ragged import LONG
-from otel_llm.slo.batch.running_maxima import climb
+from otel_llm.slo.batch.running_maxima import running_maxima
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     from otel_llm.slo.batch.judged import Bools, Ints
     from otel_llm.slo.batch.ragged import Ragged
-    from otel_llm.slo.batch.running_maxima import Climb
+    from otel_llm.slo.batch.running_maxima import RunningMaxima
 
 MOST: Final = 2**61
-"""What numbers stay below, so that two of them add up within 64 bits: see `TargetSearch.add`."""
+"""The bound of all numbers, so that two of them add up within 64 bits: see `TargetSearch.add`."""
 _NEVER: Final = 2**62
 _STEP_SHARE: Final = 0.5
-"""Of the step that would be enough if misses fell as fast as they can."""
+"""The share of the step that would be enough if misses fell as fast as they can."""
 
 
 @dataclass(slots=True)
-class _Open:
-    """Hold the requests (R,) whose answer lies in [low, high], at most `stride` above low if the guess is right.
+class _PendingRequests:
+    """The requests (R,) whose answer lies in [low, high], at most `stride` above low if the estimate is right.
 
-    `which`: their positions in the result; `steps`: their deadlines if none were missed twice; `none`: one miss is one
-    too many; `bounded`: `high` is the bound that one late token sets, so that high - 1 is worth trying.
+    `which`: their indexes in the result; `steps`: their deadlines if none were missed twice; `none`: a single miss is
+    too many; `bounded`: `high` is the bound of one late token, so that high - 1 is worth trying.
     """
 
     which: Ints
@@ -50,19 +50,19 @@ class _Open:
     none: Bools
     bounded: Bools
 
-    def only(self, chosen: Bools) -> _Open:
-        """Return the requests `chosen` (R,)."""
-        return _Open(*(getattr(self, field.name)[chosen] for field in fields(self)))
+    def only(self, chosen: Bools) -> _PendingRequests:
+        """Return the requests `chosen` (R,) bool."""
+        return _PendingRequests(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     @classmethod
-    def joined(cls, parts: Sequence[_Open]) -> _Open:
-        """Return the requests of several."""
+    def joined(cls, parts: Sequence[_PendingRequests]) -> _PendingRequests:
+        """Return the requests of several parts."""
         return cls(*(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Hold the tokens (N,) that can still be late, `counts` (R,) of each open request: place and ns since the first."""
+    """The tokens (N,) that can still be late, `counts` (R,) of each pending request: index and ns since the first."""
 
     index: Ints
     since: Ints
@@ -70,86 +70,89 @@ class _Tokens:
 
     @classmethod
     def joined(cls, parts: Sequence[_Tokens]) -> _Tokens:
-        """Return the tokens of several."""
+        """Return the tokens of several parts."""
         return cls(*(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(cls)))
 
 
 class TargetSearch:
-    """Finds each request's smallest target in ns, at least 1, that keeps a fluidity-index, which is above 0.
+    """A search for each request's smallest target in ns, at least 1, that keeps a fluidity-index above 0.
 
-    `result` (R,) takes them. Requests are added in blocks; what the first step, which looks at most tokens, leaves of
-    all blocks is searched together: the others look at few, and what a step costs is worth spreading over more of them.
-    Until then those few are kept: of ordinary replies some 7 bytes a token.
+    `result` (R,) gets the targets. Requests are added in blocks. The first step reads most tokens and is made for each
+    block; the rest of all blocks is searched together, since those steps read few tokens and their fixed cost is
+    shared. Until then these few are kept: of ordinary replies some 7 bytes a token.
     """
 
     def __init__(self, result: Ints, fluidity: Fraction) -> None:
         self._result = result
         self._fluidity = fluidity
-        self._waiting: list[tuple[_Open, _Tokens]] = []
+        self._waiting: list[tuple[_PendingRequests, _Tokens]] = []
         self._span_ns = 0
 
     def add(self, at: Ints, read: Ragged) -> None:
-        """Take requests, whose places in the result are `at`.
+        """Add requests, whose indexes in the result are `at` (P,).
 
-        Their times rise, and their spans (ns) add up to less than MOST: they are laid one behind the other. A request's
-        tokens times its longest gap (ns), which no target exceeds, are less too, and times the index's denominator.
+        Their times are sorted, and their spans (ns) add up to less than MOST: they are laid one after the other. A
+        request's tokens times its longest gap (ns), which no target exceeds, are less too, and times the index's
+        denominator.
         """
         spans = read.last - read.first
         span_ns = int(spans.sum())
         if self._span_ns + span_ns >= MOST:
             self.finish()
         self._span_ns += span_ns
-        low, open_, tokens = _begin(read, self._fluidity)
+        low, pending, tokens = _begin(read, self._fluidity)
         self._result[at] = low
-        open_.which = at[open_.which]
-        if len(open_.which):
-            self._waiting.append(self._step(open_, tokens))
+        pending.which = at[pending.which]
+        if len(pending.which):
+            self._waiting.append(self._step(pending, tokens))
 
     def finish(self) -> None:
         """Find the targets of all that were added."""
         if self._waiting:
-            open_ = _Open.joined([one for one, _ in self._waiting])
+            pending = _PendingRequests.joined([one for one, _ in self._waiting])
             tokens = _Tokens.joined([one for _, one in self._waiting])
-            while len(open_.which):
-                open_, tokens = self._step(open_, tokens)
+            while len(pending.which):
+                pending, tokens = self._step(pending, tokens)
         self._waiting, self._span_ns = [], 0
 
-    def _step(self, open_: _Open, tokens: _Tokens) -> tuple[_Open, _Tokens]:
-        """Try one target of each request; return what is left to be searched."""
+    def _step(self, pending: _PendingRequests, tokens: _Tokens) -> tuple[_PendingRequests, _Tokens]:
+        """Try one target of each request; return the requests and tokens that are still pending."""
         numerator, denominator = self._fluidity.as_integer_ratio()
         tried = np.where(
-            open_.bounded, open_.high - 1, np.minimum((open_.low + open_.high) // 2, open_.low + open_.stride)
+            pending.bounded,
+            pending.high - 1,
+            np.minimum((pending.low + pending.high) // 2, pending.low + pending.stride),
         )
-        late = climb(tokens.since - tokens.index * np.repeat(tried, tokens.counts), tokens.counts)
+        late = running_maxima(tokens.since - tokens.index * np.repeat(tried, tokens.counts), tokens.counts)
         tardy = np.diff(late.bounds)
         more = _more_than_one(late, np.repeat(tried, tardy))
         missed = late.sums(more) + tardy
-        met = open_.steps - tardy
+        met = pending.steps - tardy
         over = missed - met * (denominator - numerator) // numerator
         kept = over <= 0
         # The same if one token less were late.
         over_less = missed - (met + 1) * (denominator - numerator) // numerator
-        open_.low = np.where(kept, open_.low, tried + 1)
-        open_.high = np.where(kept, tried, open_.high)
-        # At least twice the last: misses may fall by far less than they can, as where all late tokens come first.
-        stride = np.maximum(_stride(tokens, late, tried, over), np.minimum(2 * open_.stride, MOST))
-        open_.stride = np.where(kept, open_.stride, stride)
-        wanted = np.where(kept, _NEVER, np.where(open_.none, 0, np.maximum(over_less, 1)))
-        bound = _bounds(tokens, late, more, wanted, np.where(open_.none, _NEVER, over))
-        open_.bounded = bound <= open_.high
-        open_.high = np.minimum(bound, open_.high)
-        left = open_.low < open_.high
+        pending.low = np.where(kept, pending.low, tried + 1)
+        pending.high = np.where(kept, tried, pending.high)
+        # At least twice the last: misses may fall by far less than they can, as where all late tokens are the first.
+        stride = np.maximum(_stride(tokens, late, tried, over), np.minimum(2 * pending.stride, MOST))
+        pending.stride = np.where(kept, pending.stride, stride)
+        wanted = np.where(kept, _NEVER, np.where(pending.none, 0, np.maximum(over_less, 1)))
+        bound = _bounds(tokens, late, more, wanted, np.where(pending.none, _NEVER, over))
+        pending.bounded = bound <= pending.high
+        pending.high = np.minimum(bound, pending.high)
+        left = pending.low < pending.high
         if not left.all():
-            self._result[open_.which] = open_.low
+            self._result[pending.which] = pending.low
         alive = _alive(tokens, late, kept, left)
         if 4 * len(alive) < 3 * len(tokens.index):
             counts = np.where(kept, tokens.counts, tardy)[left]
-            return open_.only(left), _Tokens(tokens.index[alive], tokens.since[alive], counts)
-        return open_, tokens
+            return pending.only(left), _Tokens(tokens.index[alive], tokens.since[alive], counts)
+        return pending, tokens
 
 
-def _alive(tokens: _Tokens, late: Climb, kept: Bools, left: Bools) -> Ints:
-    """Return the indexes of the tokens that can still be late: of a request that kept its target all, else the late."""
+def _alive(tokens: _Tokens, late: RunningMaxima, kept: Bools, left: Bools) -> Ints:
+    """Return the tokens that can still be late: all of a request that kept its target, else its late ones."""
     if not (kept & left).any():  # as after the first step
         return late.entry if left.all() else late.entry[np.repeat(left, np.diff(late.bounds))]
     alive = np.repeat(kept, tokens.counts)
@@ -159,11 +162,11 @@ def _alive(tokens: _Tokens, late: Climb, kept: Bools, left: Bools) -> Ints:
     return np.flatnonzero(alive)
 
 
-def _stride(tokens: _Tokens, late: Climb, tried: Ints, over: Ints) -> Ints:
-    """Return by how much (R,) a target should be longer that is tried next, where this one misses `over` too many.
+def _stride(tokens: _Tokens, late: RunningMaxima, tried: Ints, over: Ints) -> Ints:
+    """Return by how much (R,) ns the next target should be longer, where this one misses `over` (R,) too many.
 
-    A target longer by the share p of it saves about p times t / P misses, t being when the last late token came. The
-    step is shorter: one that ends below the answer tells more, since then all but late tokens fall away. Nor is it
+    A target longer by the share p of it saves about p times t / P misses, t being the time of the last late token. The
+    step is shorter: one that ends below the answer leaves fewer tokens, since then only late tokens stay. Nor is it
     longer than t, which no target has to exceed, nor below 0 where none are missed too many: p t / P may be beyond all
     integers either way.
     """
@@ -175,10 +178,10 @@ def _stride(tokens: _Tokens, late: Climb, tried: Ints, over: Ints) -> Ints:
     return stride
 
 
-def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
-    """Return lower bounds of all answers (R,), and the requests of which the answer is not yet known.
+def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _PendingRequests, _Tokens]:
+    """Return lower bounds of all answers (R,), and the requests whose answer is not yet known.
 
-    A reader waits at least as long as any token rises above its request's line t_i - i P, and every P of waiting is a
+    A reader waits at least as long as any token exceeds its request's line t_i - i P, and every P of waiting is a
     miss: where `most` may be missed, no P below t_i / (i + most) is kept. For the last token that is about the mean gap
     times the fluidity-index; only gaps above it are looked at further. Under the longest gap none waits.
     """
@@ -193,9 +196,9 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
     counts, result = counts[which], low.copy()
     low, steps = low[which], steps[which]
     none = steps * (denominator - numerator) < numerator
-    open_ = _Open(which, low, low, np.zeros_like(low), steps, none, np.zeros(len(which), np.bool_))
+    pending = _PendingRequests(which, low, low, np.zeros_like(low), steps, none, np.zeros(len(which), np.bool_))
     if not len(which):
-        return result, open_, _Tokens(index, index, counts)
+        return result, pending, _Tokens(index, index, counts)
     starts = np.cumsum(counts) - counts
     high = np.maximum(read.longest[which], low)
     since = read.times[index] - np.repeat(read.first[which], counts)
@@ -203,19 +206,19 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _Open, _Tokens]:
     most = (steps - 1) * (denominator - numerator) // numerator
     least = np.maximum.reduceat(since / (index + np.repeat(most, counts)), starts) * (1 - 1e-9)
     low = np.minimum(np.maximum(low, least.astype(np.int64)), high)
-    return result, replace(open_, low=low, high=high), _Tokens(index, since, counts)
+    return result, replace(pending, low=low, high=high), _Tokens(index, since, counts)
 
 
-def _more_than_one(late: Climb, tried: Ints) -> Ints:
-    """Return how many deadlines each late token misses beyond its own; a division is dear, and few need one."""
+def _more_than_one(late: RunningMaxima, tried: Ints) -> Ints:
+    """Return how many deadlines each late token misses beyond its own; a division is slow, and few need one."""
     more = np.zeros(len(tried), np.int64)
     longer = np.flatnonzero(late.height >= tried)
     more[longer] = late.height[longer] // tried[longer]
     return more
 
 
-def _bounds(tokens: _Tokens, late: Climb, more: Ints, in_time: Ints, still_late: Ints) -> Ints:
-    """Return the shortest target (R,) of which it is known that it is kept, beyond all where none is.
+def _bounds(tokens: _Tokens, late: RunningMaxima, more: Ints, in_time: Ints, still_late: Ints) -> Ints:
+    """Return the shortest target (R,) ns that is known to be kept, beyond all where none is.
 
     `more`: the late tokens' misses beyond their own. A request keeps a target under which one of its late tokens misses
     `in_time` (R,) less and is in time, or `still_late` (R,) less and is late; where `in_time` is 0, one under which all

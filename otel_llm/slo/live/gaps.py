@@ -1,4 +1,4 @@
-"""The gaps between the tokens of requests, sorted: percentiles and histograms of TBT are taken from them."""
+"""The sorted gaps between the tokens of requests, for percentiles and histograms of TBT."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MANY: Final = 64
-"""From so many tokens on numpy is quicker."""
+"""The number of tokens from which numpy is faster."""
 _FEW: Final = 3
-"""Fewer requests are as quick one by one."""
+"""Fewer requests are as fast one by one."""
 
 
 def sorted_gaps(times_ns: array[int]) -> Sequence[int]:
     """Return the gaps between sorted times, sorted; a list of few, an array of many."""
     if len(times_ns) <= MANY:
         return sorted(map(sub, times_ns[1:], times_ns))
-    import numpy as np  # for few tokens it is not needed, and not there in every process
+    import numpy as np  # not needed for few tokens, and not loaded in every process
 
     times = np.frombuffer(times_ns, dtype=np.int64)
     gaps = times[1:] - times[:-1]
@@ -30,10 +30,10 @@ def sorted_gaps(times_ns: array[int]) -> Sequence[int]:
 
 
 def sorted_gaps_of(every: Sequence[array[int]]) -> list[Sequence[int]]:
-    """Return `sorted_gaps` of each: those of requests of about one length in one pass.
+    """Return `sorted_gaps` of each; requests of similar length are sorted in one pass.
 
-    That spares little of the work, but numpy lets go of the interpreter in nearly every call on so many numbers: a
-    thread that waits for it takes it then, and the rest waits.
+    This saves little work, but numpy releases the interpreter's lock in nearly every call on so many numbers, so that
+    waiting threads can run.
     """
     found: list[Sequence[int]] = [()] * len(every)
     order = sorted(range(len(every)), key=lambda place: len(every[place]))

@@ -1,4 +1,4 @@
-"""What is known of a request that has not ended: its facts at an instant, and how they move between tokens."""
+"""The facts of a request in flight at an instant, and how they change between tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class InFlight(NamedTuple):
-    """Hold the facts of a stream at one instant; lengths in ns, None where a fact is missing.
+    """The facts of a stream at one instant; lengths in ns, None where a fact is missing.
 
     `idle_ns`, `idle_decode_ns` and `runway_ns` are the in-flight values (the reader's present wait included),
     `deadlines` and `deadline_misses` include those that are overdue; all three fluidity facts are None while the
@@ -28,7 +28,7 @@ class InFlight(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Describe a fact that is linear between tokens: max(floor, slope (x - zero)); no floor where that is None.
+    """A fact that is linear between tokens: max(floor, slope (x - zero)); no floor where that is None.
 
     `zero_ns` is an instant on the axis on which the stream's tokens were given; a slope of 0 is a constant floor.
     """
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Hold the linear facts of a stream: they hold from its last token to its next."""
+    """The linear facts of a stream, valid from its last token to its next."""
 
     age: Line
     gap: Line

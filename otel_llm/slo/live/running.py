@@ -1,4 +1,4 @@
-"""The running judgement of the tokens that are read: two instants and a few counts, moved by every token."""
+"""The running judgement of the read tokens: two instants and a few counts, updated by every token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Running:
-    """Hold what the tokens read so far decide; all instants in ns on the stream's axis.
+    """The state after the tokens read so far; all instants in ns on the stream's axis.
 
-    `dry_ns` is when someone who began with the first token runs out of text: t_1 + n P and every wait since (before
+    `dry_ns` is when a reader who began with the first token runs out of text: t_1 + n P and every wait since (before
     the first token: earlier than any token). `due_ns` is Etalon's deadline of the next token, None while the first
     one's is unknown. A token later than one of them moves it; tokens that are not, however many, cost O(1) in all.
     """
@@ -44,7 +44,7 @@ class Running:
         """Whether a token missed its deadline under `dslo` or `ttft_tbt` (the other policies need no memory)."""
 
     def apply(self, times: Sequence[int]) -> None:
-        """Move on over sorted tokens, at least one, none before the commit or before the last applied."""
+        """Apply sorted tokens, at least one, none before the commit or before the last applied."""
         slo, count, last = self._slo, len(times), times[-1]
         if last <= self.dry_ns:
             self.dry_ns += count * slo.pace_ns
@@ -88,7 +88,7 @@ class Running:
         return self.count > 0 and self.dry_ns < x_ns
 
     def misses(self, x_ns: int | None) -> int | None:
-        """Return the deadlines missed; with x also those overdue then, as if a token came at x."""
+        """Return the missed deadlines; with x also those overdue then, as if a token arrived at x."""
         if self.due_ns is None:
             return None
         tbt = self._slo.fluidity.tbt_ns
@@ -98,7 +98,7 @@ class Running:
         return self.missed + overdue
 
     def line_misses(self, x_ns: int | None) -> int | None:
-        """Return ceil(M_n / tbt) of the line without resets; with x as if a token came then."""
+        """Return ceil(M_n / tbt) of the line without resets; with x as if a token arrived then."""
         if self.due_ns is None or self.first_due_ns is None:
             return None
         tbt = self._slo.fluidity.tbt_ns
@@ -106,7 +106,7 @@ class Running:
         return -(-max(0, due - self.first_due_ns - self.count * tbt) // tbt)
 
     def deadline_passed(self, x_ns: int | None) -> bool:
-        """Tell whether the class's policy was broken; with x also by the next token's not being there by then."""
+        """Tell whether the class's policy was broken; with x also by a next token that is missing by then."""
         deadline = self._slo.deadline
         first_due, following = self.commit_ns + deadline.first_ns, deadline.next_ns or 0
         if deadline.policy == "reading":
@@ -136,7 +136,7 @@ class Running:
 
     def _count_misses(self, due: int, times: Sequence[int]) -> int:
         tbt = self._slo.fluidity.tbt_ns
-        # Dropping the first token's spare time lets the deadlines start from it, as a miss does.
+        # Without the first token's spare time the deadlines start from it, as after a miss.
         drop_at = 0 if not self.count and self._slo.fluidity.ttft_credit == "drop" else -1
         for index, time in enumerate(times):
             if time > due:

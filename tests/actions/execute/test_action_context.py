@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
+from random import Random
 from typing import Any
 
-import pytest
 from actions.orders import decision
+from hypothesis import given, settings
+from support.chance import chances
 from support.live import Live
 from support.otlp import IDENTITY, T0_NS, export, segment_span
 
@@ -68,9 +69,9 @@ def test_the_lowest_priority_goes_first_then_the_largest_runway() -> None:
     assert context.candidates(preempt(1, outcome="budget")) == ()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_choice_is_that_of_sorting_all_streams(seed: int) -> None:
-    chance = random.Random(seed)
+@settings(max_examples=20)
+@given(chances())
+def test_the_choice_is_that_of_sorting_all_streams(chance: Random) -> None:
     streams = {
         number: (chance.choice(["chat", "batch", "voice"]), chance.choice("ab"), chance.randrange(4))
         for number in range(1, chance.randrange(2, 60))

@@ -15,7 +15,7 @@ import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit.compare import by_group
 from otel_llm.audit.compare.tiers import COLUMNS, GROUP, Met, Tiers, tiers
-from otel_llm.cli.output import comparing
+from otel_llm.cli.output import comparison_view
 from otel_llm.rules.files.slo_file import load_slo
 
 SLO = """
@@ -113,7 +113,9 @@ def shown(*things: object) -> str:
 
 def test_the_terminal_shows_tiers_side_by_side(recording: tuple[Path, Path]) -> None:
     found = tiers(otel_llm.audit.load_streams(recording[0]), load_slo(recording[1]))
-    text = shown(comparing.tiers_table(found, "slo_class"), comparing.tiers_table(found, "model", "slo_class"))
+    text = shown(
+        comparison_view.tiers_table(found, "slo_class"), comparison_view.tiers_table(found, "model", "slo_class")
+    )
 
     (line,) = (one.split() for one in text.splitlines() if " all " in one and text.index(one) < text.index("by model"))
     assert line[:3] == ["client", "all", "40"]

@@ -11,7 +11,7 @@ from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 
 from otel_llm import audit
-from otel_llm.audit.input.retained import _copy
+from otel_llm.audit.input.retained import copied_row
 from otel_llm.audit.input.stream_batch import batches, dictionary_of, from_batch, to_batch
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.audit.tables import REQUESTS
@@ -104,7 +104,7 @@ def test_words_are_found_in_a_dictionary_that_is_full(kind: pa.DataType, number:
 def test_a_row_that_is_kept_holds_no_more_than_itself(tmp_path: Path) -> None:
     streams, _ = recorded(tmp_path)[0]
     (batch,) = batches(streams * 200)
-    row = _copy(batch, len(streams) + 1)
+    row = copied_row(batch, len(streams) + 1)
     assert row.to_pylist() == batch.slice(len(streams) + 1, 1).to_pylist()
     assert row.get_total_buffer_size() < 20_000 < batch.slice(len(streams) + 1, 1).get_total_buffer_size()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.core.kernel_package import kernel_package
 
-from otel_llm.core.compiling.kernel_cache import KEPT, KernelCache, fingerprint, unsafe
+from otel_llm.core.compiling.kernel_cache import KEPT_FOLDERS, KernelCache, fingerprint, unsafe
 
 FACTS = ("Python 3.11.2", "numba 0.68.1", "skylake")
 
@@ -150,7 +150,7 @@ def test_only_the_folders_used_last_are_left_where_a_new_one_is_made(
 ) -> None:
     monkeypatch.setenv("OTEL_LLM_CACHE_DIR", str(tmp_path))
     (tmp_path / "notes").mkdir()
-    for number in range(KEPT + 3):
+    for number in range(KEPT_FOLDERS + 3):
         folder = tmp_path / f"kernels-{number:016x}"
         folder.mkdir()
         (folder / "complete").touch()
@@ -158,7 +158,7 @@ def test_only_the_folders_used_last_are_left_where_a_new_one_is_made(
     found = KernelCache(FACTS)
     assert found.path is not None
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"notes", found.path.name, *(f"kernels-{number:016x}" for number in range(3, KEPT + 3))}
+    assert left == {"notes", found.path.name, *(f"kernels-{number:016x}" for number in range(3, KEPT_FOLDERS + 3))}
     os.utime(found.path, (0, 0))
     KernelCache(FACTS)
     assert found.path.stat().st_mtime > 0  # it was used

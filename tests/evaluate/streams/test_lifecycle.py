@@ -12,10 +12,10 @@ from support.core.core_cases import commit, ends, piece, seen, take
 from support.core.core_fleets import Seen, fleet
 
 from otel_llm.evaluate.streams.lifecycle import (
+    FINAL,
     IN_FLIGHT,
     LIFECYCLE,
     OPEN,
-    OVER,
     LifecycleError,
     StreamEvent,
     StreamState,
@@ -37,9 +37,9 @@ def test_any_events_lead_through_the_table_or_change_nothing(events: list[Stream
             with pytest.raises(LifecycleError, match="cannot happen"):
                 following(state, event)
         ended = ended or (event is StreamEvent.END and state is StreamState.ENDED)
-        over = over or state in OVER
+        over = over or state in FINAL
         assert not (ended and state in OPEN), "a stream that has ended is not in flight again"
-        assert over is (state in OVER)
+        assert over is (state in FINAL)
 
 
 @pytest.mark.parametrize(("state", "event"), PAIRS)
@@ -52,7 +52,7 @@ def test_every_state_and_event(state: StreamState, event: StreamEvent) -> None:
         StreamEvent.END: state in OPEN,
         StreamEvent.SILENCE: state in OPEN,
         StreamEvent.INCOMPLETE: state is StreamState.ENDED,
-        StreamEvent.VERDICT: state not in OPEN | OVER,
+        StreamEvent.VERDICT: state not in OPEN | FINAL,
     }
     assert ((state, event) in LIFECYCLE) is may[event]
 
@@ -60,7 +60,7 @@ def test_every_state_and_event(state: StreamState, event: StreamEvent) -> None:
 def test_every_state_is_reached_and_leads_to_a_verdict() -> None:
     reached = {StreamState.FOUND} | {state for state in StreamState if state in LIFECYCLE.values()}
     assert reached == set(StreamState)
-    ending = set(OVER)
+    ending = set(FINAL)
     for _ in StreamState:
         ending |= {state for (state, _), to in LIFECYCLE.items() if to in ending}
     assert ending == set(StreamState)

@@ -72,7 +72,7 @@ def test_at_once_or_step_by_step(said: dict[str, Value], receipt_ms: float) -> N
         take(one, receipt_ms, commit(said=said), commit(request=2, said=said))
         first = next(iter(one.evaluator.live.values()))
         kept = facts(first)
-        if not by_columns:  # who looks at its rules is all that differs: without any rule nobody has anything to do
+        if not by_columns:  # who looks at its rules is all that differs: without any rule there is nothing to do
             first.table.prefiltered[first.slot] = True
             first.table.identity[first.slot] = 0
             kept["row"] = first.table.rows[first.slot].tolist()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.chance import chances
 from support.slo.requests import slo_classes
 
 from otel_llm.core.stream_columns import RUNNING, RUNNING_END, UNKNOWN, WIDTH
@@ -22,10 +23,8 @@ def state(running: Running) -> dict[str, object]:
 
 
 @settings(max_examples=100)
-@given(st.data())
-def test_rows_say_what_each_stream_alone_says(data: st.DataObject) -> None:
-    chance = random.Random(data.draw(st.integers(0, 2**32)))
-    classes: list[SloClass] = data.draw(st.lists(slo_classes(), min_size=1, max_size=4))
+@given(chances(), st.lists(slo_classes(), min_size=1, max_size=4))
+def test_rows_say_what_each_stream_alone_says(chance: Random, classes: list[SloClass]) -> None:
     streams = [chance.choice(classes) for _ in range(chance.randrange(1, 12))]
     commits = [10**18 + chance.randrange(10**9) for _ in streams]
     prompts = [chance.choice([None, 10, 700]) for _ in streams]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.evaluate.streams import stream_table as module
 from otel_llm.evaluate.streams.stream_table import StreamTable
 
 if TYPE_CHECKING:
@@ -30,17 +28,15 @@ def ids_of(numbers: list[int]) -> npt.NDArray[np.int64]:
 @given(steps=STEPS)
 def test_they_are_found_as_in_a_dict(steps: list[tuple[str, int]]) -> None:
     """Also where a slot or a key is another stream's by now."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_FIRST_SLOTS", 4)
-        table, known = StreamTable(), dict[int, int]()
-        for step, number in steps:
-            key = ids_of([number]).tobytes()
-            if step == "take" and number not in known:
-                known[number] = table.take(NOBODY, key)
-            elif step == "release" and number in known:
-                table.release(known.pop(number), key)
-            asked = list(range(60)) if step == "find" else [number, 3, 59]
-            assert table.find(ids_of(asked)).tolist() == [known.get(one, -1) for one in asked]
+    table, known = StreamTable(first_slots=4), dict[int, int]()
+    for step, number in steps:
+        key = ids_of([number]).tobytes()
+        if step == "take" and number not in known:
+            known[number] = table.take(NOBODY, key)
+        elif step == "release" and number in known:
+            table.release(known.pop(number), key)
+        asked = list(range(60)) if step == "find" else [number, 3, 59]
+        assert table.find(ids_of(asked)).tolist() == [known.get(one, -1) for one in asked]
 
 
 def test_the_last_that_took_a_key_has_it() -> None:

@@ -1,20 +1,18 @@
-"""The last token times of a stream stand in the table until somebody asks for them: nobody can tell."""
+"""The last token times of a stream wait in the table until they are needed, and no result depends on that."""
 
 from __future__ import annotations
 
-import os
 from random import Random
 
-import pytest
+from hypothesis import given, settings
+from support.chance import chances
 from support.core.core_cases import at, commit, piece, seen, take
 from support.core.core_fleets import KIND_WORDS, Seen
-from support.core.core_spans import TIMES_USUAL
+from support.core.core_spans import examples
 
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_table import FRESH
 from otel_llm.slo.classes import KINDS
-
-SEEDS = round(int(os.environ.get("OTEL_LLM_FLEETS", "30")) * TIMES_USUAL)
 
 
 class Sent:
@@ -40,9 +38,9 @@ def of(one: Seen, number: int) -> LiveStream:
     return next(stream for key, stream in one.evaluator.live.items() if int.from_bytes(key[0], "big") == number)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_whoever_asks_and_when_finds_every_token(seed: int) -> None:
-    random = Random(seed)
+@settings(max_examples=examples(30))
+@given(chances())
+def test_whoever_asks_and_when_finds_every_token(random: Random) -> None:
     one = seen()
     sent = [Sent(number) for number in range(1, 1 + random.randint(1, 6))]
     take(one, 0, *(commit(request=stream.number) for stream in sent))

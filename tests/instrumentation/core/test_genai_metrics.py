@@ -211,15 +211,18 @@ def test_the_time_between_chunks_is_the_same_however_they_are_cut(cuts: tuple[in
     assert {0.002, 0.003, 0.004, 0.03} <= set(bounds)
 
 
-def test_the_time_between_chunks_is_measured_only_where_asked_for(meters: Meters) -> None:
-    host = MeteredHost(meters)
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_time_between_chunks_is_measured_only_where_asked_for(meters: Meters, asked: bool) -> None:
+    host = MeteredHost(meters, chunks=asked)
     recording = host.begin()
     token(host, recording, 10)
     token(host, recording, 20)
-    assert recording._choices is not None
-    assert recording._choices.gaps_ns is None
+    host.at(250)
+    host.step()
+    assert host.metrics is not None
+    assert host.metrics.waiting == asked  # nor is it kept
     host.end(recording)
-    assert semconv.CLIENT_OUTPUT_CHUNK not in meters.points()
+    assert (semconv.CLIENT_OUTPUT_CHUNK in meters.points()) == asked
 
 
 def test_buckets_hold_those_of_the_conventions_and_tell_a_fast_decoder_apart() -> None:
@@ -365,7 +368,7 @@ def test_without_a_provider_nothing_is_kept(provider: Any, client: Any) -> None:
         assert running.metrics is not None
         assert not running.metrics.wanted
         consume(client)
-        assert not running.metrics._waiting
+        assert running.metrics.waiting == 0
         assert otel_llm.flush()
     finally:
         otel_llm.uninstrument()

@@ -72,13 +72,13 @@ class Nvml(types.ModuleType):
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sample fast, in a process that was never asked."""
-    sampler = gpu.Sampler()
-    monkeypatch.setattr(gpu, "_sampler", [sampler])
-    monkeypatch.setattr(gpu, "PERIOD_S", 0.01)
+    before = gpu.sampler()
+    gpu.use(gpu.Sampler(period_s=0.01))
     monkeypatch.delenv(gpu.VISIBLE, raising=False)
     yield
     gpu.stop()
     assert not sampling()
+    gpu.use(before)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def nvml(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Nvml:
 
 
 def sampling() -> bool:
-    return gpu._sampler[0].running
+    return gpu.sampler().running
 
 
 def eventually(reached: Callable[[], bool]) -> None:
@@ -101,7 +101,7 @@ def eventually(reached: Callable[[], bool]) -> None:
 
 
 def newest() -> gpu.Sample | None:
-    return gpu._sampler[0].newest
+    return gpu.sampler().newest
 
 
 def more_samples(count: int = 2) -> None:
@@ -173,8 +173,8 @@ def test_a_device_without_utilisation_still_has_its_memory(nvml: Nvml) -> None:
     assert said[semconv.GPU_MEMORY_TOTAL] == 16 * GIB
 
 
-def test_the_thread_ends_when_no_request_comes(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "LINGER", 3)
+def test_the_thread_ends_when_no_request_comes(nvml: Nvml) -> None:
+    gpu.sampler().linger = 3
     gpu.mark()
     eventually(lambda: newest() is not None and not sampling())
     looks = nvml.looks
@@ -195,7 +195,7 @@ def test_without_nvml_there_is_nothing(fresh: None, recorder: Recorded, monkeypa
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     started: list[object] = []
-    monkeypatch.setattr(gpu.Sampler, "_run", started.append)
+    gpu.use(gpu.Sampler(start=started.append))
     running = runtime.running()
     assert running is not None
     generation = engine.begin(running, operation="chat", model="m", request_id="r", stream=True)

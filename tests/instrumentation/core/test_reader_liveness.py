@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from itertools import count
 
@@ -14,16 +15,24 @@ from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 class Thing:
     """Something that can be watched."""
 
+    other: Thing
+
 
 def test_a_loop_that_went_with_its_stream_was_left_whichever_was_told_first() -> None:
     liveness = ReaderLiveness(count(1).__next__, 0)
     stream, loop = Thing(), Thing()
+    seen: list[tuple[bool, int | None]] = []
+    # The garbage collector clears all weak references to what it found before it calls the first of their callbacks:
+    # this one, the oldest to the stream, comes behind the stream's and before the loop's.
+    watch = weakref.ref(stream, lambda _: seen.append((liveness.collected, liveness.left_ns(None))))
     liveness.open(stream, iter(()))
     liveness.enter(loop)
-    liveness._loop = weakref.ref(loop)  # the garbage collector has not come to its callback yet
+    stream.other, loop.other = loop, stream
     del stream, loop
-    assert liveness.collected
-    assert liveness.left_ns(None) is not None
+    gc.collect()
+    assert watch() is None
+    assert seen == [(True, 2)]
+    assert liveness.left_ns(None) == 2
 
 
 def test_who_reads_on_in_another_way_has_not_left() -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import wrapt
 
-from otel_llm.instrumentation.engines.transformers import HOOKS, TransformersInstrumentor, _imported
+from otel_llm.instrumentation.engines.transformers import HOOKS, TransformersInstrumentor
 from otel_llm.instrumentation.process import runtime
 
 
@@ -38,16 +39,9 @@ def module(name: str, **members: Any) -> types.ModuleType:
     return made
 
 
-def arrive(instrumentor: TransformersInstrumentor, made: types.ModuleType) -> None:
-    """Do what the import of a module does."""
-    assert instrumentor._patches is not None
-    _imported(instrumentor, instrumentor._patches, HOOKS[made.__name__], made)
-
-
+@pytest.mark.usefixtures("instrumentor")
 @pytest.mark.parametrize("name", sorted(HOOKS))
-def test_a_hook_that_moved_is_one_warning_and_nothing_is_hooked(
-    instrumentor: TransformersInstrumentor, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_a_hook_that_moved_is_one_warning_and_nothing_is_hooked(caplog: pytest.LogCaptureFixture, name: str) -> None:
     class Moved:
         def add_request(self) -> None: ...
         def submit(self) -> None: ...
@@ -56,17 +50,18 @@ def test_a_hook_that_moved_is_one_warning_and_nothing_is_hooked(
     names = ("GenerationMixin", "ContinuousBatchingManager", "OutputRouter", "RequestState", "InferenceThread")
     made = module(name, **dict.fromkeys(names, Moved))
     with caplog.at_level(logging.WARNING, "otel_llm"):
-        arrive(instrumentor, made)
+        wrapt.notify_module_loaded(made)
     assert len(caplog.records) == 1
     assert name in caplog.text
     assert dict(vars(Moved)) == before
 
 
-def test_what_is_no_stream_passes_untouched(instrumentor: TransformersInstrumentor) -> None:
+@pytest.mark.usefixtures("instrumentor")
+def test_what_is_no_stream_passes_untouched() -> None:
     class Mixin(Model):
         pass
 
-    arrive(instrumentor, module("transformers.generation.utils", GenerationMixin=Mixin))
+    wrapt.notify_module_loaded(module("transformers.generation.utils", GenerationMixin=Mixin))
     assert Mixin().generate(1, max_new_tokens=2) == ((1,), {"max_new_tokens": 2})
 
 
@@ -77,14 +72,13 @@ def test_it_is_undone_and_an_import_after_that_hooks_nothing(instrumentor: Trans
     class Later(Model):
         pass
 
-    patches = instrumentor._patches
-    assert patches is not None
-    arrive(instrumentor, module("transformers.generation.utils", GenerationMixin=Mixin))
+    wrapt.notify_module_loaded(module("transformers.generation.utils", GenerationMixin=Mixin))
     assert "generate" in vars(Mixin)
     instrumentor.uninstrument()
     assert "generate" not in vars(Mixin)
-    made = module("transformers.generation.utils", GenerationMixin=Later)
-    _imported(instrumentor, patches, HOOKS[made.__name__], made)
+    instrumentor.instrument(skip_dep_check=True)
+    instrumentor.uninstrument()
+    wrapt.notify_module_loaded(module("transformers.generation.utils", GenerationMixin=Later))
     assert "generate" not in vars(Later)
 
 

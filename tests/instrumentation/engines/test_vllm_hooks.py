@@ -99,7 +99,7 @@ class Engine:
 
 @pytest.fixture
 def processor(recorder: Recorded) -> Any:
-    patches = vllm._patch_processor(SimpleNamespace(OutputProcessor=Processor, EngineCoreOutput=Output))
+    patches = vllm.patch_processor(SimpleNamespace(OutputProcessor=Processor, EngineCoreOutput=Output))
     yield Processor()
     patches.undo()
 
@@ -226,7 +226,7 @@ def test_calls_pass_through(processor: Any) -> None:
 
 
 def test_trace_headers_reach_a_request_that_vllm_strips_of_them(processor: Any, recorder: Recorded) -> None:
-    patches = vllm._patch_engine(SimpleNamespace(AsyncLLM=Engine))
+    patches = vllm.patch_engine(SimpleNamespace(AsyncLLM=Engine))
     try:
         engine = Engine(None)
         headers = {"traceparent": f"00-{7:032x}-{9:016x}-01"}
@@ -274,18 +274,17 @@ class Moved:
 def test_a_vllm_that_is_not_known_is_left_alone(caplog: pytest.LogCaptureFixture, module: Any) -> None:
     before = {owner: dict(vars(owner)) for owner in (Processor, Moved)}
     with caplog.at_level(logging.WARNING, "otel_llm"):
-        vllm._hooked(vllm._patch_processor)(module)
+        vllm.hooked(vllm.patch_processor)(module)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert {owner: dict(vars(owner)) for owner in (Processor, Moved)} == before
-    assert not vllm._patches
 
 
 @pytest.mark.parametrize("names", ["otel-llm-vllm", "flask, otel-llm-vllm", "*"])
 def test_switched_off_by_the_standard_variables(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
-    monkeypatch.setattr(vllm, "_awaited", [])
+    monkeypatch.setattr(vllm, "awaited", [])
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", names)
     vllm.register()
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     vllm.register()
-    assert vllm._awaited == []
+    assert vllm.awaited == []

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import sys
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.instrumentation.memory import held
 
 from otel_llm.instrumentation.parse.json_bodies import JsonArray, JsonLines
-from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES
 
 Parser = JsonArray | JsonLines
 KINDS: list[type[Parser]] = [JsonArray, JsonLines]
@@ -91,11 +90,13 @@ def test_an_object_is_there_with_its_last_brace() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("piece", [b'{"a": "' + b"x" * 4089, b"{" * 4096, b'{"' + b"\\" * 4094])
 def test_a_value_without_an_end_is_not_held(kind: type[Parser], piece: bytes) -> None:
-    parser = kind()
-    for _ in range(2 * MAX_EVENT_BYTES // 4096):
-        assert parser.feed(piece) == []
-        assert sys.getsizeof(parser._held) <= 2 * MAX_EVENT_BYTES
-    assert sys.getsizeof(parser._held) < 10_000
+    most = 2**14
+    parser = kind(most)
+    with held() as memory:
+        for _ in range(2 * most // 4096):
+            assert parser.feed(piece) == []
+    assert memory.most <= 2 * most
+    assert memory.now < 1_000
 
 
 def test_what_is_too_long_is_counted_and_what_follows_is_there() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import sys
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.instrumentation.memory import held
 
 from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES, SseParser
 
@@ -104,19 +104,15 @@ def test_what_the_end_of_the_body_left_unfinished_is_given_out_by_end_alone() ->
         assert parser.end() == []
 
 
-def held(parser: SseParser) -> int:
-    """Return the bytes that a parser holds, with what it costs to hold them."""
-    return sys.getsizeof(parser._line) + sys.getsizeof(parser._data) + sum(map(sys.getsizeof, parser._data))
-
-
 @pytest.mark.parametrize("line", [b"data: " + b"x" * 4090, b": " + b"x" * 4094, b"x" * 4096])
 def test_a_line_without_an_end_is_not_held(line: bytes) -> None:
     parser = SseParser()
     parser.feed(b"data: before\n\n")
-    for _ in range(2 * MAX_EVENT_BYTES // 4096):
-        assert parser.feed(line) == []
-        assert held(parser) <= 2 * MAX_EVENT_BYTES
-    assert held(parser) < 10_000
+    with held() as memory:
+        for _ in range(2 * MAX_EVENT_BYTES // 4096):
+            assert parser.feed(line) == []
+    assert memory.most <= 2 * MAX_EVENT_BYTES
+    assert memory.now < 10_000
     assert parser.feed(b"\n\ndata: after\n\n") == [b"after"]
     assert parser.lost == line.startswith(b"data")
 
@@ -124,9 +120,10 @@ def test_a_line_without_an_end_is_not_held(line: bytes) -> None:
 @pytest.mark.parametrize("line", [b"data: xxxx\n", b"data:\n", b"data\n"])
 def test_an_event_without_an_end_is_not_held(line: bytes) -> None:
     parser = SseParser(10_000)
-    for _ in range(20_000):
-        assert parser.feed(line) == []
-    assert held(parser) < 1_000
+    with held() as memory:
+        for _ in range(20_000):
+            assert parser.feed(line) == []
+    assert memory.now < 1_000
     assert parser.feed(b"\ndata: after\n\n") == [b"after"]
     assert parser.lost == 1
 

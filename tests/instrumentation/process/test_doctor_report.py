@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
+
+FORKS = """
+import os, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-
 from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.process.doctor_report import Reporter
 
+tally = Tally()
+runtime = SimpleNamespace(
+    tally=tally, dropped=0, refused_classes=0, slo_class=None, slo_classes=None, sampling="always",
+    provider=lambda: None,
+)
+Reporter(runtime, Path(sys.argv[1])).begin()
+writing, go_on, write_text = threading.Event(), threading.Event(), Path.write_text
+
+def slow(self, *args, **more):
+    writing.set()
+    go_on.wait(60)
+    return write_text(self, *args, **more)
+
+Path.write_text = slow
+thread = threading.Thread(target=tally.begin, args=("openai", None))
+thread.start()
+writing.wait(60)
+Path.write_text = write_text
+child = os.fork()
+if not child:
+    tally.begin("httpx", None)
+    os._exit(0)
+os.waitpid(child, 0)
+go_on.set()
+thread.join()
+print(child)
+"""
+
 
 def test_a_child_that_is_forked_during_a_write_reports(tmp_path: Path) -> None:
-    tally = Tally()
-    runtime: Any = SimpleNamespace(
-        tally=tally,
-        dropped=0,
-        refused_classes=0,
-        slo_class=None,
-        slo_classes=None,
-        sampling="always",
-        provider=lambda: None,
-    )
-    reporter = Reporter(runtime, tmp_path)
-    reporter._writing = True  # as another thread of the parent's left it
-    reporter._after_fork()
-    tally.begin("httpx", None)
-    [path] = tmp_path.glob("*.json")
-    assert json.loads(path.read_text(encoding="utf-8"))["begun"] == {"httpx": 1}
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    [path] = tmp_path.glob(f"{done.stdout.strip()}-*.json")
+    assert json.loads(path.read_text(encoding="utf-8"))["begun"] == {"openai": 1, "httpx": 1}

@@ -99,14 +99,14 @@ def test_after_an_empty_segment_the_next_token_is_told_at_once() -> None:
     host.at(250)
     host.step()
     read.word(260, None)  # framing: nothing to tell
-    assert not host.flusher._urgent
+    assert not host.urged
     read.word(270)
-    assert list(host.flusher._urgent) == [read.recording]
+    assert host.urged == [read.recording]
     host.step()
     assert host.told()[2:] == [(250, 270, [270], None)]
     assert host.urgent == 1
     read.word(275)
-    assert not host.flusher._urgent  # the one after it waits for the next flush
+    assert not host.urged  # the one after it waits for the next flush
     host.step()
     assert len(host.told()) == 3
 
@@ -138,7 +138,7 @@ def test_a_token_that_came_before_the_silence_was_told_and_after_it_was_seen_is_
     host.at(250)
     host.step()
     monkeypatch.undo()
-    assert list(host.flusher._urgent) == [read.recording]
+    assert host.urged == [read.recording]
 
 
 def test_an_append_costs_no_lock_and_no_call() -> None:

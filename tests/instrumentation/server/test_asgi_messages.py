@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -24,7 +25,6 @@ import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.process import runtime
-from otel_llm.instrumentation.server import asgi
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
 from otel_llm.instrumentation.server.exchange import Exchange
 
@@ -166,7 +166,7 @@ def test_other_connections_get_the_servers_own_functions(recorder: Recorded, sco
 def test_the_end_of_the_lifespan_waits_for_what_was_recorded(
     recorder: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asgi, "UVICORN", "a server without a hook of its own")
+    monkeypatch.delitem(sys.modules, "uvicorn.server", raising=False)  # a server without a hook of its own
     said = [{"type": f"lifespan.{word}"} for word in ("startup.complete", "shutdown.complete")]
     sent_before: list[int] = []
 

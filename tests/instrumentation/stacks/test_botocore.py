@@ -27,7 +27,7 @@ from support.wires import bedrock
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.stacks.botocore import _unknown_models
+from otel_llm.instrumentation.stacks.botocore import unknown_models
 
 MODEL = "us.some.model-v1:0"
 WORDS = [f"word{number} " for number in range(4)]
@@ -106,7 +106,7 @@ def test_an_invoked_model_is_known_by_its_chunks(family: str, recorder: Recorded
 def test_chunks_that_are_not_known_are_given_up_with_one_warning(
     recorder: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _unknown_models.discard(MODEL)
+    unknown_models.discard(MODEL)
     with WireServer([bedrock.chunk({"words": [word]}) for word in WORDS], STREAM) as server:
         for _ in range(2):
             assert len(list(invoke(server.url))) == len(WORDS)

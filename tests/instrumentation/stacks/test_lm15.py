@@ -21,7 +21,7 @@ from support.sse_server import Gate
 import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.process import runtime
-from otel_llm.instrumentation.stacks.lm15 import _patch
+from otel_llm.instrumentation.stacks.lm15 import patch
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model": "m", "messages": [], "stream": true}'
@@ -172,7 +172,7 @@ def test_a_stream_is_counted_for_the_package_that_holds_the_copy(
     # DSPy needs more packages than a test may: here lm15 itself stands for its copy.
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "otel-llm-lm15")
     otel_llm.instrument(exporter=InMemorySpanExporter())
-    patches = _patch(lm15.transports.__name__, "dspy")
+    patches = patch(lm15.transports.__name__, "dspy")
     try:
         ask(server.url, "read")
         running = runtime.running()

@@ -17,6 +17,7 @@ from support.sse_server import Raw, Reply, SseServer, Step
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.parse.responses import ResponsesReader
+from otel_llm.instrumentation.stacks.sdk_stream import RECORDING
 
 STACK = OpenAIResponses()
 QUESTION: dict[str, Any] = {"model": "m", "input": "hello", "stream": True}
@@ -167,7 +168,7 @@ def test_a_response_leaves_nothing_for_the_garbage_collector(
     gc.disable()
     try:
         stream = client.responses.create(**QUESTION)
-        recording = weakref.ref(stream._otel_llm_recording)
+        recording = weakref.ref(getattr(stream, RECORDING))
         for _ in stream:
             pass
         del stream

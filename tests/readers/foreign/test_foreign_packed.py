@@ -17,7 +17,6 @@ from support.readers.foreign_rows import S, doubles, judged, known, rows, with_a
 
 from otel_llm import semconv
 from otel_llm.readers.foreign.packed_arrays import PACKED, read_packed
-from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.spans.token_events import TokenEventError
 from otel_llm.rules.files.slo_file import load_slo
@@ -158,9 +157,8 @@ def test_the_prompt_s_length_is_known_by_either_name() -> None:
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])
-def test_arrays_are_within_the_budget_of_their_message(form: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_MESSAGE_TOKENS", 12)
-    batch = decode(export(*[llm_request(FORMS[form]) for _ in range(4)]))
+def test_arrays_are_within_the_budget_of_their_message(form: int) -> None:
+    batch = decode(export(*[llm_request(FORMS[form]) for _ in range(4)]), budget=12)
     assert len(batch.requests) == 2
     assert batch.refused == Counter(too_many_tokens=2)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.readers.io import json_pieces
+from otel_llm.readers.io.json_pieces import PieceLimits
 from otel_llm.readers.io.json_walk import END, items, key_paths, load
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import DecodeError
@@ -22,12 +22,12 @@ FILE = Path("f.json")
 Found = list[tuple[str, Any, int]]
 
 
-def walk(data: bytes, *streamed: str, size: int = 7) -> tuple[Found, Skipped]:
+def walk(data: bytes, *streamed: str, size: int = 7, limits: PieceLimits | None = None) -> tuple[Found, Skipped]:
     skipped = Skipped()
     chunks = (data[first : first + size] for first in range(0, len(data), size))
     found = [
         (one.path, "END" if one.value is END else one.value, one.offset)
-        for one in items(FILE, chunks, skipped, streamed)
+        for one in items(FILE, chunks, skipped, streamed, limits)
     ]
     return found, skipped
 
@@ -99,21 +99,17 @@ def test_a_line_that_is_no_json_costs_itself() -> None:
     assert skipped.counts == Counter(bad_record=2)
 
 
-def test_a_piece_too_long_or_of_too_many_parts_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_pieces, "MAX_PIECE_CHARS", 50_000)
-    monkeypatch.setattr(json_pieces, "_MUCH", 1000)
-    monkeypatch.setattr(json_pieces, "MOST_PARTS", 2000)
+def test_a_piece_too_long_or_of_too_many_parts_is_passed_over() -> None:
+    limits = PieceLimits(chars=50_000, parts=2000, window=1000)
     for inner in (b'{"a": "' + b"x" * 200_000 + b'"}', b"[" + b"1," * 4000 + b"1]", b"[" * 3000 + b"]" * 3000):
-        found, skipped = walk(b'{"data": [1, ' + inner + b", 2]}", "", "data", size=1000)
+        found, skipped = walk(b'{"data": [1, ' + inner + b", 2]}", "", "data", size=1000, limits=limits)
         assert [value for path, value, _ in found if path == "data[]"] == [1, 2]
         assert skipped.counts == Counter(bad_record=1)
     with pytest.raises(DecodeError, match="more values in one piece"):
-        load(b"[" + b"1," * 4000 + b"1]")
+        load(b"[" + b"1," * 4000 + b"1]", limits.parts)
 
 
-def test_a_string_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_pieces, "MAX_PIECE_CHARS", 2**20)
-
+def test_a_string_without_end_is_not_held() -> None:
     def endless() -> Iterator[bytes]:
         yield b'{"data": ["'
         for _ in range(40):
@@ -121,7 +117,7 @@ def test_a_string_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> No
 
     tracemalloc.start()
     skipped = Skipped()
-    assert list(items(FILE, endless(), skipped, ("", "data"))) == []
+    assert list(items(FILE, endless(), skipped, ("", "data"), PieceLimits(chars=2**20))) == []
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert skipped.counts == Counter(bad_record=1)

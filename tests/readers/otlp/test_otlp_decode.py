@@ -14,7 +14,6 @@ from support.otlp import T0_NS, Event, Value, event_of, export, request_span, se
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode, parse, parse_cut, read
 from otel_llm.readers.records import DecodeError, RequestSpan, Segment
@@ -163,11 +162,10 @@ def test_a_segment_that_cannot_be_placed_is_refused_and_the_rest_kept(span: Span
     assert refusal(span) == reason
 
 
-def test_what_one_message_expands_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MAX_MESSAGE_TOKENS", 10)
+def test_what_one_message_expands_to_is_bounded() -> None:
     many: list[Event] = [(T0_NS, {semconv.TOKEN_COUNT: 4})]
     for spans in ([segment_span(seq, 0, many) for seq in range(4)], [request_span(events=many)] * 4):
-        batch = decode(export(*spans))
+        batch = decode(export(*spans), budget=10)
         assert len(batch.segments) + len(batch.requests) == 2
         assert batch.refused == Counter(too_many_tokens=2)
 
@@ -216,14 +214,14 @@ def test_both_ways_of_reading_events_agree(
         span.links.add(trace_id=trace_id(3), span_id=span_id(3))
     names = {semconv.TOKEN_EVENT}
     assert outcome(lambda anomalies: token_events.read_tokens(span, names, anomalies)) == outcome(
-        lambda anomalies: token_events._one_by_one(span, names, anomalies, MAX_TOKENS)
+        lambda anomalies: token_events.read_one_by_one(span, names, anomalies, MAX_TOKENS)
     )
 
 
 @pytest.mark.parametrize("kind", [None, *KINDS])
 def test_events_as_recorders_write_them_go_the_quick_way(kind: str | None) -> None:
     span = segment_span(1, 0, [token(T0_NS + i, kind=None if kind == "content" else kind) for i in range(300)])
-    found = token_events._by_shape(span.SerializeToString(), 300)
+    found = token_events.read_alike(span.SerializeToString(), 300)
     assert found is not None
     assert found[0] == [T0_NS + i for i in range(300)]
     assert found[1] == (None if kind in (None, "content") else bytes([KINDS.index(kind)]) * 300)

@@ -239,14 +239,14 @@ def test_a_value_is_what_protobuf_makes_of_it(value: dict[str, Any]) -> None:
 def test_a_value_makes_no_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or an array takes ten times as long as what is in it."""
     made = 0
-    both = otlp_json._both
+    by_both_names = otlp_json.by_both_names
 
     def counted(fields: Any) -> Any:
         nonlocal made
         made += 1
-        return both(fields)
+        return by_both_names(fields)
 
-    monkeypatch.setattr(otlp_json, "_both", counted)
+    monkeypatch.setattr(otlp_json, "by_both_names", counted)
     each: list[dict[str, Any]] = [{"doubleValue": 0.5}, {"boolValue": True}, {"bytesValue": "AA"}, {"arrayValue": {}}]
     for one in each:
         value = only(spans(attributes=[{"key": "k", "value": {"arrayValue": {"values": [one] * 1000}}}])).attributes[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.collector.doors_mutations import field_of, varint
+from support.collector.message_mutations import field_of, varint
 from support.core.core_spans import agree, sent_segment
 from support.core.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_bytes
 from support.otlp import T0_NS, export, request_span, token

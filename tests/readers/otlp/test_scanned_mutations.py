@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
-from support.collector.doors_mutations import mutate_bytes, mutate_fields
+from support.collector.message_mutations import mutate_bytes, mutate_fields
 from support.core.core_spans import SEED, TIMES_USUAL, agree, examples, sent_segment
 from support.core.scan_messages import END_NS, messages, mutation, random_message, sent_request, ticks
 from support.otlp import T0_NS, export, token

@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
-from support.collector.doors_mutations import field_of, parse_fields, varint
+from support.collector.message_mutations import field_of, parse_fields, varint
 from support.core import core_spans
 from support.core.core_spans import SEED, sent_segment
 from support.core.scan_messages import (
@@ -177,9 +177,9 @@ def test_what_is_left_is_refused_where_it_was() -> None:
 
 def test_a_long_resource_is_read_with_its_message() -> None:
     message = export(sent_request(), resource={"long": "x" * 5000, semconv.SERVICE_INSTANCE_ID: "far"})
-    remembered = scanned._known_sender.cache_info().currsize
+    remembered = scanned.known_sender.cache_info().currsize
     assert agree(message) == 1
-    assert scanned._known_sender.cache_info().currsize == remembered
+    assert scanned.known_sender.cache_info().currsize == remembered
     assert otlp.read(message.SerializeToString()).requests[0].instance_id == "far"
 
 

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
-from support.collector.doors_mutations import field_of, parse_fields, varint
+from support.collector.message_mutations import field_of, parse_fields, varint
 from support.core.core_spans import REMOTE, agree, as_sent, by_protobuf, sent_segment
 from support.core.scan_messages import (
     EDGES,

@@ -91,7 +91,7 @@ def test_a_request_is_found_by_its_own_span_and_by_its_clients(rig: Rig) -> None
     two.ended("error")
     other.ended("completed")
     assert find(above) == ()
-    assert rig.recorder._children == {}
+    assert rig.recorder.children == {}
 
 
 @pytest.mark.parametrize("broken", [b"", b"00-0-0-01", b"\xff\xfe", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"])

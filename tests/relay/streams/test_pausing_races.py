@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.relay.fake_engine import FakeEngine, Fault
-from support.relay.pausing import ALWAYS, CHAT, LONG, at_rest_of, counted, owned_of, streaming, until
+from support.relay.pausing import ALWAYS, CHAT, LONG, at_rest_of, counted, owned_of, streaming, until, wake
 from support.relay.rig import rig
 
 from otel_llm.relay.deciding.command import Command
@@ -41,8 +41,7 @@ def test_a_stream_that_is_cut_in_the_instant_in_which_its_pause_is_over_does_not
             reading, session = await streaming(running)
             assert (await running.preempt("a"))[0] == "done"
             await asyncio.sleep(0.05)
-            assert session._pausing._pause is not None
-            session._pausing._pause.wake("calm")
+            wake(running)
             asyncio.get_running_loop().call_soon(session.cut, "aborted", "it is", "aborted")
             assert [error["type"] for error in (await reading).errors] == ["aborted"]
             await at_rest_of(running)
@@ -75,7 +74,7 @@ def test_what_goes_on_in_the_instant_in_which_its_client_leaves_is_closed(
         async with rig(tmp_path, FakeEngine(), preempt=ALWAYS) as running:
             reading, _ = await streaming(running)
             assert (await running.preempt("a"))[0] == "done"
-            await until(lambda: not owned_of(running)._sessions)
+            await until(lambda: not owned_of(running).sessions)
             reading.cancel()
             await at_rest_of(running)
 
@@ -123,7 +122,7 @@ def test_a_stream_whose_client_has_left_a_pause_is_not_paused_again(
 
             monkeypatch.setattr(Pauses, "end", then_looked_at)
             assert (await running.preempt("a"))[0] == "done"
-            await until(lambda: session._search is not None)
+            await until(lambda: session.searching)
             reading.cancel()
             await at_rest_of(running)
             assert reasons == ["no backend serves the stream now"]
@@ -151,8 +150,8 @@ def test_no_stream_is_paused_whose_client_has_ids_that_would_be_drawn_again(
         async with rig(tmp_path, FakeEngine(stepping=True), preempt=ALWAYS) as running:
             engine = running.engines[0]
             reading = asyncio.create_task(running.read({**CHAT, "temperature": temperature}))
-            await until(lambda: bool(running.asked) and bool(owned_of(running)._sessions))
-            (session,) = owned_of(running)._sessions.values()
+            await until(lambda: bool(running.asked) and bool(owned_of(running).sessions))
+            (session,) = owned_of(running).sessions.values()
             reply = session.reply
             await engine.step(1)  # the role
             while (known := reply.counted(0)) == reply.whole:

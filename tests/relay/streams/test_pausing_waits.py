@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.fake_model import FakeModel
-from support.relay.pausing import ALWAYS, LONG, streaming, until
+from support.relay.pausing import ALWAYS, LONG, streaming, until, wake
 from support.relay.rig import rig
 
 from otel_llm.relay.seam.reply import Reply as SeamReply
 from otel_llm.relay.seam.resume import UNFINISHED
-from otel_llm.relay.settings import Preempt
-from otel_llm.relay.streams import opening, pausing
+from otel_llm.relay.settings import Failover
+from otel_llm.relay.streams.opening import Opening
+from otel_llm.relay.streams.pausing import ASKED
+from otel_llm.relay.streams.run import Run
 
 
 class InParts(FakeEngine):
@@ -72,9 +76,7 @@ def test_a_paused_stream_of_several_ids_a_chunk_waits_for_a_backend_that_comes_b
             assert session.reply.tail
             assert (await running.preempt("a"))[0] == "done"
             await engine.stop()
-            pause = session._pausing._pause
-            assert pause is not None
-            pause.wake("calm")
+            wake(running)
             await asyncio.sleep(0.1)
             await engine.start(engine.port)
             reply = await reading
@@ -95,18 +97,16 @@ def test_ids_are_detokenized_though_the_answer_comes_in_parts(tmp_path: Path) ->
     asyncio.run(go())
 
 
-def test_a_reader_does_not_wait_for_a_backend_that_detokenizes_slowly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pausing, "ASK_S", 0.05)
-    monkeypatch.setattr(opening, "DETOKENIZE_S", 3600.0)
+def test_a_reader_does_not_wait_for_a_backend_that_detokenizes_slowly(tmp_path: Path) -> None:
+    preempt, failover = replace(ALWAYS, ask_s=0.05), Failover(detokenize_s=3600.0)
 
     async def go() -> None:
-        async with rig(tmp_path, Wedged(FakeModel(stream_interval=3)), preempt=ALWAYS) as running:
+        engine = Wedged(FakeModel(stream_interval=3))
+        async with rig(tmp_path, engine, preempt=preempt, failover=failover) as running:
             reading, session = await streaming(running, 4)
             assert session.reply.tail
             asked = asyncio.create_task(running.preempt("a"))
-            await until(lambda: session._pausing._asking is not None)
+            await until(lambda: session.pause_reason == ASKED)
             (stalled,) = running.asked
             assert stalled.fault is not None
             stalled.fault.released.set()
@@ -117,17 +117,23 @@ def test_a_reader_does_not_wait_for_a_backend_that_detokenizes_slowly(
     asyncio.run(go())
 
 
-def test_a_failure_of_long_ago_does_not_end_a_pause(tmp_path: Path) -> None:
+def test_a_failure_of_long_ago_does_not_end_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed = Opening.resumed
+
+    async def behind_a_failure(self: Opening, *args: Any, **more: Any) -> Run | None:
+        self.last_reason = UNFINISHED
+        return await resumed(self, *args, **more)
+
+    monkeypatch.setattr(Opening, "resumed", behind_a_failure)
+
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=LONG, settings="health: {interval: 100ms}\n") as running:
-            reading, session = await streaming(running)
-            session._opening.last_reason = UNFINISHED
+            reading, _ = await streaming(running)
             assert (await running.preempt("a"))[0] == "done"
-            assert running.service._pool is not None
-            backends = running.service._pool.backends
+            assert running.service.pool is not None
+            backends = running.service.pool.backends
             backends.found(backends.get("a"), healthy=False)
-            assert session._pausing._pause is not None
-            session._pausing._pause.wake("calm")
+            wake(running)
             reply = await reading
             assert (reply.errors, reply.done) == ([], True)
 
@@ -140,7 +146,7 @@ def test_a_client_that_reads_slowly_by_the_time_of_the_answer_is_not_paused(tmp_
         async with rig(tmp_path, engine, preempt=ALWAYS) as running:
             reading, session = await streaming(running, 4, messages=[{"role": "user", "content": "four"}])
             asked = asyncio.create_task(running.preempt("a"))
-            await until(lambda: session._pausing._asking is not None)
+            await until(lambda: session.pause_reason == ASKED)
             session.recorded.blocked(True)
             engine.gate.set()
             assert await asked == ("failed", "its reader has no text to spare")
@@ -152,7 +158,6 @@ def test_a_client_that_reads_slowly_by_the_time_of_the_answer_is_not_paused(tmp_
 def test_a_client_gets_comments_while_its_backend_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pausing, "TRY_AGAIN_S", 0.01)
     comments: list[str] = []
     comment = SeamReply.comment
 
@@ -161,13 +166,13 @@ def test_a_client_gets_comments_while_its_backend_is_waited_for(
         return comment(self, text)
 
     monkeypatch.setattr(SeamReply, "comment", noted)
-    preempt = Preempt(resume_runway_s=-3600.0, calm_s=0.02, spare_s=0.0, again_s=0.0, comment_s=0.3)
+    preempt = replace(ALWAYS, comment_s=0.3, try_again_s=0.01)
 
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=preempt, settings="health: {interval: 1h}\n") as running:
             reading, _ = await streaming(running)
-            assert running.service._pool is not None
-            backends = running.service._pool.backends
+            assert running.service.pool is not None
+            backends = running.service.pool.backends
             backends.found(backends.get("a"), healthy=False)
             assert (await running.preempt("a"))[0] == "done"
             await until(lambda: len(comments) == 2)

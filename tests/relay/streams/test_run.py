@@ -13,7 +13,6 @@ from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.seam.leg import Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.streams import run as run_module
 from otel_llm.relay.streams.run import Run
 
 BODY: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "tell me"}]}
@@ -48,9 +47,8 @@ class Body:
 class Served:
     """A run whose instants and bytes a test chooses."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str = "vllm", choices: int = 1) -> None:
+    def __init__(self, kind: str = "vllm", choices: int = 1) -> None:
         self.now_ns = 1_000 * MS
-        monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic_ns=lambda: self.now_ns))
         self.backend = Backend("a", "http://a", kind)
         self.loads = Backends([self.backend], lambda: self.now_ns / 1e9)
         self.again(choices)
@@ -63,7 +61,9 @@ class Served:
         response: Any = SimpleNamespace(close=lambda: None, content=self.body)
         self.loads.begin(self.backend, 7, 7)
         leg = Leg(Reply(owned), self.backend.kind)
-        self.run = Run(self.backend, response, leg, self.loads, 7, one_prompt=choices == 1)
+        self.run = Run(
+            self.backend, response, leg, self.loads, 7, one_prompt=choices == 1, clock_ns=lambda: self.now_ns
+        )
 
     def reads(self, after_ms: int, *tokens: int, ids: bool = True, before: bool = False) -> None:
         """Let chunks of so many tokens come, and be read so much later."""
@@ -80,8 +80,8 @@ class Served:
         return None if found is None else found * 1e3
 
 
-def test_the_time_between_two_tokens_is_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch)
+def test_the_time_between_two_tokens_is_an_iteration() -> None:
+    served = Served()
     served.reads(500, 1)
     assert served.known_ms() is None, "the first token gives none: that was the prefill"
     served.reads(20, 1)
@@ -89,18 +89,16 @@ def test_the_time_between_two_tokens_is_an_iteration(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("tokens", "ids", "expected_ms"), [((4,), True, 20), ((1, 3), True, 20), ((1, 1), False, 40)])
-def test_a_gap_counts_by_its_tokens(
-    monkeypatch: pytest.MonkeyPatch, tokens: tuple[int, ...], ids: bool, expected_ms: float
-) -> None:
+def test_a_gap_counts_by_its_tokens(tokens: tuple[int, ...], ids: bool, expected_ms: float) -> None:
     """Without ids a chunk is taken for one token."""
-    served = Served(monkeypatch)
+    served = Served()
     served.reads(500, 1, ids=ids)
     served.reads(80, *tokens, ids=ids)
     assert served.known_ms() == pytest.approx(expected_ms)
 
 
-def test_a_chunk_without_tokens_begins_and_ends_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch)
+def test_a_chunk_without_tokens_begins_and_ends_no_gap() -> None:
+    served = Served()
     served.reads(10, 0)
     served.reads(500, 1)
     served.reads(10, 0)
@@ -108,9 +106,9 @@ def test_a_chunk_without_tokens_begins_and_ends_no_gap(monkeypatch: pytest.Monke
     assert served.known_ms() == pytest.approx(20)
 
 
-def test_bytes_that_were_there_already_tell_nothing_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_were_there_already_tell_nothing_of_their_time() -> None:
     """The relay did not read for a while, as behind a slow client: neither gap beside that token is known."""
-    served = Served(monkeypatch)
+    served = Served()
     served.reads(500, 1)
     served.reads(900, 1, before=True)
     served.reads(1, 1)
@@ -119,15 +117,15 @@ def test_bytes_that_were_there_already_tell_nothing_of_their_time(monkeypatch: p
     assert served.known_ms() == pytest.approx(20)
 
 
-def test_several_choices_give_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch, choices=2)
+def test_several_choices_give_no_gaps() -> None:
+    served = Served(choices=2)
     for _ in range(3):
         served.reads(20, 1)
     assert served.known_ms() is None
 
 
-def test_a_resumption_begins_anew_and_counts_with_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch)
+def test_a_resumption_begins_anew_and_counts_with_all_streams() -> None:
+    served = Served()
     served.reads(500, 1)
     served.again()
     served.reads(300, 1)
@@ -136,8 +134,8 @@ def test_a_resumption_begins_anew_and_counts_with_all_streams(monkeypatch: pytes
     assert [served.known_ms(streams) for streams in (1, 2, 4)] == pytest.approx([30, 30, 60]), "known of two streams"
 
 
-def test_a_prompt_waits_until_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch)
+def test_a_prompt_waits_until_the_first_token() -> None:
+    served = Served()
     served.reads(10, 0)
     assert served.backend.waiting_tokens == 7
     served.reads(10, 1)
@@ -146,8 +144,8 @@ def test_a_prompt_waits_until_the_first_token(monkeypatch: pytest.MonkeyPatch) -
     assert (served.backend.waiting_tokens, served.backend.streams) == (0, 0)
 
 
-def test_a_run_that_is_closed_before_its_first_token_takes_its_prompt_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch)
+def test_a_run_that_is_closed_before_its_first_token_takes_its_prompt_along() -> None:
+    served = Served()
     served.run.close()
     served.reads(10, 1)
     assert (served.backend.waiting_tokens, served.backend.streams, served.backend.tokens) == (0, 0, 0)

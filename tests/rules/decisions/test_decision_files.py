@@ -166,11 +166,14 @@ def test_where_no_file_can_be_begun_the_old_one_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "d.jsonl"
-    taken = tmp_path / "d.jsonl.000001"
-    taken.mkdir()
+    rename = Path.rename
+
+    def taken(self: Path, target: Path) -> Path:
+        target.mkdir()  # somebody else took the name between the choice and the renaming
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", taken)
     files = DecisionFiles(path, 300)
-    # Somebody else took the name between the choice and the renaming.
-    monkeypatch.setattr(files, "_next_name", lambda: taken)
     for number in range(10):
         files.write(record(number, 100))
     files.close()

@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from rules.drawn_streams import COMMIT, Rows, drawn
 from rules.scripted import View, one_rule
+from support.chance import chances
 from support.core.core_fleets import MS
 from support.core.core_rules import expression, rule
 from support.core.core_spans import examples
@@ -42,9 +42,8 @@ def near(random: Random, name: str, one: View, x_ns: int) -> str:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @settings(max_examples=examples(40))
-@given(st.integers(0, 2**32))
-def test_a_fact_compares_as_it_does_alone(name: str, seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_a_fact_compares_as_it_does_alone(name: str, random: Random) -> None:
     views, x_ns = drawn(random, 12)
     op = random.choice(("<", "<=", ">", ">=", "==", "!="))
     at = random.randrange(12)
@@ -84,9 +83,8 @@ def engine_alone(one: View, state: RuleState, x_ns: int) -> int | None:
 
 
 @settings(max_examples=examples(150))
-@given(st.integers(0, 2**32))
-def test_a_rule_that_is_calm_until_then_is_calm_until_then(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_a_rule_that_is_calm_until_then_is_calm_until_then(random: Random) -> None:
     chosen = rule(random, "R", plain=True)
     prefilter = Prefilter(RuleSet((chosen,)))
     if not prefilter.clear:
@@ -103,9 +101,8 @@ def test_a_rule_that_is_calm_until_then_is_calm_until_then(seed: int) -> None:
 
 
 @settings(max_examples=examples(150))
-@given(st.integers(0, 2**32))
-def test_a_rule_that_fires_until_then_fires_until_then(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_a_rule_that_fires_until_then_fires_until_then(random: Random) -> None:
     chosen = rule(random, "R", plain=True)
     prefilter = Prefilter(RuleSet((chosen,)))
     if not prefilter.clear:
@@ -117,14 +114,13 @@ def test_a_rule_that_fires_until_then_fires_until_then(seed: int) -> None:
         if may:
             continue
         assert chosen.when.truth(facts, x, chosen.max_fact_age_ns) is not False, chosen.when.text
-        for instant in chosen.when.looks(facts, x, min(due - 1, x + FAR_NS)):
+        for instant in chosen.when.check_instants(facts, x, min(due - 1, x + FAR_NS)):
             assert chosen.when.truth(facts, instant, chosen.max_fact_age_ns) is not False, chosen.when.text
 
 
 @settings(max_examples=examples(50))
-@given(st.integers(0, 2**32))
-def test_what_a_token_may_refute_is_as_settled_until_one_comes(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_what_a_token_may_refute_is_as_settled_until_one_comes(random: Random) -> None:
     prefilter = Prefilter(RuleSet((rule(random, "R", plain=True), rule(random, "S", plain=True))))
     if not prefilter.clear:
         return
@@ -141,9 +137,8 @@ def test_what_a_token_may_refute_is_as_settled_until_one_comes(seed: int) -> Non
 
 
 @settings(max_examples=examples(50))
-@given(st.integers(0, 2**32))
-def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(seed: int) -> None:
-    random = Random(seed)
+@given(chances())
+def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(random: Random) -> None:
     prefilter = Prefilter(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
     if not prefilter.clear:
         return

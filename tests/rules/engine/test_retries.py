@@ -112,7 +112,7 @@ def test_what_cannot_be_refuted_changes_nothing() -> None:
         replace(migrate, rule_hash="0" * 16),
         replace(migrate, stream=key(9)),
         replace(migrate, stream=None),
-        replace(migrate, place=None),
+        replace(migrate, action_index=None),
     ):
         assert not told.engine.refuted(other, told.at(600)), other
     assert told.engine.refuted(migrate, told.at(600))

@@ -54,8 +54,8 @@ def looks(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, l
 
 
 def state(engine: ScopeEngine) -> Phase:
-    (state,) = engine._states["class", LABELS]
-    return state.phase
+    (phase,) = engine.phases("class", LABELS).values()
+    return phase
 
 
 WHEN = "attainment_1m < 0.5"
@@ -104,8 +104,8 @@ def test_the_cells_that_are_left_are_those_of_other_stories() -> None:
 @pytest.mark.parametrize(("truths", "outcomes"), [([False], []), ([True], []), ([True, True, True], ["ended"])])
 def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) -> None:
     engine, _ = looks(scoped("class", WHEN, for_="2s"), truths)
-    assert [one.outcome for one in engine.over(facts(9))] == outcomes
-    assert engine.over(facts(10)) == []
+    assert [one.outcome for one in engine.end_firings(facts(9))] == outcomes
+    assert engine.end_firings(facts(10)) == []
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ groups:
     )
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     engine.look(facts(1))
-    assert [state.rule.name for state in engine._states["class", LABELS]] == ["B"]
+    assert list(engine.phases("class", LABELS)) == ["B"]
 
 
 FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)

@@ -139,7 +139,7 @@ def test_what_is_polled_is_looked_at_every_100_ms_from_the_commit() -> None:
     assert when.flip_ns(Snapshot(view), COMMIT + 130 * MS, COMMIT + 9 * S, False) == COMMIT + 200 * MS
     assert when.flip_ns(Snapshot(view), COMMIT + 200 * MS, COMMIT + 9 * S, False) == COMMIT + 300 * MS
     assert when.flip_ns(Snapshot(view), COMMIT + 200 * MS, COMMIT + 299 * MS, False) is None
-    assert when.looks(Snapshot(view), COMMIT + 130 * MS, COMMIT + 400 * MS) == [
+    assert when.check_instants(Snapshot(view), COMMIT + 130 * MS, COMMIT + 400 * MS) == [
         COMMIT + at * MS for at in (200, 300, 400)
     ]
 

@@ -14,7 +14,7 @@ from otel_llm.rules.language.arithmetic import Undefined, add, divide, multiply,
 from otel_llm.rules.language.compile import compile_expression, used_facts
 from otel_llm.rules.language.facts import FACTS, Scope, in_scope
 from otel_llm.rules.language.intervals import Choice, Span, agree, calculated, domain, negated
-from otel_llm.rules.language.satisfiable import MOST_BOXES, boxes, example, extent, whole_box
+from otel_llm.rules.language.satisfiable import MOST_BOXES, boxes, example, extent, full_box
 from otel_llm.rules.language.snapshot import Snapshot
 from otel_llm.rules.language.tokens import INT_MAX, INT_MIN, ExpressionError
 from otel_llm.rules.language.types import check
@@ -31,7 +31,7 @@ def typed(text: str, scope: Scope = "stream") -> Typed:
 
 def may(text: str, want: bool = True, scope: Scope = "stream") -> bool:
     node = typed(text, scope)
-    return bool(boxes(node, want, whole_box(node)))
+    return bool(boxes(node, want, full_box(node)))
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ def test_shares_of_windows_and_sums_that_may_be_negative() -> None:
 
 def test_known_classes_close_the_set() -> None:
     node = typed('slo_class == "chta"')
-    assert boxes(node, True, whole_box(node))
-    assert not boxes(node, True, whole_box(node, classes=frozenset({"chat", "code"})))
+    assert boxes(node, True, full_box(node))
+    assert not boxes(node, True, full_box(node, classes=frozenset({"chat", "code"})))
 
 
 def test_what_a_fact_must_be_for_a_condition_to_hold() -> None:
     node = typed("gap_seconds > 0.5 && (tokens >= 4 || tokens == 2) && runway_seconds < gap_seconds")
-    found = boxes(node, True, whole_box(node))
+    found = boxes(node, True, full_box(node))
     assert extent("tokens", found) == Span(2, INT_MAX, whole=True)
     assert extent("gap_seconds", found) == Span(math.nextafter(0.5, 1), math.inf, whole=False)
     assert extent("age_seconds", found) is None
@@ -158,14 +158,14 @@ def test_what_a_fact_must_be_for_a_condition_to_hold() -> None:
 
 def test_an_example_holds() -> None:
     when, resolve = typed("gap_seconds > 1.0 && tokens_read > 3"), typed("runway_seconds > 3.0")
-    both = boxes(resolve, True, boxes(when, True, whole_box(when, resolve)))
+    both = boxes(resolve, True, boxes(when, True, full_box(when, resolve)))
     assert example([when, resolve], both) == {"gap_seconds": 2.0, "tokens_read": 5, "runway_seconds": 4.0}
 
 
 def test_a_great_many_alternatives_stay_bounded_and_sound() -> None:
     text = " && ".join(f"(tokens == {at} || gap_seconds > {at}.0 || runway_seconds < {at}.5)" for at in range(60))
     node = typed(text)
-    found = boxes(node, True, whole_box(node))
+    found = boxes(node, True, full_box(node))
     assert 0 < len(found) <= MOST_BOXES
 
 
@@ -244,7 +244,7 @@ def test_what_holds_for_some_facts_is_never_called_impossible(seed: int, scope: 
             node = typed(text, scope)
         except ExpressionError:
             continue
-        start = whole_box(node)
+        start = full_box(node)
         can = {want: boxes(node, want, start) for want in (True, False)}
         nevers += not can[True]
         alwayses += not can[False]

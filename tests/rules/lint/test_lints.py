@@ -128,7 +128,7 @@ def test_lints_change_nothing_about_loading() -> None:
         if file.path.name.startswith("fire-on-missing"):
             continue
         assert [rule.hash for rule in load_rules([file.path]).rules] == [rule.hash for rule in file.rules]
-        assert len(file.places) == len(file.rules)
+        assert len(file.key_paths) == len(file.rules)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,10 @@ class Page:
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
+    def detach(self) -> None:
+        """Speak to the browser itself from here on."""
+        self._session = None
+
     def open(self, path: Path) -> None:
         """Load a file and wait until it has loaded."""
         self.events.clear()
@@ -153,7 +157,7 @@ def browser(width: int = 1200, height: int = 900) -> Iterator[Page]:
             try:
                 page.attach()
                 yield page
-                page._session = None
+                page.detach()
                 page.call("Browser.close")
             finally:
                 process.kill()

@@ -33,7 +33,7 @@ class Refusal:
 
 @dataclass
 class Backend:
-    """What came, in order; `answer` is asked for each request and may give a refusal, bytes, or nothing (fine)."""
+    """The requests received, in order; `answer` returns a refusal, bytes, or None (fine) for each."""
 
     bodies: list[tuple[str, bytes]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)

@@ -133,7 +133,7 @@ def _token_times(random: Random, commit_ns: int) -> list[tuple[int, int]]:
 
 @dataclass
 class _Sender:
-    """One stream, and the spans that say what came of it."""
+    """One stream, and the spans that describe it."""
 
     random: Random
     request: int

@@ -14,7 +14,7 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.checkpoints import FROM_NS, WINDOWS_NS
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.restart import Windows, replay
 from otel_llm.collector.service import build_pipeline
@@ -143,7 +143,7 @@ class Restarted:
             window_ns=fleet.window_ns,
             timeouts=fleet.timeouts,
             on_window=windows.take,
-            outgoing=Outgoing(Settings(), clock),
+            egress=Egress(Settings(), clock),
         )
 
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
-from support.collector.doors_mutations import field_of
+from support.collector.message_mutations import field_of
 from support.otlp import T0_NS
 
 from otel_llm import semconv
@@ -30,7 +30,7 @@ RESOURCE = Resource({semconv.SERVICE_NAME: "chat", semconv.SERVICE_INSTANCE_ID: 
 
 
 def recorder_silence() -> bytes:
-    """Return what the recorder sends of streams of which nothing comes: empty segments."""
+    """Return the recorder's exports of streams without tokens: empty segments."""
     return _recorded(tokens=0)
 
 

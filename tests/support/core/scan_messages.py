@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from support.collector.doors_mutations import Field, field_of, mutate_bytes, mutate_fields, parse_fields, varint
+from support.collector.message_mutations import Field, field_of, mutate_bytes, mutate_fields, parse_fields, varint
 from support.core.core_spans import as_sent, sent_segment
 from support.otlp import (
     IDENTITY,
@@ -326,7 +326,7 @@ def request_spans(draw: st.DrawFn) -> Span:
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Draw a message of several resources and scopes, with spans of others between and fields nobody knows."""
+    """Draw a message of several resources and scopes, with spans of others between and unknown fields."""
     message = ExportTraceServiceRequest()
     others = st.sampled_from([request_span(), Span(name="GET"), request_span(attributes={"blob": WHOLE}), Span()])
     for _ in range(draw(st.integers(0, 3))):
@@ -348,7 +348,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 def _with_unknown(raw: bytes, content: bytes, level: int) -> bytes:
-    """Return a message with a field that nobody knows before every field of one level."""
+    """Return a message with an unknown field before every field of one level."""
     unknown = field_of(1001, LEN, content).raw
     if level == 0:
         return unknown + raw + unknown

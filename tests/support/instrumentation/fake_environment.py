@@ -57,8 +57,9 @@ class FakeEnvironment:
         self.sent: list[Record] = []
         self.bugs: list[BaseException] = []
         self.urgent = 0
-        self.flusher = Flusher(self.clock_ns)
-        self.flusher._start = lambda: None  # type: ignore[method-assign]
+        self.urged: list[Flushable] = []
+        """Who asked to be looked at since the last look."""
+        self.flusher = Flusher(self.clock_ns, start=lambda run: None)
         self.tally = Tally()
         self._ids = itertools.count(1)
 
@@ -71,6 +72,7 @@ class FakeEnvironment:
 
     def step(self) -> int | None:
         """Let the flusher look; return when it would look again, in ms after the commit."""
+        self.urged = []
         due_ns = self.flusher.step(self.now_ns)
         return None if due_ns is None else (due_ns - COMMIT_NS) // MS
 
@@ -94,6 +96,7 @@ class FakeEnvironment:
         self.flusher.add(recording)
 
     def urge(self, recording: Flushable) -> None:
+        self.urged.append(recording)
         self.flusher.urge(recording)
 
     def warn(self, bug: BaseException) -> None:

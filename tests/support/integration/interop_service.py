@@ -62,7 +62,7 @@ class Service:
             self.process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
 
     def wait_ready(self) -> None:
-        """Wait until its doors are open."""
+        """Wait until it listens."""
         assert self.process is not None
         process = self.process
 
@@ -88,7 +88,7 @@ class Service:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric over its labels (0 where none was seen yet), as its web door says it now."""
+        """Return the sum of a metric over its labels (0 where none was seen yet), as its web port says now."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=30) as answer:
             page = answer.read().decode()
         assert f"# TYPE {name} " in page, f"no {name} in\n{page[:2000]}"

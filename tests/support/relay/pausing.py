@@ -35,7 +35,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def owned_of(running: Rig) -> Owned:
-    owned = running.service._owned
+    owned = running.service.owned
     assert owned is not None
     return owned
 
@@ -47,10 +47,16 @@ async def streaming(running: Rig, chunks: int = 9, **more: Any) -> tuple[asyncio
     reading = asyncio.create_task(running.read({**CHAT, **more}))
     await until(stalls.reached.is_set)
     owned = owned_of(running)
-    await until(lambda: any(session.recorded.runway_s is not None for session in owned._sessions.values()))
+    await until(lambda: any(session.recorded.runway_s is not None for session in owned.sessions.values()))
     await asyncio.sleep(0.05)
-    (session,) = owned._sessions.values()
+    (session,) = owned.sessions.values()
     return reading, session
+
+
+def wake(running: Rig) -> None:
+    """End the only pause."""
+    (pause,) = owned_of(running).pauses
+    pause.wake("calm")
 
 
 async def counted(reply: SeamReply, ids: int) -> None:
@@ -59,8 +65,8 @@ async def counted(reply: SeamReply, ids: int) -> None:
 
 async def at_rest_of(running: Rig) -> None:
     """Wait until no backend has a stream, and no stream is paused."""
-    pool = running.service._pool
+    pool = running.service.pool
     assert pool is not None
-    await until(lambda: not owned_of(running)._sessions)
+    await until(lambda: not owned_of(running).sessions)
     await until(lambda: all((one.streams, one.tokens, one.waiting_tokens) == (0, 0, 0) for one in pool.backends))
     assert len(owned_of(running).pauses) == 0

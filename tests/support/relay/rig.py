@@ -21,7 +21,7 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.live.exposition import text_of
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.service import Service
-from otel_llm.relay.settings import Preempt
+from otel_llm.relay.settings import Failover, Preempt
 from otel_llm.relay.settings.file import load_settings
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address
@@ -64,7 +64,7 @@ class Rig:
 
     async def preempt(self, instance: str, rule: str = "Overload") -> tuple[str, str]:
         """Have the relay pause a stream of a backend, its own choice; return the outcome and its detail."""
-        owned = self.service._owned
+        owned = self.service.owned
         assert owned is not None
         settled: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         command = Command("act_1", "preempt", 0, rule, instance=instance)
@@ -116,8 +116,9 @@ async def rig(
     settings: str = "",
     slo: Path | None = None,
     preempt: Preempt | None = None,
+    failover: Failover | None = None,
 ) -> AsyncIterator[Rig]:
-    """Run a relay in front of engines; it has stopped when this returns. `preempt`: instead of that of the settings."""
+    """Run a relay in front of engines; it has stopped when this returns. `preempt`, `failover` replace the settings."""
     (folder / "rules.yaml").write_text(rules)
     (folder / "relay.yaml").write_text("version: 1\n" + settings)
     async with AsyncExitStack() as stack:
@@ -127,6 +128,8 @@ async def rig(
         found = load_settings(folder / "relay.yaml", backends)
         if preempt is not None:
             found = replace(found, preempt=preempt)
+        if failover is not None:
+            found = replace(found, failover=failover)
         kinds = {name: engine.kind for name, engine in zip("abcdef", engines, strict=False)}
         told = [replace(one, kind=kinds.get(one.name, one.kind)) for one in found.backends]
         found = replace(found, backends=tuple(told))

@@ -1,8 +1,8 @@
-"""The gRPC door's own process: it takes exports and hands their bytes up, and down come the answers.
+"""The gRPC worker: a process that receives exports, sends their bytes up a pipe and reads the answers from another.
 
-gRPC's threads and the evaluator's would otherwise wait for one interpreter in turn. Nothing is decoded here, nothing is
-kept, and whoever started the process tells it everything it has to know: it reads no files. It ends when told so, and
-at once when nobody is left to tell it.
+It is a process of its own so that gRPC's threads do not compete with the evaluator's for the interpreter. It decodes
+nothing, stores nothing and reads no files: the service sends its configuration. It exits when the pipe of commands
+closes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -28,8 +27,9 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
     refusal_of,
     write_all,
 )
-from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import Room, Turns
+from otel_llm.shared.clock import monotonic_ns
 from otel_llm.shared.errors import RefusalError, StartError, UnavailableError
 from otel_llm.shared.web.tokens import KnownTokens
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from otel_llm.collector.receive.grpc_worker.protocol import Known, Opening
+    from otel_llm.collector.receive.grpc_worker.protocol import TokenDigests, WorkerConfig
     from otel_llm.shared.web.tls import Pem
 
 
 @dataclass(slots=True)
 class _Call:
-    """An export on its way up, and what came down for it."""
+    """An export that waits for its answer."""
 
     sender: int
     size: int
@@ -54,12 +54,12 @@ class _Call:
 
 
 class EvaluatorLink:
-    """The way of the exports up to the evaluator, and of the answers down."""
+    """The pipes to the service: exports go up, answers come down."""
 
-    def __init__(self, up: int, down: BinaryIO, opening: Opening, shared: Shared, refused: Refused) -> None:
+    def __init__(self, up: int, down: BinaryIO, config: WorkerConfig, shared: Shared, refused: RefusalCounts) -> None:
         self._up = up
         self._down = down
-        self._room = Room(opening.limits.queued_exports, opening.queued_bytes)
+        self._room = Room(config.limits.queued_exports, config.queued_bytes)
         self._cells = shared.cells
         self._refused = refused
         self._numbers = count(1)
@@ -69,8 +69,14 @@ class EvaluatorLink:
         self._writing = Turns()
 
     def accept(self, raw: bytes, sender: int) -> bytes:
-        """Hand an export up; return the OTLP answer, or raise what the evaluator's process refused it with."""
-        call = _Call(sender, len(raw), time.monotonic_ns())
+        """Send an export to the service, and return the OTLP answer.
+
+        Raises:
+            BusyError: too many exports wait.
+            UnavailableError: the service has stopped.
+            RefusalError: the service has refused it.
+        """
+        call = _Call(sender, len(raw), monotonic_ns())
         call.answered.acquire()
         with self._lock:
             if not self._open:
@@ -80,7 +86,7 @@ class EvaluatorLink:
                 raise BusyError("the evaluator is behind")
             number = next(self._numbers)
             self._calls[number] = call
-            self._tell()
+            self._publish()
         self._writing.take(partial(self._room.bytes_of, sender))
         try:
             write_all(self._up, (UP.pack(len(raw), number, call.received_ns, sender), raw))
@@ -94,45 +100,46 @@ class EvaluatorLink:
         return call.answer
 
     def read(self) -> None:
-        """Hand out answers until there is nobody who gives any."""
-        for number, place, said in self._frames():
+        """Hand answers to the calls that wait for them, until the pipe closes."""
+        for number, row, content in self._frames():
             with self._lock:
                 call = self._calls.pop(number)
                 self._room.leave(call.sender, call.size)
-                self._tell()
-            if place:
-                call.refusal = refusal_of(place, said)
+                self._publish()
+            if row:
+                call.refusal = refusal_of(row, content)
             else:
-                call.answer = said
+                call.answer = content
             call.answered.release()
         self._close()
 
     def _frames(self) -> Iterator[tuple[int, int, bytes]]:
         while len(head := self._down.read(DOWN.size)) == DOWN.size:
-            length, number, place = DOWN.unpack(head)
-            said = self._down.read(length)
-            if len(said) < length:
+            length, number, row = DOWN.unpack(head)
+            content = self._down.read(length)
+            if len(content) < length:
                 return
-            yield number, place, said
+            yield number, row, content
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
+        """Write how many exports wait, and since when, to the shared memory."""
         self._cells[WAITING] = len(self._calls)
         self._cells[OLDEST] = next(iter(self._calls.values())).received_ns if self._calls else 0
 
     def _close(self) -> None:
-        """Take nothing more, and tell those who wait that nobody is there."""
+        """Refuse new exports, and those that wait."""
         with self._lock:
             self._open = False
             calls = list(self._calls.values())
             self._calls.clear()
-            self._tell()
+            self._publish()
         for call in calls:
             call.refusal = UnavailableError("the evaluator has stopped")
             call.answered.release()
 
 
-class _Door:
-    """What the process is told to do, one thing after the other."""
+class _Worker:
+    """The commands of the service, one at a time."""
 
     def __init__(self, up: int, down: int, fd: int) -> None:
         self._up = up
@@ -142,57 +149,61 @@ class _Door:
         self._tokens: KnownTokens | None = None
         self._certificates: GrpcCertificates | None = None
 
-    def bind(self, opening: Opening) -> int:
-        """Take the port, and return which it is; raises StartError."""
-        refused = Refused(self._shared.cells[:WAITING])
-        way = EvaluatorLink(self._up, self._down, opening, self._shared, refused)
-        if opening.known is not None:
+    def bind(self, config: WorkerConfig) -> int:
+        """Bind the port and return its number.
+
+        Raises:
+            StartError: it cannot be bound.
+        """
+        refused = RefusalCounts(self._shared.cells[:WAITING])
+        link = EvaluatorLink(self._up, self._down, config, self._shared, refused)
+        if config.digests is not None:
             self._tokens = KnownTokens()
-            self._tokens.take(opening.known)
-        if opening.pem is not None:
-            self._certificates = GrpcCertificates(opening.pem)
+            self._tokens.replace(config.digests)
+        if config.pem is not None:
+            self._certificates = GrpcCertificates(config.pem)
         receiver = GrpcReceiver(
-            opening.address,
-            refused.of_the_flow(way.accept),
-            limits=opening.limits,
+            config.address,
+            refused.except_of_flow(link.accept),
+            limits=config.limits,
             tokens=self._tokens,
             certificates=self._certificates,
             refused=refused,
         )
         receiver.bind()
         self._receiver = receiver
-        threading.Thread(target=way.read, name="otlp-grpc-answers", daemon=True).start()
+        threading.Thread(target=link.read, name="otlp-grpc-answers", daemon=True).start()
         return receiver.port
 
     def start(self) -> None:
-        """Let everybody in."""
+        """Serve."""
         assert self._receiver is not None  # noqa: S101
         self._receiver.start()
 
-    def take(self, known: Known | None, pem: Pem | None) -> None:
-        """Ask for these tokens and show these certificates from now on."""
-        if self._tokens is not None and known is not None:
-            self._tokens.take(known)
+    def update(self, digests: TokenDigests | None, pem: Pem | None) -> None:
+        """Use these tokens and certificates from now on."""
+        if self._tokens is not None and digests is not None:
+            self._tokens.replace(digests)
         if self._certificates is not None and pem is not None:
-            self._certificates.take(pem)
+            self._certificates.replace(pem)
 
     def stop(self, grace_s: float) -> None:
-        """Take no more exports; return when those begun are answered."""
+        """Refuse new exports, and return when the others are answered, after `grace_s` seconds at the latest."""
         if self._receiver is not None:
             self._receiver.stop(grace_s)
 
 
-def main(up: int, down: int, told: int, fd: int) -> None:
-    """Do what is told over `told`; `up`, `down`: the pipes of the exports; `fd`: the shared memory."""
-    for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # it ends with the process that answers for it
+def main(up: int, down: int, commands_fd: int, memory_fd: int) -> None:
+    """Run the worker until its commands end; `up`, `down`: the pipes of exports and answers."""
+    for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # the service stops it
         signal.signal(ignored, signal.SIG_IGN)
-    door, orders = _Door(up, down, fd), Connection(told)
+    worker, commands = _Worker(up, down, memory_fd), Connection(commands_fd)
     try:
         while True:
-            name, arguments = orders.recv()
+            name, arguments = commands.recv()
             try:
-                orders.send((getattr(door, name)(*arguments), None))
+                commands.send((getattr(worker, name)(*arguments), None))
             except StartError as problem:
-                orders.send((None, str(problem)))
+                commands.send((None, str(problem)))
     except (EOFError, OSError):
         os._exit(0)  # without waiting for threads that wait for clients

@@ -1,4 +1,4 @@
-"""The threads of the gRPC receiver: whoever has the fewest of them gets the next, and nobody gets all."""
+"""The threads of the gRPC receiver, shared fairly by caller: the next is for the caller that has the fewest."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 _RESERVED: Final = 8
-"""One thread in so many, and of the calls that may wait, is for others than the one who has the rest."""
+"""One eighth of the threads, and of the pending calls, is reserved: a caller that has the rest gets none of it."""
 
 
 class FairPool(ThreadPoolExecutor):
-    """A pool for gRPC's calls, by the peer and the token of each; `pending` counts those that are not finished.
+    """A thread pool for gRPC's calls, by the token or the peer of each; `pending` counts unfinished calls.
 
     Args:
-        threads: so many calls run at once.
-        most: so many may be pending; the last eighth is for callers that have less than that pending.
+        threads: calls that run at once.
+        most: calls that may be pending; one caller may have seven eighths of them.
     """
 
     def __init__(self, threads: int, most: int, name: str) -> None:
@@ -39,15 +39,15 @@ class FairPool(ThreadPoolExecutor):
         )
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Have a call run when it is its turn."""
+        """Queue a call."""
         future: Future[Any] = Future()
-        whose = caller_of(args)
+        caller = caller_of(args)
         with self._lock:
-            too_many = self._pending_of[whose] >= self._most_of_one
+            too_many = self._pending_of[caller] >= self._most_of_one
             if not too_many:
                 self.pending += 1
-                self._pending_of[whose] += 1
-                self._calls.put(whose, (future, lambda: fn(*args, **kwargs)))
+                self._pending_of[caller] += 1
+                self._calls.put(caller, (future, lambda: fn(*args, **kwargs)))
         if too_many:
             return self._refusals.submit(self._refuse, fn, args, kwargs)
         super().submit(self._run)
@@ -55,7 +55,7 @@ class FairPool(ThreadPoolExecutor):
 
     @property
     def refusing(self) -> bool:
-        """Tell whether the call that runs in this thread is one too many of its caller's, and is to be refused."""
+        """Return whether the call in this thread must be refused: its caller has too many."""
         return getattr(self._local, "refusing", False)
 
     def _refuse(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,23 +63,23 @@ class FairPool(ThreadPoolExecutor):
         return fn(*args, **kwargs)
 
     def _run(self) -> None:
-        """Run what is next, and then what could not be run before that for its peer had too many threads."""
+        """Run the next call, then calls that waited because their caller had too many threads."""
         while True:
             with self._lock:
                 found = self._calls.take()
             if found is None:
                 return
-            whose, (future, call) = found
+            caller, (future, call) = found
             try:
                 if future.set_running_or_notify_cancel():
                     _settle(future, call)
             finally:
                 with self._lock:
                     self.pending -= 1
-                    self._pending_of[whose] -= 1
-                    if not self._pending_of[whose]:
-                        del self._pending_of[whose]
-                    self._calls.done(whose)
+                    self._pending_of[caller] -= 1
+                    if not self._pending_of[caller]:
+                        del self._pending_of[caller]
+                    self._calls.done(caller)
             del found, future, call
 
 
@@ -93,9 +93,9 @@ def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 def caller_of(arguments: tuple[Any, ...]) -> Hashable:
-    """Return who makes a call, of what gRPC submits; one and the same for all where it cannot be told.
+    """Return the token or the peer of a call, from the arguments that gRPC submits; None where both are unknown.
 
-    gRPC hands over its own event with the call: its peer and metadata are nowhere else before a thread is taken.
+    gRPC passes its event with the call: before the call has a thread, peer and metadata are nowhere else.
     """
     for one in arguments:
         peer, metadata = getattr(getattr(one, "call", None), "peer", None), getattr(one, "invocation_metadata", None)

@@ -1,10 +1,9 @@
-"""OTLP over gRPC: take the bytes of TraceService/Export, hand them on, answer.
+"""OTLP over gRPC: receive the bytes of TraceService/Export, hand them to `accept`, answer.
 
-The handler is generic and gets raw bytes: decoding belongs to whoever accepts. gRPC refuses messages larger than the
-limit (RESOURCE_EXHAUSTED, without RetryInfo: they would never fit); gzip is undone here, so that what grows as a bomb
-does is refused while it grows. Other compression is refused by gRPC (UNIMPLEMENTED, as the client learns). gRPC sees
-one message as a stream of one, so that nobody's thread is taken who has not brought a token, and that a message which
-does not come can be given up (CANCELLED).
+The handler is generic and gets raw bytes: the service decodes them. gRPC refuses messages larger than the limit
+(RESOURCE_EXHAUSTED without RetryInfo: a retry would not fit) and compression other than gzip (UNIMPLEMENTED). Gzip is
+decompressed here, so that a decompression bomb is refused while it grows. To gRPC the message is a stream of one: a
+call without a known token takes no thread, and a message that does not arrive can be cancelled (CANCELLED).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from otel_llm.collector.receive.errors import (
     as_refusal,
     status,
 )
-from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, let_in, peer_host
+from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, accepted_connections, peer_host
 from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool
-from otel_llm.collector.receive.grpc_worker.message_timeouts import MessagePatience, Waiting
+from otel_llm.collector.receive.grpc_worker.message_timeouts import MessageTimeouts, PendingMessage
 from otel_llm.collector.receive.gunzip import GZIP_MAGIC, gunzip
-from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import sender_of
 from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address, listen, refused_address
@@ -47,25 +46,25 @@ if TYPE_CHECKING:
 EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 MAX_METADATA_BYTES: Final = 16 * 1024
 CONNECTION_AGE_S: Final = 3600
-"""A connection of this age is asked to begin anew, so that certificates are looked at again."""
+"""A connection of this age must reconnect, so that certificates are checked again."""
 _OTLP_SERVICES: Final = "/opentelemetry.proto.collector."
 _REFUSALS_AT_ONCE: Final = 1024
 _IDENTITY_AND_GZIP: Final = 0b101
-"""Of gRPC's compression algorithms, by their number there."""
+"""A bit set of gRPC's compression algorithms."""
 _log = logging.getLogger(__name__)
 
 
 class GrpcReceiver:
-    """The gRPC door.
+    """The gRPC receiver.
 
     Args:
         address: where to listen; port 0 lets the system pick one.
         accept: takes the bytes of an `ExportTraceServiceRequest` and the number of its sender, and returns those of the
             response, or raises a `RefusalError` or `DecodeError`. It is called from several threads.
-        limits: of messages, connections, and exports at once.
-        tokens: what exports must bring in their `authorization` metadata; None: nothing.
+        limits: of messages, connections, and concurrent exports.
+        tokens: an export's `authorization` metadata must hold one of them; None: it need not.
         certificates: of TLS; None: plain text.
-        refused: counts the exports that are refused here.
+        refused: counts the exports refused here.
     """
 
     def __init__(
@@ -76,32 +75,32 @@ class GrpcReceiver:
         limits: Limits | None = None,
         tokens: KnownTokens | None = None,
         certificates: GrpcCertificates | None = None,
-        refused: Refused | None = None,
+        refused: RefusalCounts | None = None,
     ) -> None:
         limits = Limits() if limits is None else limits
         self._address = address
         self._accept = accept
         self._certificates = certificates
-        self._refused = Refused() if refused is None else refused
+        self._refused = RefusalCounts() if refused is None else refused
         most = limits.concurrent_exports + limits.queued_exports
         self._exports = FairPool(limits.concurrent_exports, most, "otlp-grpc")
         self._message_bytes = limits.message_bytes
         self._tokens = tokens
-        self._patience = MessagePatience(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
+        self._timeouts = MessageTimeouts(limits.body_s, lambda: self._exports.pending > limits.concurrent_exports)
         self._watch = ConnectionWatch(limits)
         handlers = _Handlers(self._export, tokens, lambda: self._exports.pending >= most, self._refused, self._watch)
         self._server: grpc.Server = grpc.server(
             self._exports,
             handlers=[handlers],
             options=_options(limits),
-            # Behind our own answer, which says when to come back: gRPC's says nothing but no.
+            # Above our own limit, whose answer says when to retry; gRPC's does not.
             maximum_concurrent_rpcs=most + _REFUSALS_AT_ONCE,
         )
         self._port: int | None = None
 
     @property
     def address(self) -> Address:
-        """Return where it listens, with the port that the system picked."""
+        """Return the address, with the port that the system picked."""
         return self._address if self._port is None else Address(self._address.host, self._port)
 
     @property
@@ -109,8 +108,13 @@ class GrpcReceiver:
         """Return the port; 0 before `bind` where the system picks it."""
         return self.address.port
 
+    @property
+    def pending(self) -> int:
+        """Return how many exports are in hand or wait for a thread."""
+        return self._exports.pending
+
     def bind(self) -> None:
-        """Take the port; connections wait until `start`.
+        """Bind the port; connections wait until `start`.
 
         Raises:
             AddressError: it is in use, or the address is not this machine's.
@@ -124,46 +128,46 @@ class GrpcReceiver:
             else:
                 port = self._server.add_secure_port(where, self._certificates.credentials())
         except RuntimeError as error:
-            # gRPC does not say why; a socket of our own does.
+            # gRPC gives no reason; a socket of our own does.
             listen(self._address, "--grpc").close()
             raise refused_address(self._address, "--grpc", OSError(str(error))) from error
         self._port = port
 
     def start(self) -> None:
-        """Bind, if that was not done, and serve in threads of its own."""
+        """Serve, in threads of its own; bind first where that was not done."""
         self.bind()
-        self._patience.start()
+        self._timeouts.start()
         self._server.start()
         self._watch.start(self.port)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Take no more exports, and return when those begun are answered, at the latest after `grace_s` seconds."""
+        """Refuse new exports, and return when the others are answered, after `grace_s` seconds at the latest."""
         self._server.stop(grace_s).wait(grace_s + 1)
         self._watch.stop()
-        self._patience.stop()
+        self._timeouts.stop()
         self._exports.shutdown(wait=False)
 
     def _export(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        # gRPC counts an RPC against its connection until it is freed: no error may stay behind that holds this frame.
+        # gRPC counts an RPC against its connection until the RPC is freed: no error may keep this frame alive.
         waiting = None
         try:
             self._check_connection(context)
-            with self._patience.waiting(context) as waiting:
+            with self._timeouts.waiting(context) as waiting:
                 raw = next(messages)
             if raw.startswith(GZIP_MAGIC):
                 raw = gunzip(raw, self._message_bytes)
             return self._accept(raw, self._sender(context))
-        except StopIteration:  # so it looks as well, at times, when gRPC has just refused the message
+        except StopIteration:  # the client sent none, or gRPC has just refused it
             self._count_missed(waiting)
             refusal: RefusalError = BadRequestError("no message came")
             refusal.counted = True
-        except grpc.RpcError as gone:  # the client is, or gRPC refused its message
-            gone.__traceback__ = None
+        except grpc.RpcError as error:  # the client has left, or gRPC has refused its message
+            error.__traceback__ = None
             self._count_missed(waiting)
             return b""
-        except Exception as error:  # noqa: BLE001 - the client is always told something
+        except Exception as error:  # noqa: BLE001 - it is the answer to the client
             refusal = as_refusal(error).with_traceback(None)
-            if isinstance(refusal, InternalError) and refusal is not error:  # else it was said where it happened
+            if isinstance(refusal, InternalError) and refusal is not error:  # else the service has logged it
                 _log.exception("an export could not be accepted: this is a bug")
         self._refused.count(refusal)
         _refuse(refusal, messages, context)
@@ -178,41 +182,41 @@ class GrpcReceiver:
     def _check_connection(self, context: grpc.ServicerContext) -> None:
         if not self._watch.established(context.peer()):
             refusal = UnavailableError("too many connections")
-            refusal.counted = True  # connections are not
+            refusal.counted = True  # a connection is refused, not an export
             raise refusal
         if self._exports.refusing:
             raise BusyError("too many exports at once")
 
-    def _count_missed(self, waiting: Waiting | None) -> None:
-        if waiting is not None and waiting.given_up:
+    def _count_missed(self, waiting: PendingMessage | None) -> None:
+        if waiting is not None and waiting.timed_out:
             self._refused.count(TooSlowError())
         else:
             self._refused.count_not_received()
 
 
 class GrpcCertificates:
-    """The certificates of the door; connections that begin after a `take` get the new ones."""
+    """The certificates of the receiver; connections that begin after a `replace` get the new ones."""
 
     def __init__(self, pem: Pem) -> None:
         self._pem = pem
 
-    def take(self, pem: Pem) -> None:
-        """Show these from now on."""
+    def replace(self, pem: Pem) -> None:
+        """Use these certificates from now on."""
         self._pem = pem
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that look at each handshake whether there are newer ones."""
-        told = self._pem
+        """Return credentials that use the current certificates at each handshake."""
+        used = self._pem
 
         def newer() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal told
-            if told == self._pem:
+            nonlocal used
+            if used == self._pem:
                 return None
-            told = self._pem
-            return _configuration(told)
+            used = self._pem
+            return _configuration(used)
 
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(told), newer, require_client_authentication=told.client_ca is not None
+            _configuration(used), newer, require_client_authentication=used.client_ca is not None
         )
 
 
@@ -221,14 +225,14 @@ def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Find the handler of an RPC: ours, or one that says no; the headers have come, the message has not been read."""
+    """Finds the handler of an RPC by its headers, before the message is read: ours, or one that refuses."""
 
     def __init__(
         self,
         export: _Handler,
         tokens: KnownTokens | None,
         full: Callable[[], bool],
-        refused: Refused,
+        refused: RefusalCounts,
         watch: ConnectionWatch,
     ) -> None:
         self._export = grpc.stream_unary_rpc_method_handler(export)
@@ -241,7 +245,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         try:
             if details.method != EXPORT and not details.method.startswith(_OTLP_SERVICES):
-                return self._saying(UnsupportedContentError("Method not found!"))  # as gRPC itself; none is counted
+                return self._refusing(UnsupportedContentError("Method not found!"))  # gRPC's own words; not counted
             if self._tokens is not None:
                 self._tokens.check(value for key, value in details.invocation_metadata if key == "authorization")
             if details.method != EXPORT:
@@ -250,17 +254,17 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
                 raise BusyError("too many exports at once")
         except RefusalError as refusal:
             self._refused.count(refusal)
-            return self._saying(refusal.with_traceback(None))
+            return self._refusing(refusal.with_traceback(None))
         return self._export
 
-    def _saying(self, refusal: RefusalError) -> grpc.RpcMethodHandler:
-        def say(messages: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
+    def _refusing(self, refusal: RefusalError) -> grpc.RpcMethodHandler:
+        def refuse(messages: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
             self._watch.established(context.peer())
             _refuse(refusal, messages, context)
 
-        # Not behind those that are being exported: their threads may all be taken.
-        say.experimental_thread_pool = self._refusals  # type: ignore[attr-defined]
-        return grpc.stream_unary_rpc_method_handler(say)
+        # A pool of its own: the threads of exports may all be in use.
+        refuse.experimental_thread_pool = self._refusals  # type: ignore[attr-defined]
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 def _refuse(refusal: RefusalError, _messages: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
@@ -273,23 +277,23 @@ def _refuse(refusal: RefusalError, _messages: Iterator[bytes], context: grpc.Ser
 def _options(limits: Limits) -> list[tuple[str, int]]:
     """Return gRPC's channel arguments; times are in ms."""
     return [
-        # A second collector on the port would get a part of the exports and nobody would notice.
+        # With it, a second collector on the port would get a share of the exports, unnoticed.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.message_bytes),
         ("grpc.per_message_decompression", 0),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_AND_GZIP),
-        # Soft and hard limit are one: between two of them gRPC would refuse at random.
+        # Soft and hard limit are equal: between them gRPC refuses at random.
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        ("grpc.max_allowed_incoming_connections", let_in(limits)),
-        # More on one connection are refused by gRPC itself, without saying when to come back.
+        ("grpc.max_allowed_incoming_connections", accepted_connections(limits)),
+        # Above our own limit: gRPC's refusal does not say when to retry.
         ("grpc.max_concurrent_streams", limits.concurrent_exports + limits.queued_exports + 1),
         # Up to the client's HTTP/2 settings, TLS included.
         ("grpc.server_handshake_timeout_ms", round(limits.header_s * 1000)),
         ("grpc.max_connection_idle_ms", round(limits.idle_connection_s * 1000)),
         ("grpc.max_connection_age_ms", CONNECTION_AGE_S * 1000),
         ("grpc.max_connection_age_grace_ms", round(limits.body_s * 1000)),
-        # A peer that is gone without a word is noticed by a ping; one that pings too often is sent away.
+        # A ping finds peers that vanished; a peer that pings too often is disconnected.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),

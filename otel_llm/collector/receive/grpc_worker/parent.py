@@ -1,4 +1,4 @@
-"""The gRPC door, as the evaluator's process sees it: a process of its own, and the exports that come from there."""
+"""The gRPC worker as the service sees it: start and stop its process, read its exports, send the answers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
     OLDEST,
     UP,
     WAITING,
-    Opening,
     Shared,
+    WorkerConfig,
     accepted,
     refused,
     write_all,
 )
-from otel_llm.collector.receive.refusals import Refused
+from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.shared.errors import AddressError, StartError
 from otel_llm.shared.web.address import Address
 
@@ -47,48 +47,47 @@ _CODE: Final = (
     "from otel_llm.collector.receive.grpc_worker.child import main; main(*map(int, sys.argv[2:]))"
 )
 _PIPE_BYTES: Final = (2**23, 2**20)
-"""What may be on its way up at once, the more the better: exports that wait are taken in together. Without privileges
-Linux gives no more than the second."""
+"""Capacities of the pipe of exports to try, the largest first: Linux gives an unprivileged process the second. A larger
+pipe makes larger batches."""
 _BUFFER_BYTES: Final = 2**20
 _READ_BYTES: Final = 2**26
-"""What is read at once: all that has come, so that whose turn it is can be told; the process bounds it, too."""
-_PATIENCE_S: Final = 30.0
-"""How long an answer of the process is waited for."""
-_LAST_S: Final = 2.0
+"""The most that `read` takes at once. It takes all that waits, so that the inbox can schedule fairly."""
+_COMMAND_TIMEOUT_S: Final = 30.0
+_EXIT_TIMEOUT_S: Final = 2.0
 
 
-class SentExport(Export):
-    """An export that the door's process waits with, by its number there."""
+class WorkerExport(Export):
+    """An export that the gRPC worker has received; `number` names it there."""
 
-    __slots__ = ("_door", "number")
+    __slots__ = ("_worker", "number")
 
-    def __init__(self, raw: bytes, receipt_ns: int, door: GrpcFront, number: int, sender: int) -> None:
+    def __init__(self, raw: bytes, receipt_ns: int, worker: GrpcWorker, number: int, sender: int) -> None:
         super().__init__(raw, sender)
         self.receipt_ns = receipt_ns
         self.number = number
-        self._door = door
+        self._worker = worker
 
     def refuse(self, error: Exception) -> None:
-        """Tell the door why it is not taken."""
+        """Send the worker the refusal."""
         refusal = as_refusal(error)
         if isinstance(refusal, InternalError):
             log.error("otel-llm: an export could not be accepted: this is a bug", exc_info=error)
-        self._door.say(refused(self.number, refusal))
+        self._worker.send(refused(self.number, refusal))
 
-    def answered(self, answer: bytes) -> None:
-        """Give the door the OTLP answer."""
-        self._door.say(accepted(self.number, answer))
+    def acknowledge(self, answer: bytes) -> None:
+        """Send the worker the OTLP answer."""
+        self._worker.send(accepted(self.number, answer))
 
 
-class GrpcFront:
-    """The gRPC door: `bind`, `start` and `stop` from one thread; `read` from the evaluator's.
+class GrpcWorker:
+    """The gRPC worker; one thread calls `bind`, `start` and `stop`, the evaluator's calls `read`.
 
     Args:
         address: where to listen; port 0 lets the system pick one.
-        limits: of messages, connections, and exports at once.
-        tokens: what exports must bring in their `authorization` metadata; None: nothing.
+        limits: of messages, connections, and concurrent exports.
+        tokens: an export's `authorization` metadata must hold one of them; None: it need not.
         certificates: of TLS; None: plain text.
-        clock: what receipts are told by.
+        clock: gives receipt times.
     """
 
     def __init__(
@@ -107,23 +106,30 @@ class GrpcFront:
         self._certificates = certificates
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._orders: Connection | None = None
-        self._ordering = threading.Lock()
-        self._saying = threading.Lock()
-        self._reading = threading.Lock()
+        self._commands: Connection | None = None
+        self._command_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
         self._up = self._down = -1
         self._cells = memoryview(bytes(8 * NUMBERS)).cast("q")
-        self._refused = Refused(self._cells[:WAITING])
+        self._refused = RefusalCounts(self._cells[:WAITING])
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
         self._stopping = False
         self.gone = False
-        """Whether nothing comes from the process any more."""
+        """Whether the process has closed its pipe."""
+        self.command_timeout_s = _COMMAND_TIMEOUT_S
+        """How long the process may take to answer a command; it is killed then."""
 
     @property
     def address(self) -> Address:
-        """Return where it listens, with the port that the system picked."""
+        """Return the address, with the port that the system picked."""
         return self._address if self._port is None else Address(self._address.host, self._port)
+
+    @property
+    def pid(self) -> int | None:
+        """Return the number of the process; None where it does not run."""
+        return None if self._process is None else self._process.pid
 
     @property
     def waiting(self) -> int:
@@ -132,64 +138,64 @@ class GrpcFront:
 
     @property
     def oldest_ns(self) -> int | None:
-        """Return when the first of them was received (unix ns), None where there is none."""
+        """Return the receipt time (unix ns) of the oldest of them; None where there is none."""
         oldest_ns = self._cells[OLDEST]
         return self._clock.unix_ns(oldest_ns) if oldest_ns else None
 
-    def unwell(self) -> str | None:
-        """Return why the service should be restarted, None when it should not."""
-        return "the process of the gRPC door has ended" if self.gone and not self._stopping else None
+    def why_unhealthy(self) -> str | None:
+        """Return why the service should be restarted; None where it should not."""
+        return "the gRPC worker has ended" if self.gone and not self._stopping else None
 
     def refusals(self) -> dict[str, int]:
-        """Return how many exports were refused there, under the keys of the collector's counts."""
+        """Return how many exports the worker has refused, by the keys of the collector's counts."""
         return self._refused.counts()
 
     def bind(self) -> None:
-        """Start the process and take the port; connections wait until `start`.
+        """Start the process and bind the port; connections wait until `start`.
 
         Raises:
             AddressError: the port is in use, or the address is not this machine's.
-            StartError: the process does not start.
+            StartError: the process cannot be started.
         """
         if self._process is not None:
             return
-        self._begin()
+        self._spawn()
         try:
-            self._port = self._order("bind", self._opening())
+            self._port = self._command("bind", self._config())
         except StartError:
-            self._end()
+            self._terminate()
             raise
 
     def start(self) -> None:
-        """Bind, if that was not done, and let everybody in."""
+        """Serve; bind first where that was not done."""
         self.bind()
-        self._order("start")
+        self._command("start")
 
-    def take_over(self) -> None:
-        """Ask for the tokens and show the certificates that are there now."""
+    def reload(self) -> None:
+        """Give the worker the current tokens and certificates."""
         if self._process is not None and not self.gone:
-            self._order("take", self._known(), self._pem())
+            self._command("update", self._digests(), self._pem())
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Take no more exports, and return when those begun are answered, at the latest after `grace_s` seconds."""
+        """Refuse new exports, and return when the others are answered, after `grace_s` seconds at the latest."""
         self._stopping = True
         if self._process is None:
             return
         with suppress(StartError):
-            self._order("stop", grace_s, patience_s=grace_s + _LAST_S)
-        self._end()
+            self._command("stop", grace_s, timeout_s=grace_s + _EXIT_TIMEOUT_S)
+        self._terminate()
 
     # For the evaluator's thread.
 
     def fileno(self) -> int:
-        """Return what can be waited for until there is something to `read`."""
+        """Return the descriptor that is readable when there is something to `read`."""
         return self._up
 
-    def read(self) -> list[SentExport]:
-        """Return the exports that have come, without waiting."""
-        found: list[SentExport] = []
+    def read(self) -> list[WorkerExport]:
+        """Return the exports received since the last call, without waiting."""
+        found: list[WorkerExport] = []
         size = 0
-        with self._reading:
+        with self._read_lock:
             while size < _READ_BYTES and not self.gone:
                 try:
                     count = os.readv(self._up, [memoryview(self._buffer)[self._filled :]])
@@ -198,28 +204,28 @@ class GrpcFront:
                 if not count:
                     self.gone = True
                     if not self._stopping:
-                        log.error("otel-llm: the process of the gRPC door has ended: no export comes in over gRPC")
+                        log.error("otel-llm: the gRPC worker has ended: no export can be received over gRPC")
                 self._filled += count
                 cut = list(self._cut())
                 size += max(count, sum(len(export.raw) for export in cut))
                 found += cut
         return found
 
-    def leave(self) -> None:
-        """Answer nothing any more: the process tells everybody who waits or comes."""
-        with self._saying:
+    def disconnect(self) -> None:
+        """Close the pipe of answers: the worker refuses exports that wait, and new ones."""
+        with self._write_lock:
             if self._down >= 0:
                 os.close(self._down)
                 self._down = -1
 
-    def say(self, frame: bytes) -> None:
-        """Send a frame down, if anybody is there; from any thread."""
-        with self._saying, suppress(OSError):
+    def send(self, frame: bytes) -> None:
+        """Send a frame to the worker, if it runs; safe from any thread."""
+        with self._write_lock, suppress(OSError):
             if self._down >= 0:
                 write_all(self._down, (frame,))
 
-    def _cut(self) -> Iterator[SentExport]:
-        """Take the whole frames out of the buffer, and make room for the rest of the last."""
+    def _cut(self) -> Iterator[WorkerExport]:
+        """Yield the whole frames in the buffer, then move the rest of the last to its start."""
         view = memoryview(self._buffer)
         start, size = 0, UP.size
         while self._filled - start >= UP.size:
@@ -228,7 +234,7 @@ class GrpcFront:
             if self._filled - start < size:
                 break
             raw = bytes(view[start + UP.size : start + size])
-            yield SentExport(raw, self._clock.unix_ns(received_ns), self, number, sender)
+            yield WorkerExport(raw, self._clock.unix_ns(received_ns), self, number, sender)
             start += size
             size = UP.size
         if start or size > len(self._buffer):
@@ -240,19 +246,19 @@ class GrpcFront:
 
     # The process.
 
-    def _begin(self) -> None:
+    def _spawn(self) -> None:
         ours, theirs = Pipe()
         up, their_up = os.pipe()
         their_down, down = os.pipe()
         shared, fd = Shared.made()
         self._cells = shared.cells
-        self._refused = Refused(self._cells[:WAITING])
+        self._refused = RefusalCounts(self._cells[:WAITING])
         os.set_blocking(up, False)
         _widen(up)
         passed = (their_up, their_down, theirs.fileno(), fd)
         command = [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path), *map(str, passed)]
         try:
-            # A session of its own: what a terminal says to the service, the service passes on in its own words.
+            # A session of its own: signals of a terminal reach the service only, which stops the worker in order.
             self._process = subprocess.Popen(  # noqa: S603  this program, no shell
                 command,
                 pass_fds=passed,
@@ -264,60 +270,65 @@ class GrpcFront:
             ours.close()
             os.close(up)
             os.close(down)
-            raise StartError(f"the process of the gRPC door cannot be started: {problem.strerror}") from problem
+            raise StartError(f"the gRPC worker cannot be started: {problem.strerror}") from problem
         finally:
             theirs.close()
             for one in (their_up, their_down, fd):
                 os.close(one)
-        self._orders, self._up, self._down = ours, up, down
+        self._commands, self._up, self._down = ours, up, down
 
-    def _opening(self) -> Opening:
-        return Opening(self._address, self._limits, QUEUED_BYTES, self._known(), self._pem())
+    def _config(self) -> WorkerConfig:
+        return WorkerConfig(self._address, self._limits, QUEUED_BYTES, self._digests(), self._pem())
 
-    def _known(self) -> tuple[bytes, tuple[bytes, ...]] | None:
-        return None if self._tokens is None else self._tokens.known
+    def _digests(self) -> tuple[bytes, tuple[bytes, ...]] | None:
+        return None if self._tokens is None else self._tokens.digests
 
     def _pem(self) -> Any:
         return None if self._certificates is None else self._certificates.pem
 
-    def _order(self, name: str, *arguments: object, patience_s: float = _PATIENCE_S) -> Any:
-        """Tell the process something, and return what it says; raises StartError."""
-        assert self._orders is not None  # noqa: S101
-        with self._ordering:
+    def _command(self, name: str, *arguments: object, timeout_s: float | None = None) -> Any:
+        """Run a command in the worker and return its result.
+
+        Raises:
+            AddressError: the worker cannot bind the port.
+            StartError: the worker has ended, or does not answer in time.
+        """
+        assert self._commands is not None  # noqa: S101
+        with self._command_lock:
             try:
-                self._orders.send((name, arguments))
-                if not self._orders.poll(patience_s):
+                self._commands.send((name, arguments))
+                if not self._commands.poll(self.command_timeout_s if timeout_s is None else timeout_s):
                     assert self._process is not None  # noqa: S101
-                    self._process.kill()  # what it said later would be taken for the answer to something else
-                    raise StartError("the process of the gRPC door does not answer")
-                found, problem = self._orders.recv()
+                    self._process.kill()  # a late result would pass for that of the next command
+                    raise StartError("the gRPC worker does not answer")
+                found, problem = self._commands.recv()
             except (EOFError, OSError):
-                raise StartError("the process of the gRPC door has ended") from None
+                raise StartError("the gRPC worker has ended") from None
         if problem is not None:
             raise AddressError(problem)
         return found
 
-    def _end(self) -> None:
-        """End the process, which needs no more than that nobody is left to tell it anything."""
-        assert self._orders is not None  # noqa: S101
+    def _terminate(self) -> None:
+        """End the process: it exits when its pipe of commands closes."""
+        assert self._commands is not None  # noqa: S101
         assert self._process is not None  # noqa: S101
         self._stopping = True
-        self._orders.close()
+        self._commands.close()
         try:
-            self._process.wait(_LAST_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.leave()
-        with self._reading:
+        self.disconnect()
+        with self._read_lock:
             self.gone = True
             os.close(self._up)
         self._process = None
 
 
 def _widen(pipe: int) -> None:
-    """Let a pipe hold as much as the system allows."""
+    """Set the capacity of a pipe to the largest that the system allows."""
     for size in _PIPE_BYTES:
-        with suppress(OSError, AttributeError):  # not so much; or a system that has no such pipes
+        with suppress(OSError, AttributeError):  # not allowed; or the system has no such call
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
             return

@@ -1,7 +1,7 @@
-"""What the gRPC door's process and the evaluator's say to each other: frames on pipes, and numbers in shared memory.
+"""The protocol between the gRPC worker and the service: frames on two pipes, and counters in shared memory.
 
-Up goes each export, decompressed, with the instant of its receipt and who sent it; down goes the answer, or which
-refusal it is. Both ends are this program: nothing here is a format for others.
+Up: each export, decompressed, with its receipt time and its sender. Down: its OTLP answer, or its refusal. Both ends
+are of one version.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.receive.errors import ANSWERS
-from otel_llm.collector.receive.refusals import REASONS
+from otel_llm.collector.receive.refusal_counts import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,31 +25,30 @@ if TYPE_CHECKING:
     from otel_llm.shared.web.address import Address
     from otel_llm.shared.web.tls import Pem
 
-    Known: TypeAlias = tuple[bytes, tuple[bytes, ...]]
-    """A key, and the digests of tokens under it."""
+    TokenDigests: TypeAlias = tuple[bytes, tuple[bytes, ...]]
+    """A key, and the digests of the tokens under it."""
 
 UP: Final = struct.Struct("<IQqQ")
-"""Before an export: its length, its number, when it was received (monotonic ns, which both processes read alike), its
+"""Header of an export: its length, its number, its receipt time (ns of the monotonic clock, one for all processes), its
 sender."""
 DOWN: Final = struct.Struct("<IQB")
-"""Before an answer: its length, the number of its export, 0 or the refusal's place in `ANSWERS` counted from 1."""
+"""Header of an answer: its length, the number of its export, 0 or the refusal's row in `ANSWERS` counted from 1."""
 WAITING: Final = len(REASONS)
-"""Where the number of exports that wait for their answer stands in the shared numbers; the counts of `REASONS` come
-first."""
+"""Index of the number of exports that wait for an answer, in the shared memory; the counts of `REASONS` come first."""
 OLDEST: Final = WAITING + 1
-"""Where it stands when the first of them was received (monotonic ns); 0: there is none."""
+"""Index of the receipt time (monotonic ns) of the oldest of them; 0: none waits."""
 NUMBERS: Final = OLDEST + 1
 _NUMBER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What the door is to be; `known`, `pem`: the tokens and certificates to begin with, None: without."""
+class WorkerConfig:
+    """The configuration of the worker; `digests`, `pem`: tokens and certificates, None where there are none."""
 
     address: Address
     limits: Limits
     queued_bytes: int
-    known: Known | None
+    digests: TokenDigests | None
     pem: Pem | None
 
 
@@ -59,30 +58,30 @@ def accepted(number: int, answer: bytes) -> bytes:
 
 
 def refused(number: int, refusal: RefusalError) -> bytes:
-    """Return the frame of a refusal; of one that has no row, that of a bug."""
+    """Return the frame of a refusal; one without a row is an internal error."""
     kinds = [kind for kind, _ in ANSWERS]
-    place = next((at for at, kind in enumerate(kinds) if isinstance(refusal, kind)), len(kinds) - 1)
-    words = str(refusal).encode("utf-8", "replace")
-    return DOWN.pack(len(words), number, place + 1) + words
+    row = next((at for at, kind in enumerate(kinds) if isinstance(refusal, kind)), len(kinds) - 1)
+    message = str(refusal).encode("utf-8", "replace")
+    return DOWN.pack(len(message), number, row + 1) + message
 
 
-def refusal_of(place: int, words: bytes) -> RefusalError:
-    """Return the refusal that a frame says; whoever raised it first has counted what it counts."""
-    kind = ANSWERS[place - 1][0]
-    refusal = kind.__new__(kind)  # not each of them is made of its message
-    refusal.args = (words.decode("utf-8", "replace"),)
+def refusal_of(row: int, message: bytes) -> RefusalError:
+    """Return the refusal of a frame; `row`: in `ANSWERS`, counted from 1."""
+    kind = ANSWERS[row - 1][0]
+    refusal = kind.__new__(kind)  # some constructors take no message
+    refusal.args = (message.decode("utf-8", "replace"),)
     return refusal
 
 
 class Shared:
-    """Memory that both processes see: 64-bit integers, which the door's process writes."""
+    """Memory of both processes: 64-bit integers; the worker is their single writer."""
 
     def __init__(self, fd: int) -> None:
         self.cells = memoryview(mmap.mmap(fd, NUMBERS * _NUMBER_BYTES)).cast("q")
 
     @classmethod
     def made(cls) -> tuple[Shared, int]:
-        """Return such memory, all 0, and a descriptor by which another process finds it."""
+        """Return new memory, all 0, and a descriptor by which another process maps it."""
         if hasattr(os, "memfd_create"):  # where a service may not write a file
             fd = os.memfd_create("otel-llm", os.MFD_CLOEXEC)
         else:
@@ -93,7 +92,11 @@ class Shared:
 
 
 def write_all(fd: int, parts: Sequence[bytes]) -> None:
-    """Write bytes one behind the other; raises OSError where nobody reads any more."""
+    """Write all bytes.
+
+    Raises:
+        OSError: the other end is closed.
+    """
     written, size = os.writev(fd, parts), sum(map(len, parts))
     if written == size:
         return

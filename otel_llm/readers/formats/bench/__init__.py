@@ -1,1 +1,1 @@
-"""The result files of benchmark tools, a module each."""
+"""Readers of benchmark tools' result files, a module each; `measured` and `replies` are shared by them."""

@@ -1,4 +1,4 @@
-"""AIPerf's `profile_export.jsonl` (a record a request) and `profile_export_raw.jsonl` (its replies as they came).
+"""AIPerf's `profile_export.jsonl` (a record a request) and `profile_export_raw.jsonl` (its replies, unprocessed).
 
 Form: AIPerf 0.13.0, `common/models/record_models.py`. Wall clock, ns; a request's times come from one reading of its
 worker's clocks. The commit is `credit_issued_ns`, when AIPerf decided to send. A record has the gaps between chunks of
@@ -44,17 +44,17 @@ _NOT_MEASURED: Final = "warmup"
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file is one of AIPerf's: records, raw records, or the summary, which is refused."""
+    """Tell whether a file is one of AIPerf's: records, raw records, or the summary, which is refused."""
     return "metadata.request_start_ns" in head.keys or head.keys >= _SUMMARY
 
 
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
-    """Yield the requests of a file line by line; those of the warm-up are passed over and counted.
+    """Yield the requests of a file line by line; those of the warm-up are skipped and counted.
 
-    Of the files of one folder the raw records are read and the records, which say less of the same requests, are not.
+    If a folder has both files, the raw records are read and the records, which say less of the same requests, are not.
 
     Raises:
-        InputError: it is the summary, which has no request's times, and it was asked for by its name.
+        InputError: it is the summary, which has no request's times, and was given by its name.
     """
     if path in skipped.chosen and _raw_beside(path) in skipped.chosen:
         skipped.counts["repeated_file"] += 1
@@ -114,7 +114,7 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
     request = replace(request, model=model, input_tokens=asked)
     ttft = member(metrics, "time_to_first_token")
     if ttft is None:
-        # An error's record has none, whatever came before; a reply that was not streamed has none either.
+        # An error's record has none, even after some tokens; a reply that was not streamed has none either.
         return request.untimed()
     first_ns = nanoseconds(member(ttft, "value"), "time_to_first_token", _unit_ns(ttft))
     gaps = member(metrics, "inter_chunk_latency")
@@ -127,7 +127,7 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
     shown = member(metrics, "time_to_first_output_token")
     kinds = None
     if shown is not None:
-        # The chunks before the first of output were thoughts; of later ones the record does not say.
+        # The chunks before the first of output were reasoning; for later ones the record does not say.
         shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
         kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
     return request.timed(times_ns, "exact" if counted == len(times_ns) else "chunk", kinds=kinds)
@@ -141,7 +141,7 @@ def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembl
     if not isinstance(responses, list):
         raise EntryError("responses is no list")
     if request.outcome == "cancelled" and not responses:
-        # What came before the cancellation was let go by AIPerf.
+        # AIPerf drops the chunks before a cancellation.
         return [request.untimed()]
     origin_ns = send_ns - nanoseconds(record["start_perf_ns"], "start_perf_ns", 1)
     return _reply(responses, origin_ns).assembled(request)
@@ -166,7 +166,7 @@ def _reply(responses: list[Any], origin_ns: int) -> Reply:
 
 
 def _request(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[int, MeasuredRequest]:
-    """Return when a request was sent (unix ns), and what records and raw records state of it alike."""
+    """Return when a request was sent (unix ns), and the statements that records and raw records share."""
     send_ns = nanoseconds(metadata["request_start_ns"], "request_start_ns", 1)
     commit = metadata.get("credit_issued_ns")
     cancelled = metadata.get("was_cancelled") is True
@@ -184,7 +184,7 @@ def _request(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[in
 
 
 def _own_id(metadata: Mapping[str, Any]) -> str:
-    """Return what tells a request from others, the same in records and raw records of one run."""
+    """Return the identity of a request, the same in records and raw records of one run."""
     own = text(metadata.get("x_request_id"))
     return own if own is not None else f"{metadata.get('session_num')}/{metadata.get('turn_index')}"
 
@@ -197,7 +197,7 @@ def _unit_ns(metric: Any) -> int:
 
 
 def _only_model(path: Path) -> str | None:
-    """Return the model that the run's summary beside the file names, None where it names several or is not there."""
+    """Return the model in the run's summary beside the file, None where it names several or is missing."""
     name = path.name.partition(".jsonl")[0]
     models = member(sibling(path, f"{name}_aiperf.json"), "input_config", "models", "items")
     if isinstance(models, list) and len(models) == 1:

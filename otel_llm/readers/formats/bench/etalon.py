@@ -42,7 +42,7 @@ _COLUMNS: Final = ("ttft", "tbt", "end_to_end_latency", "num_prompt_tokens")
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file is Etalon's: of a large one only the first array is seen, which no other tool writes so."""
+    """Tell whether a file is Etalon's: of a large one only the first array is seen, which no other tool writes so."""
     return "num_prompt_tokens" in head.keys and head.keys <= _KEYS
 
 

@@ -1,8 +1,8 @@
 """`profile_export.json` of genai-perf and perf_analyzer: experiments with their requests and replies.
 
 Form: genai-perf 0.0.16, perf_analyzer git 263c5f6. Wall clock, ns. The stamps are those of network reads, which hold
-several server-sent events or a part of one: an event came with the read that completed it. Requests that failed or did
-not end are not in the file, so that nothing here says how many there were.
+several server-sent events or a part of one: an event's time is that of the read that completed it. Requests that failed
+or did not end are not in the file, so their number is not known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENTERED: Final = frozenset({"", "experiments", "experiments[]", _REQUESTS})
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file has genai-perf's requests."""
+    """Tell whether a file has genai-perf's requests."""
     return head.keys >= {"experiments[].experiment", _REQUESTS}
 
 
@@ -61,7 +61,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
             skipped.bad(path, f"request {number} at byte {item.offset}", error)
             continue
         readable += 1
-        # What failed was let go by the tool, so that these are not all there were.
+        # The tool drops failed requests, so these are not all there were.
         skipped.anomaly("failures_not_kept")
         yield from streams
     if refusal and not readable:

@@ -1,8 +1,8 @@
-"""`benchmarks.json` of GuideLLM: of each request the first and the last token's time, and no other.
+"""`benchmarks.json` of GuideLLM: the times of each request's first and last token, and no others.
 
-Form: GuideLLM 0.8.1, report version 2. Wall clock, seconds. What lies between is not stored, so that the rows have the
-time to the first token and the end, and every judged column is null. The commit is `targeted_start`, when the request
-was due.
+Form: GuideLLM 0.8.1, report version 2. Wall clock, seconds. Times between are not stored, so the rows have the time to
+the first token and the end, and every judged column is null. The commit is `targeted_start`, when the request was
+due.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDINGS: Final = {"successful": "completed", "errored": "error", "incomplete": 
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file is GuideLLM's report, as JSON or as YAML, which is refused."""
+    """Tell whether a file is GuideLLM's report, as JSON or as YAML, which is refused."""
     return "metadata.guidellm_version" in head.keys or _is_yaml(head.text)
 
 

@@ -39,7 +39,7 @@ _NO_TIMES: Final = "no times of tokens: the API was not streamed, or inference-p
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file has inference-perf's requests."""
+    """Tell whether a file has inference-perf's requests."""
     return head.keys >= _KEYS
 
 
@@ -81,13 +81,13 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         operation=operation_of(body),
     )
     if failed:
-        # The chunks that came before are in the body, their times are let go.
+        # The earlier chunks are in the body, their times are dropped.
         return request.untimed(), ["token_times_not_kept"]
     return request.timed(times_ns, basis), oddities
 
 
 def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[int], str, list[str]]:
-    """Return when the tokens of a reply came, how they were counted, and what is odd about that."""
+    """Return the token times of a reply, how they were counted, and the anomalies."""
     info = entry.get("info")
     for name in ("response_metrics", "response_info"):  # from v0.6 on; v0.5
         metrics = member(info, name)
@@ -114,7 +114,7 @@ def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[i
 
 
 def _whole(request: Any, metrics: Any, counted: int | None, end_ns: int) -> tuple[list[int], str, list[str]]:
-    """Return the tokens of a reply that was asked for in one piece: all of them came with it."""
+    """Return the tokens of an unstreamed reply: all at its end."""
     if member(request, "stream") is True or not isinstance(request, dict):
         raise EntryError(_NO_TIMES)
     tokens = count(member(metrics, "output_tokens")) if counted is None else counted
@@ -137,7 +137,7 @@ def _of_events(stamps_ns: list[int], body: Any) -> tuple[list[int], str, list[st
 
 
 def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> list[int] | None:
-    """Return the token times of chunks that each hold the server's running count; None of any others."""
+    """Return the token times of chunks that each hold the server's running count; None for any others."""
     if not isinstance(chunks, list) or len(chunks) != len(chunk_times_ns):
         return None
     events = [chunk.encode("utf-8", "replace") if isinstance(chunk, str) else b"" for chunk in chunks]
@@ -146,7 +146,7 @@ def _counted(chunk_times_ns: list[int], chunks: Any, counted: int | None) -> lis
     except EntryError:
         return None
     first = streams[0]
-    # Else there are several choices, or the server did not count in each chunk.
+    # Otherwise there are several choices, or the server did not count in each chunk.
     return first.times_ns if (len(streams), first.token_basis, len(first.times_ns)) == (1, "exact", counted) else None
 
 

@@ -1,4 +1,4 @@
-"""Shared by the readers of benchmark tools' result files: numbers as the tools write them, and a request's stream.
+"""Shared parts of the readers of benchmark tools' result files: numbers as the tools write them, a request's stream.
 
 A result file has each request as its client saw it. Its clock is often not the wall clock, and the number of tokens in
 a chunk or the time of a failure may be missing: what a file does not state stays unknown.
@@ -32,14 +32,14 @@ _SIBLING_BYTES: Final = 4 * 2**20
 
 
 class EntryError(ValueError):
-    """Say that one request of a result file cannot be used; the others can."""
+    """One request of a result file cannot be used; the others can."""
 
 
 def nanoseconds(value: Any, name: str, unit_ns: int = NS_PER_S) -> int:
-    """Return a time of `unit_ns` (seconds unless stated otherwise) as ns.
+    """Return a time of `unit_ns` (seconds by default) as ns.
 
     Raises:
-        EntryError: it is no number, or none that a time can be.
+        EntryError: it is no number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise EntryError(f"{name} is no number of seconds" if unit_ns == NS_PER_S else f"{name} is no number")
@@ -97,14 +97,14 @@ def text(value: Any) -> str | None:
 
 
 def member(value: Any, *names: str) -> Any:
-    """Return what an object of objects holds under these names, None where any of them is not there."""
+    """Return the value of an object of objects under these names, None where any of them is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def json_of(value: Any) -> Any:
-    """Return what a text is as JSON, None where it is no text or no JSON."""
+    """Return the JSON value of a text, None where it is no text or no JSON."""
     if not isinstance(value, str):
         return None
     try:
@@ -120,10 +120,10 @@ def operation_of(payload: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRequest:
-    """What a result file states of a request beside its tokens; times are unix ns, or ns on the file's own axis.
+    """The statements of a result file on a request beside its tokens; times are unix ns, or ns on the file's own axis.
 
-    `own_id` tells it from the form's others; `send_ns` is None where the file has no time of sending, `end_ns` where it
-    does not state when the request ended.
+    `own_id` identifies it within the form; `send_ns` is None where the file has no time of sending, `end_ns` where it
+    does not state the request's end.
     """
 
     form: str
@@ -147,7 +147,7 @@ class MeasuredRequest:
     ) -> Assembled:
         """Return its stream with these token times.
 
-        Without `end_ns` the stream is not judged, but that a reply which failed missed its deadlines.
+        Without `end_ns` the stream is not judged, except that a failed reply missed its deadlines.
 
         Raises:
             EntryError: a time is out of the range of records.
@@ -201,8 +201,8 @@ def runs(path: Path, chunks: Iterable[bytes], skipped: Skipped, lists: Collectio
     """Yield the objects of a file of parallel arrays, one for each run of the benchmark.
 
     `lists` are the arrays of arrays of numbers: they are read element by element, and numbers are kept as arrays of
-    doubles, so that a run takes 8 bytes a token. The texts that models wrote are let go. A run that the file's end
-    cuts is counted as torn, and not given.
+    doubles, so that a run takes 8 bytes a token. The texts of models are dropped. A run that the file's end cuts is
+    counted as torn, and not yielded.
     """
     run: dict[str, Any] = {}
     for item in items(path, chunks, skipped, {"", "generated_texts", *lists}):
@@ -232,9 +232,9 @@ def run_streams(
 ) -> Iterator[Assembled]:
     """Yield the requests of every run in a file, in order of dispatch.
 
-    `entries` gives a run's requests, `build` the stream of one by its place; what either refuses (EntryError) is
-    counted and costs itself. `clock`: what is odd about the times of all of them. `failures`: where the run states how
-    many of its requests failed, which must be as many as are seen to have.
+    `entries` gives a run's requests, `build` the stream of one by its index; one that either refuses (EntryError) is
+    counted and left out. `clock`: the anomaly of all their times. `failures`: the key of the run's number of failed
+    requests, which must agree with the requests.
 
     Raises:
         InputError: no run of the file has the times of its requests.
@@ -268,7 +268,7 @@ def run_streams(
 
 
 def entries_of(run: Mapping[str, Any], names: Collection[str], rows: int) -> list[dict[str, Any]]:
-    """Return the parallel arrays of a run as one object for each of `rows` requests; an array not there is of nulls.
+    """Return the parallel arrays of a run as one object for each of `rows` requests; a missing array is of nulls.
 
     Raises:
         EntryError: one is no array, or has another number of entries, so that entries cannot be matched.

@@ -1,6 +1,6 @@
-"""Replies that a client recorded, each event with its time of arrival: which events were tokens.
+"""Replies that a client recorded, each event with its time of arrival: find the tokens among the events.
 
-The rules are those by which the instrumentation counts the same chunks while they pass.
+The rules are those by which the instrumentation counts the same chunks live.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class ReplyStream:
 
 @dataclass(slots=True)
 class Reply:
-    """A reply: its streams by choice (one without a token where none came), and the prompt's tokens."""
+    """A reply: its streams by choice (one without a token where none arrived), and the prompt's tokens."""
 
     streams: list[ReplyStream]
     input_tokens: int | None = None
 
     def assembled(self, request: MeasuredRequest) -> list[Assembled]:
-        """Return the streams of a request by its reply.
+        """Return the streams of a request with this reply.
 
         Raises:
             EntryError: a time is out of the range of records.
@@ -57,7 +57,7 @@ class Reply:
 
 
 def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
-    """Return the reply that its events make, (time in ns, data) each, in order of arrival.
+    """Return the reply of events, (time in ns, data) each, in order of arrival.
 
     A chunk counts as one token where the server counts none. Where there are as many chunks as the server counts
     tokens at the end, each was exactly one.
@@ -101,7 +101,7 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
 
 
 def read_whole(at_ns: int, body: str) -> Reply:
-    """Return a reply that came in one piece: all its tokens at that time, as many as the server counted.
+    """Return an unstreamed reply: all its tokens at its time, as many as the server counted.
 
     Raises:
         EntryError: it is no JSON object, or does not say how many tokens it has.

@@ -1,9 +1,9 @@
 """Result files of `python -m sglang.bench_serving --output-details`: JSON lines, one run of the benchmark each.
 
-Form: SGLang 0.5.23, `bench_serving.py`. No start time is stored: each request stands at 0 of an axis of its own, and
-neither load nor windows are known. The native backend divides the gap before a chunk by its tokens and repeats
-it as many times: a run of equal gaps is one chunk, which came at the end of the run. Of the OpenAI backends gaps are
-those between chunks, and how many tokens each held is not stored.
+Form: SGLang 0.5.23, `bench_serving.py`. No start time is stored: each request begins at 0 of an axis of its own, and
+neither load nor windows are known. The native backend divides the gap before a chunk by its tokens and repeats it as
+many times: a run of equal gaps is one chunk, which arrived at the end of the run. The OpenAI backends' gaps are those
+between chunks, whose numbers of tokens are not stored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_TIMES: Final = (
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file has results of SGLang's benchmark, detailed or not."""
+    """Tell whether a file has results of SGLang's benchmark, detailed or not."""
     own = {"server_info", "total_output_tokens_retokenized", "sharegpt_output_len"}
     return "dataset_name" in head.keys and "model_id" not in head.keys and not head.keys.isdisjoint(own)
 
@@ -81,7 +81,7 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
         f"{run.get('duration')}/{index}",
         send_ns=None,
         commit_ns=0,
-        # The client's latency ends with the last chunk, as a stream does that completed; else it is not stored.
+        # The client's latency ends with the last chunk, as does a completed stream; for others it is not stored.
         end_ns=times_ns[-1] if times_ns and not error else None,
         outcome="error" if error else "completed",
         model=text(member(run.get("server_info"), "model_path")),
@@ -91,7 +91,7 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
 
 
 def _of_runs(every_ns: Sequence[int], gaps: Sequence[float], tokens: int) -> tuple[list[int], str]:
-    """Return when the tokens came, each run of equal gaps at its end; the first chunk has the tokens that are over."""
+    """Return the token times, each run of equal gaps at its end; the first chunk has the remaining tokens."""
     first = tokens - len(gaps)
     known = 0 < first <= MAX_TOKENS
     times_ns = [every_ns[0]] * (first if known else 1)

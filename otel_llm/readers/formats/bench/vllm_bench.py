@@ -1,8 +1,8 @@
 """Result files of `vllm bench serve --save-result --save-detailed`: one JSON object a run, parallel arrays.
 
 Form: vLLM 0.32 and 0.33, `vllm/benchmarks/serve.py` and `lib/endpoint_request_func.py`. Times are seconds of a
-monotonic clock of unknown origin. A request's gaps are those between chunks of the stream; how many tokens each held is
-not stored, so that a chunk is known to be one token only where there are as many of them as tokens.
+monotonic clock of unknown origin. A request's gaps are those between chunks of the stream, whose numbers of tokens are
+not stored, so a chunk is known to be one token only where there are as many of them as tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_STARTS: Final = "no start_times: written by a vLLM of before 2026, which doe
 
 
 def sniff(head: Head) -> bool:
-    """Say whether a file is a result of `vllm bench serve`, detailed or not."""
+    """Tell whether a file is a result of `vllm bench serve`, detailed or not."""
     return head.keys >= _SETTINGS and not head.keys.isdisjoint({"backend", "endpoint_type"})
 
 
@@ -86,7 +86,7 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
     failed = error != "" or not times_ns
     queued_ns = 0 if entry["queue_times"] is None else nanoseconds(entry["queue_times"], "queue_times")
     latency = entry["latencies"]
-    # Of a request that failed the latency is 0, whenever it did so.
+    # A failed request's latency is always 0.
     end_ns = None if failed else times_ns[-1]
     if end_ns is not None and latency is not None:
         end_ns = max(end_ns, send_ns + nanoseconds(latency, "latencies"))

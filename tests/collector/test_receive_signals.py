@@ -1,4 +1,4 @@
-"""What a running collector does when it is told to stop or to read its files anew."""
+"""A running collector's answers to the signals that stop it or reload its files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.collector.doors_http import RAW, head
-from support.collector.doors_tls import signed
+from support.collector.http_client import RAW, head
+from support.collector.tls_files import signed
 from support.commands import WAIT_S, Collector, collector, wait_until
 from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
 from support.recordings import received
@@ -52,8 +52,8 @@ def status(url: str, token: str | None = None) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def post(door: Collector, raw: bytes, token: str | None = None) -> int:
-    connection = http.client.HTTPConnection(door.http, timeout=WAIT_S)
+def post(running: Collector, raw: bytes, token: str | None = None) -> int:
+    connection = http.client.HTTPConnection(running.http, timeout=WAIT_S)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         connection.request("POST", "/v1/traces", raw, {"Content-Type": "application/x-protobuf"} | headers)
@@ -62,9 +62,9 @@ def post(door: Collector, raw: bytes, token: str | None = None) -> int:
         connection.close()
 
 
-def next_line(door: Collector, begins: str | tuple[str, ...]) -> str:
+def next_line(running: Collector, begins: str | tuple[str, ...]) -> str:
     """Return the next line that it says and that begins so."""
-    stdout = door.process.stdout
+    stdout = running.process.stdout
     assert stdout is not None
     limit = time.monotonic() + WAIT_S
     while time.monotonic() < limit:
@@ -75,16 +75,16 @@ def next_line(door: Collector, begins: str | tuple[str, ...]) -> str:
     raise AssertionError(f"it did not say {begins!r}")
 
 
-def both_lines(door: Collector) -> tuple[str, str]:
+def both_lines(running: Collector) -> tuple[str, str]:
     """Return what it says was read anew and what was not, in whichever order the two lines come."""
-    error, read = sorted(next_line(door, ("reloaded:", "error:")) for _ in range(2))
+    error, read = sorted(next_line(running, ("reloaded:", "error:")) for _ in range(2))
     return read, error
 
 
-def unread(door: Collector) -> int:
-    """Return how many bytes it has said that nobody has read."""
-    assert door.process.stdout is not None
-    return int.from_bytes(fcntl.ioctl(door.process.stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
+def unread(running: Collector) -> int:
+    """Return how many bytes of its output are unread."""
+    assert running.process.stdout is not None
+    return int.from_bytes(fcntl.ioctl(running.process.stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def can_connect(address: str) -> bool:
@@ -97,12 +97,12 @@ def can_connect(address: str) -> bool:
 
 
 @contextmanager
-def half_an_export(door: Collector) -> Iterator[socket.socket]:
+def half_an_export(running: Collector) -> Iterator[socket.socket]:
     """Begin an export over HTTP and leave it open."""
-    host, _, port = door.http.rpartition(":")
+    host, _, port = running.http.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         connection.sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW[:-1])
-        wait_until("it had time to be read", lambda: status(f"{door.web}/readyz")[0] == 200)
+        assert status(f"{running.web}/readyz")[0] == 200  # it had time to be read
         yield connection
 
 
@@ -113,16 +113,16 @@ def config(folder: Path, text: str) -> Path:
 
 
 def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path) -> None:
-    with collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as door:
-        with half_an_export(door) as connection:
-            door.process.send_signal(signal.SIGTERM)
-            wait_until("not ready", lambda: status(f"{door.web}/readyz") == (503, "stopping\n"))
-            assert status(f"{door.web}/healthz")[0] == 200
-            wait_until("nobody new is let in", lambda: not can_connect(door.http))
+    with collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as running:
+        with half_an_export(running) as connection:
+            running.process.send_signal(signal.SIGTERM)
+            wait_until("not ready", lambda: status(f"{running.web}/readyz") == (503, "stopping\n"))
+            assert status(f"{running.web}/healthz")[0] == 200
+            wait_until("nobody new is let in", lambda: not can_connect(running.http))
             connection.sendall(RAW[-1:])
             assert connection.recv(13) == b"HTTP/1.1 200 "
-        said = door.rest()
-    assert door.process.returncode == 0, said
+        said = running.rest()
+    assert running.process.returncode == 0, said
     assert "stopped: 1 exports" in said
     assert len(received([tmp_path / "journal"])) == 1
 
@@ -130,28 +130,28 @@ def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path)
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_time_it_ends_at_once(tmp_path: Path, second: signal.Signals) -> None:
     with (
-        collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as door,
-        half_an_export(door),
+        collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as running,
+        half_an_export(running),
     ):
-        door.process.send_signal(signal.SIGTERM)
-        wait_until("not ready", lambda: status(f"{door.web}/readyz")[0] == 503)
-        door.process.send_signal(second)
-        said = door.rest()
-        assert door.process.returncode == 128 + second
+        running.process.send_signal(signal.SIGTERM)
+        wait_until("not ready", lambda: status(f"{running.web}/readyz")[0] == 503)
+        running.process.send_signal(second)
+        said = running.rest()
+        assert running.process.returncode == 128 + second
         assert "ended at once" in said
 
 
 def test_stopping_has_a_limit(tmp_path: Path) -> None:
-    """Nobody reads what it says, so it cannot say more: it ends nonetheless, and the journal has everything."""
+    """Its output pipe is full and unread: it ends nonetheless, and the journal has everything."""
     settings = config(tmp_path, "limits: {drain_seconds: 0.5}")
     spans = [
         span for request in range(1, 2001) for span in stream_spans([T0_NS + 1], request=request, end_ns=T0_NS + 2)
     ]
-    with collector(tmp_path, "--config", settings, "--verdicts", "all", "--lateness", "100ms") as door:
-        assert post(door, export(*spans).SerializeToString()) == 200
-        wait_until("it cannot say more", lambda: unread(door) >= PIPE_BYTES - 4096)
-        door.process.send_signal(signal.SIGTERM)
-        assert door.process.wait(WAIT_S) == 1
+    with collector(tmp_path, "--config", settings, "--verdicts", "all", "--lateness", "100ms") as running:
+        assert post(running, export(*spans).SerializeToString()) == 200
+        wait_until("it cannot say more", lambda: unread(running) >= PIPE_BYTES - 4096)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(WAIT_S) == 1
     messages = [message for message, _ in received([tmp_path / "journal"])]  # a large export is several records
     scopes = [scope for message in messages for one in message.resource_spans for scope in one.scope_spans]
     assert sum(len(scope.spans) for scope in scopes) == len(spans)
@@ -164,34 +164,34 @@ def test_files_are_read_anew(tmp_path: Path) -> None:
     tokens.write_text(f"{TOKEN}\n")
     tokens.chmod(0o600)
     settings = config(tmp_path, "auth: {tokens_file: tokens}")
-    with collector(tmp_path, "--slo", slo, "--rules", rules, "--config", settings) as door:
-        assert "classes: old; rules: 1" in next_line(door, "classes:")
-        assert (post(door, RAW, TOKEN), post(door, RAW, OTHER)) == (200, 401)
+    with collector(tmp_path, "--slo", slo, "--rules", rules, "--config", settings) as running:
+        assert "classes: old; rules: 1" in next_line(running, "classes:")
+        assert (post(running, RAW, TOKEN), post(running, RAW, OTHER)) == (200, 401)
         slo.write_text(SLO.format(name="new"))
         tokens.write_text(f"{OTHER}\n{OTHER}-too\n")
-        door.process.send_signal(signal.SIGHUP)
-        said = next_line(door, "reloaded:")
+        running.process.send_signal(signal.SIGHUP)
+        said = next_line(running, "reloaded:")
         assert "classes and rules (classes: new; rules: 1)" in said
         assert "tokens (2)" in said
-        assert (post(door, RAW, TOKEN), post(door, RAW, OTHER)) == (401, 200)
+        assert (post(running, RAW, TOKEN), post(running, RAW, OTHER)) == (401, 200)
 
         # Each kind as a whole or not at all: the rules are right, but what they belong to is not.
         slo.write_text("version: 1\ndefault: chat\nclasses:\n  chat: {reading_sped: 5}\n")
         rules.write_text(RULE.format(name="New"))
         tokens.write_text(f"{TOKEN}\n")
-        door.process.send_signal(signal.SIGHUP)
-        read, error = both_lines(door)
+        running.process.send_signal(signal.SIGHUP)
+        read, error = both_lines(running)
         assert read == "reloaded: tokens (1)\n"
         assert error.startswith(f"error: classes and rules not reloaded, the old ones stay: {slo}:4:10: ")
-        assert post(door, RAW, TOKEN) == 200
+        assert post(running, RAW, TOKEN) == 200
         slo.write_text(SLO.format(name="new"))
         tokens.write_text("")
-        door.process.send_signal(signal.SIGHUP)
-        read, error = both_lines(door)
+        running.process.send_signal(signal.SIGHUP)
+        read, error = both_lines(running)
         assert "tokens" not in read
         assert "tokens not reloaded, the old ones stay: " in error
-        assert (post(door, RAW, TOKEN), post(door, RAW, OTHER)) == (200, 401)
-        assert door.stop()[0] == 0
+        assert (post(running, RAW, TOKEN), post(running, RAW, OTHER)) == (200, 401)
+        assert running.stop()[0] == 0
 
 
 def test_a_collector_with_everything_on(tmp_path: Path) -> None:
@@ -203,27 +203,31 @@ def test_a_collector_with_everything_on(tmp_path: Path) -> None:
     settings = config(
         tmp_path, "tls: {certificate: server.pem, key: server.key, web: none}\nauth: {tokens_file: tokens}"
     )
-    with collector(tmp_path, "--config", settings) as door:
-        warned = {next_line(door, "warning:") for _ in range(2)}
+    with collector(tmp_path, "--config", settings) as running:
+        warned = {next_line(running, "warning:") for _ in range(2)}
         assert {line.split()[1] for line in warned} == {str(tmp_path / "tokens"), str(tmp_path / "server.key")}
-        assert door.web.startswith("http://")
-        wait_until("ready", lambda: status(f"{door.web}/readyz")[0] == 200)
-        assert (status(f"{door.web}/metrics")[0], status(f"{door.web}/metrics", TOKEN)[0]) == (401, 200)
-        door.process.send_signal(signal.SIGHUP)
-        assert "certificates (unchanged)" in next_line(door, "reloaded:")
-        assert door.stop()[0] == 0
+        assert running.web.startswith("http://")
+        assert status(f"{running.web}/readyz")[0] == 200
+        assert (status(f"{running.web}/metrics")[0], status(f"{running.web}/metrics", TOKEN)[0]) == (401, 200)
+        running.process.send_signal(signal.SIGHUP)
+        assert "certificates (unchanged)" in next_line(running, "reloaded:")
+        assert running.stop()[0] == 0
 
 
-def test_a_door_that_others_can_reach_is_said(tmp_path: Path) -> None:
-    with collector(tmp_path, "--grpc", "0.0.0.0:0", "--http", "0.0.0.0:0") as door:
-        warned = sorted(next_line(door, "warning:") for _ in range(2))
+def test_a_listener_that_others_can_reach_is_said(tmp_path: Path) -> None:
+    with collector(tmp_path, "--grpc", "0.0.0.0:0", "--http", "0.0.0.0:0") as running:
+        warned = sorted(next_line(running, "warning:") for _ in range(2))
         for option, line in zip(("--grpc", "--http"), warned, strict=True):
             assert line.startswith(f"warning: {option} 0.0.0.0:0 can be reached from elsewhere")
             assert "in plain text (see tls) and by anybody (see auth)" in line
-        stdout = door.process.stdout
+        stdout = running.process.stdout
         assert stdout is not None
         assert not select.select([stdout], [], [], 0)[0]
-        assert door.stop()[0] == 0
+        assert running.stop()[0] == 0
+
+
+STUCK_S = 3.0
+"""For so long each line to the terminal holds the evaluator up: far longer than it has to stop."""
 
 
 def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
 
     def echo(_line: str) -> None:
         stuck.set()
-        assert go_on.wait(WAIT_S)
+        go_on.wait(STUCK_S)
 
     local = Address("127.0.0.1", 0)
     service = Service(
@@ -249,8 +253,7 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
     )
     service.prepare()
     service.serve()
-    pipeline = service._pipeline
-    assert pipeline is not None
+    pipeline = service.pipeline
     spans = stream_spans([T0_NS + 1], end_ns=T0_NS + 2)
     pipeline.accept(export(*spans, request_span()).SerializeToString())
     assert stuck.wait(WAIT_S)
@@ -260,5 +263,5 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
     assert "stopped after 0.5 s: 2 exports" in stopped.line
     assert "exports were not evaluated (they are in the journal)" in stopped.line
     go_on.set()
-    wait_until("drained", lambda: service._drained)
+    wait_until("drained", lambda: service.drained)
     assert len(received([tmp_path / "journal"])) == 2

@@ -1,4 +1,4 @@
-"""Talk to an HTTP door by its bytes, as those do who do not behave."""
+"""A client of the HTTP receiver that sends raw bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.types import ASGIApp
-from support.collector.doors import Behind
+from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
-from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.http_listener import CONNECTION_AGE_S, HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.shared.web.address import Address
 
@@ -33,10 +33,12 @@ def serving(server: HttpServer) -> Iterator[HttpServer]:
         server.stop(0)
 
 
-def otlp_door(limits: Limits | None = None, app: ASGIApp | None = None) -> HttpServer:
-    """Return an OTLP/HTTP door on a free port, not yet open."""
-    app = otlp_app(Behind(), limits=limits) if app is None else app
-    return HttpServer(app, Address("127.0.0.1", 0), option="--http", limits=limits)
+def otlp_listener(
+    limits: Limits | None = None, app: ASGIApp | None = None, age_s: float = CONNECTION_AGE_S
+) -> HttpServer:
+    """Return an OTLP/HTTP listener on a free port, not started."""
+    app = otlp_app(FakeEvaluator(), limits=limits) if app is None else app
+    return HttpServer(app, Address("127.0.0.1", 0), option="--http", limits=limits, age_s=age_s)
 
 
 def ask(
@@ -62,7 +64,7 @@ def ask(
 
 
 def takes_an_export(port: int) -> bool:
-    """Say whether the door does its work."""
+    """Return whether an export is accepted."""
     status, _, content = ask(port)
     return status == 200 and ExportTraceServiceResponse.FromString(content) == ExportTraceServiceResponse()
 

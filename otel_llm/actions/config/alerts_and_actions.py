@@ -1,4 +1,4 @@
-"""The sections of the settings file on alerts and actions: who is told, and who can be asked to act."""
+"""The sections of the settings file on alerts and actions: receivers, Alertmanagers, engines."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _is_plain(value: str) -> bool:
 
 
 def _named(value: object) -> object:
-    """Refuse names that a rule could not write, or nobody could read."""
+    """Refuse names that cannot be written in a rule, or cannot be read."""
     for name in value if isinstance(value, dict) else ():
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
             raise wrong(f"{name!r} is no name", f"write a line of text, at most {_LONGEST_NAME} characters", name)
@@ -131,7 +131,7 @@ class ActionsShape(StrictModel):
 
 
 def build_receivers(file: YamlFile, folder: Path, section: dict[str, Any]) -> tuple[settings.Receiver, ...]:
-    """Return the receivers; raises ConfigError where a file of secrets cannot be used."""
+    """Build the receivers; raises ConfigError where a file of secrets cannot be used."""
     made = []
     for name, one in section.items():
         secret_file = readable(file, folder, one.secret_file, ("receivers", name, "secret_file"), read_signing_secrets)
@@ -140,7 +140,7 @@ def build_receivers(file: YamlFile, folder: Path, section: dict[str, Any]) -> tu
 
 
 def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape) -> settings.AlertmanagerSettings:
-    """Return the section; raises ConfigError where a file that it names cannot be used."""
+    """Build the section; raises ConfigError where a file that it names cannot be used."""
     for index, url in enumerate(section.urls):
         if url in section.urls[:index]:
             raise file.refuse(("alertmanager", "urls", index), "stands here twice", "name each Alertmanager once")
@@ -160,7 +160,7 @@ def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape)
 def build_alerts(
     file: YamlFile, folder: Path, section: AlertsShape, receivers: tuple[settings.Receiver, ...]
 ) -> settings.AlertSettings:
-    """Return the section; raises ConfigError where it names a receiver that is none for alerts."""
+    """Build the section; raises ConfigError where it names a receiver that takes no alerts."""
     kinds = {receiver.name: receiver.kind for receiver in receivers}
     for index, name in enumerate(section.receivers):
         place: KeyPath = ("alerts", "receivers", index)
@@ -184,7 +184,7 @@ def build_alerts(
 
 
 def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settings.ActionSettings:
-    """Return the section; raises ConfigError for an instance of two engines, and files that cannot be used."""
+    """Build the section; raises ConfigError for an instance of two engines, and for files that cannot be used."""
     engines = []
     whose: dict[tuple[Verb, str], str] = {}
     for name, one in section.engines.items():
@@ -218,7 +218,7 @@ def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settin
 
 
 def certificates(path: Path) -> None:
-    """Read a file of certificates; raises ConfigError where it is none."""
+    """Read a file of certificates; raises ConfigError where it holds none."""
     try:
         ssl.create_default_context(cafile=str(path))
     except ssl.SSLError:
@@ -229,7 +229,7 @@ def certificates(path: Path) -> None:
 
 
 def readable(file: YamlFile, folder: Path, name: str, place: KeyPath, read: Callable[[Path], object]) -> Path:
-    """Return a file that was read once, so that one that cannot be used is refused at the start."""
+    """Return the path of a file after reading it once, so that one that cannot be used is refused at the start."""
     path = folder / name
     try:
         read(path)

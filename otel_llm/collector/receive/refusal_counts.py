@@ -1,4 +1,4 @@
-"""Count the exports that are refused at the doors, by reason: what did not arrive is not to be missed in silence."""
+"""Counts of refused exports by reason: no loss stays unnoticed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from otel_llm.shared.errors import RefusalError
 
 NOT_RECEIVED: Final = "not_received"
-"""A message that did not come, or not whole: its sender went away, or gave up; over gRPC also one that is too large,
-since gRPC refuses that itself and tells us no more than that it is over."""
+"""A message that did not arrive whole: its sender left or timed out. Over gRPC also one that is too large: gRPC refuses
+it and gives no reason."""
 BEHIND: Final = "behind"
-"""The flow's own reason for saying that it is busy: exports wait for evaluation."""
+"""The reason of the flow for being busy: too many exports wait for evaluation."""
 SOURCE: Final = "refused_export."
 REASONS: Final = (
-    *(row.reason for kind, row in ANSWERS if kind is not UnavailableError),  # that one is the flow's
+    *(row.reason for kind, row in ANSWERS if kind is not UnavailableError),  # the flow counts that one
     NOT_RECEIVED,
     BEHIND,
 )
 
 
-class Refused:
-    """Count; from any thread. Every reason of the doors begins at 0, so that the first refusal is an increase too.
+class RefusalCounts:
+    """The counts of one process, for use from any thread. All reasons begin at 0: the first refusal is an increase too.
 
-    `cells`: where the numbers are kept, in the order of `REASONS`, if others are to see them.
+    `cells`: memory for the numbers, in the order of `REASONS`, which another process may read.
     """
 
     def __init__(self, cells: memoryview[int] | None = None) -> None:
@@ -38,20 +38,20 @@ class Refused:
         self._lock = Lock()
 
     def count(self, refusal: RefusalError) -> None:
-        """Count what a client is told."""
+        """Count a refusal, unless it is counted elsewhere."""
         if not refusal.counted:
             self._add(answer(refusal).reason)
 
     def count_not_received(self) -> None:
-        """Count an export of which nobody can be told anything."""
+        """Count an export whose sender has left before the answer."""
         self._add(NOT_RECEIVED)
 
     def count_behind(self) -> None:
-        """Count an export for which the flow has no room now."""
+        """Count an export for which the flow has no room."""
         self._add(BEHIND)
 
-    def of_the_flow(self, accept: Accept) -> Accept:
-        """Return an `accept` whose refusals for now are not counted here: the flow does it, in words of its own."""
+    def except_of_flow(self, accept: Accept) -> Accept:
+        """Return an `accept` whose temporary refusals are not counted here: the flow counts them by its own reasons."""
 
         def accepted(raw: bytes, sender: int) -> bytes:
             try:
@@ -63,7 +63,7 @@ class Refused:
         return accepted
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers, under the keys of the collector's counts."""
+        """Return the counts, by the keys of the collector's counts."""
         return {SOURCE + reason: self._cells[at] for at, reason in enumerate(REASONS)}
 
     def _add(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What `rules explain` and `rules backtest` say of a file of something else that is named as decisions."""
+"""The check that a file holds decision records, for `rules explain` and `rules backtest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def refuse_others(path: Path, broken: int) -> None:
-    """Refuse a file that has lines, none of which is a record."""
+    """Refuse a file without records that has `broken` other lines.
+
+    Raises:
+        UsageError: it has.
+    """
     if broken:
         none = (
             "its only line is no decision record"
@@ -25,9 +29,11 @@ def refuse_others(path: Path, broken: int) -> None:
 
 
 def refuse_without_record(path: Path) -> None:
-    """Refuse a file that has lines, none of which is a record; one that has a record is read no further than there.
+    """Refuse a file that has lines but no record; read it up to the first record only.
 
-    Raises OSError where it cannot be read; a file that is not there has no lines.
+    Raises:
+        UsageError: it has none.
+        OSError: it cannot be read. A missing file has no lines.
     """
     broken = 0
     for line in read_back(path):

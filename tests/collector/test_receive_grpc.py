@@ -1,4 +1,4 @@
-"""What the gRPC door does beyond its limits, and with those who do not behave."""
+"""The gRPC receiver beyond its limits, and with clients that misbehave."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from support.collector.doors import Behind
-from support.collector.doors_http import rest
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import rest
 from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
 
@@ -31,10 +31,10 @@ SECRET = "a-token-of-this-test"
 
 
 @contextmanager
-def door(
+def serving(
     accept: Accept | None = None, *, tokens: Tokens | None = None, limits: Limits | None = None
 ) -> Iterator[GrpcReceiver]:
-    receiver = GrpcReceiver(Address("127.0.0.1", 0), accept or Behind(), limits=limits, tokens=tokens)
+    receiver = GrpcReceiver(Address("127.0.0.1", 0), accept or FakeEvaluator(), limits=limits, tokens=tokens)
     receiver.start()
     try:
         yield receiver
@@ -91,11 +91,11 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
         assert go_on.wait(60)
         return b""
 
-    with door(slow, limits=Limits(concurrent_exports=2, queued_exports=1)) as receiver, ExitStack() as stack:
+    with serving(slow, limits=Limits(concurrent_exports=2, queued_exports=1)) as receiver, ExitStack() as stack:
         channels = [stack.enter_context(connect(receiver)) for _ in range(3)]
         pool = stack.enter_context(ThreadPoolExecutor(3))
         taken = [pool.submit(call, channel) for channel in channels]
-        wait_until("two in hand and one waiting", lambda: receiver._exports.pending == 3)
+        wait_until("two in hand and one waiting", lambda: receiver.pending == 3)
         for _ in range(20):  # it says so again and again, also on a connection that has had it all
             error = refused(channels[0])
             assert (error.code(), retry_s(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
@@ -106,7 +106,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
 def test_a_message_that_does_not_come_is_given_up() -> None:
     stop = Event()
-    with door(limits=Limits(body_s=0.5)) as receiver, connect(receiver) as channel:
+    with serving(limits=Limits(body_s=0.5)) as receiver, connect(receiver) as channel:
         waiting = dawdle(channel, stop)
         with pytest.raises(grpc.RpcError) as raised:
             waiting.result(timeout=60)
@@ -118,9 +118,9 @@ def test_a_message_that_does_not_come_is_given_up() -> None:
 def test_those_who_dawdle_do_not_keep_out_the_others() -> None:
     stop = Event()
     limits = Limits(concurrent_exports=2, queued_exports=100, body_s=3600)
-    with door(limits=limits) as receiver, connect(receiver) as slow, connect(receiver) as quick:
+    with serving(limits=limits) as receiver, connect(receiver) as slow, connect(receiver) as quick:
         waiting = [dawdle(slow, stop) for _ in range(2)]
-        wait_until("all threads are taken", lambda: receiver._exports.pending == 2)
+        wait_until("all threads are taken", lambda: receiver.pending == 2)
         call(quick)
         for one in waiting:
             with pytest.raises(grpc.RpcError):
@@ -129,8 +129,8 @@ def test_those_who_dawdle_do_not_keep_out_the_others() -> None:
 
 
 def test_a_stream_of_none_or_many_messages() -> None:
-    behind = Behind()
-    with door(behind) as receiver, connect(receiver) as channel:
+    behind = FakeEvaluator()
+    with serving(behind) as receiver, connect(receiver) as channel:
         with pytest.raises(grpc.RpcError) as raised:
             channel.stream_unary(EXPORT)(iter(()), timeout=30)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -150,7 +150,7 @@ def answered(channel: grpc.Channel) -> bool:
 
 
 def test_connections_beyond_the_limit_are_closed_and_the_others_go_on() -> None:
-    with door(limits=Limits(connections=3)) as receiver, ExitStack() as stack:
+    with serving(limits=Limits(connections=3)) as receiver, ExitStack() as stack:
         channels = [stack.enter_context(connect(receiver)) for _ in range(3)]
         for channel in channels:
             call(channel)
@@ -168,7 +168,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_go_on() -> None:
 @pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
 def test_a_connection_that_is_not_taken_up_is_closed(sent: bytes) -> None:
     with (
-        door(limits=Limits(header_s=0.5)) as receiver,
+        serving(limits=Limits(header_s=0.5)) as receiver,
         socket.create_connection(("127.0.0.1", receiver.port), timeout=30) as half_open,
     ):
         half_open.sendall(sent)
@@ -177,7 +177,7 @@ def test_a_connection_that_is_not_taken_up_is_closed(sent: bytes) -> None:
 
 
 def test_an_idle_connection_is_closed_and_its_client_comes_back() -> None:
-    with door(limits=Limits(idle_connection_s=0.5)) as receiver, connect(receiver) as channel:
+    with serving(limits=Limits(idle_connection_s=0.5)) as receiver, connect(receiver) as channel:
         states: list[grpc.ChannelConnectivity] = []
         heard = states.append
         channel.subscribe(heard)
@@ -188,7 +188,7 @@ def test_an_idle_connection_is_closed_and_its_client_comes_back() -> None:
 
 
 def test_metadata_has_a_limit() -> None:
-    with door(limits=Limits(concurrent_exports=2, queued_exports=2)) as receiver, connect(receiver) as channel:
+    with serving(limits=Limits(concurrent_exports=2, queued_exports=2)) as receiver, connect(receiver) as channel:
         call(channel, padding=MAX_METADATA_BYTES // 2)
         assert refused(channel, padding=MAX_METADATA_BYTES + 1).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         call(channel)
@@ -199,7 +199,7 @@ def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{SECRET}\n")
     limits = Limits(concurrent_exports=2, queued_exports=2, message_bytes=2**16)
     good = f"Bearer {SECRET}"
-    behind = Behind()
+    behind = FakeEvaluator()
 
     def accept(raw: bytes, _sender: int) -> bytes:
         if raw == b"busy":
@@ -209,7 +209,7 @@ def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
     gc.disable()
     try:
         with (
-            door(accept, tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver,
+            serving(accept, tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver,
             connect(receiver) as channel,
         ):
             for raw, token, code in (
@@ -228,11 +228,11 @@ def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
 
 
 def test_tokens(tmp_path: Path) -> None:
-    behind = Behind()
+    behind = FakeEvaluator()
     path = tmp_path / "tokens"
     path.write_text(f"{SECRET}\n")
     tokens = Tokens(path)
-    with door(behind, tokens=tokens) as receiver, connect(receiver) as channel:
+    with serving(behind, tokens=tokens) as receiver, connect(receiver) as channel:
         for wrong in (None, "", "Bearer", "Bearer ", f"Basic {SECRET}", "Bearer a-token-of-another", SECRET):
             error = refused(channel, token=wrong)
             assert (error.code(), retry_s(error)) == (grpc.StatusCode.UNAUTHENTICATED, None)
@@ -248,11 +248,11 @@ def test_tokens(tmp_path: Path) -> None:
 
 
 def test_no_token_no_thread(tmp_path: Path) -> None:
-    """Whoever brings no token is refused before its message is waited for."""
+    """A call without a token is refused before its message is read."""
     (tmp_path / "tokens").write_text(f"{SECRET}\n")
     stop = Event()
     limits = Limits(concurrent_exports=1, queued_exports=1)
-    with door(tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver, connect(receiver) as channel:
+    with serving(tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver, connect(receiver) as channel:
         for _ in range(5):
             with pytest.raises(grpc.RpcError) as raised:
                 dawdle(channel, stop).result(timeout=60)
@@ -269,7 +269,7 @@ def test_pings_without_end_are_stopped() -> None:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_sent_ping_interval_without_data_ms", 100),
     ]
-    with door() as receiver, grpc.insecure_channel(str(receiver.address), options=options) as channel:
+    with serving() as receiver, grpc.insecure_channel(str(receiver.address), options=options) as channel:
         states: list[grpc.ChannelConnectivity] = []
         heard = states.append
         channel.subscribe(heard)

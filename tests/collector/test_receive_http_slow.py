@@ -1,8 +1,9 @@
-"""Those who take their time at an HTTP door: over headers, a body, an answer, or over nothing at all."""
+"""Slow clients of the HTTP receiver: over headers, a body, an answer, or idle."""
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from threading import Event, Thread
 
@@ -10,11 +11,13 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from support.collector.doors_http import RAW, connect, head, otlp_door, rest, serving, takes_an_export
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import RAW, WAIT_S, connect, head, otlp_listener, rest, serving, takes_an_export
 from support.commands import wait_until
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.otlp_http import otlp_app
 
 PROTOBUF = "Content-Type: application/x-protobuf"
 SHORT = Limits(message_bytes=2**16, body_s=0.5, header_s=0.5, idle_connection_s=1)
@@ -22,7 +25,7 @@ SHORT = Limits(message_bytes=2**16, body_s=0.5, header_s=0.5, idle_connection_s=
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpServer]:
-    with serving(otlp_door(SHORT)) as made:
+    with serving(otlp_listener(SHORT)) as made:
         yield made
 
 
@@ -75,7 +78,7 @@ def test_a_body_that_trickles(server: HttpServer, headers: tuple[str, ...]) -> N
         with Trickle(connection, piece):
             answer = rest(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"the body did not come within 0.5 s" in answer
+    assert b"the body did not arrive within 0.5 s" in answer
 
 
 @pytest.mark.parametrize("said", ["413", "415", "405"])
@@ -110,7 +113,7 @@ def test_an_answer_that_is_not_read() -> None:
         await Response(bytes(2**26))(scope, receive, send)
 
     limits = Limits(body_s=0.5, idle_connection_s=3600)
-    with serving(otlp_door(limits, large)) as server, connect(server.port) as connection:
+    with serving(otlp_listener(limits, large)) as server, connect(server.port) as connection:
         connection.sendall(head(start="GET / HTTP/1.1"))
         assert connection.recv(5) == b"HTTP/"
         wait_until("given up", lambda: server.connections == 0)
@@ -136,13 +139,18 @@ def test_none_of_them_stays(server: HttpServer) -> None:
 
 def test_a_connection_grows_old() -> None:
     """One of an age is closed once its answer is out, and not before."""
-    with serving(otlp_door(Limits())) as server, connect(server.port) as connection:
+    began = Event()
+    otlp = otlp_app(FakeEvaluator())
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began.set()
+        await otlp(scope, receive, send)
+
+    age_s = 1.0
+    with serving(otlp_listener(Limits(), app, age_s)) as server, connect(server.port) as connection:
         connection.sendall(head(PROTOBUF, f"Content-Length: {len(RAW)}", "X-A: b"))
-        wait_until("it is there", lambda: server.connections == 1)
-        assert server._server.acceptor is not None
-        (ours,) = server._server.acceptor.connections
-        wait_until("it has begun", lambda: ours.cycle is not None)
-        ours._retire_at = 0.0
-        wait_until("noticed", lambda: not ours.cycle.keep_alive)
+        assert began.wait(WAIT_S)
+        time.sleep(age_s + 0.5)  # it is looked after a few times a second
+        assert server.connections == 1
         connection.sendall(RAW)
         assert rest(connection).startswith(b"HTTP/1.1 200 ")

@@ -1,4 +1,4 @@
-"""Ten thousand connections at the doors of a real collector."""
+"""Ten thousand connections at the listeners of a real collector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.collector.doors_http import RAW
+from support.collector.http_client import RAW
 from support.commands import WAIT_S, Collector, collector, wait_until
 
 from otel_llm.collector.config.settings import Limits
@@ -99,9 +99,9 @@ def still_open(connections: list[socket.socket]) -> int:
     return len(connections) - closed
 
 
-def of_process(door: Collector) -> tuple[int, int, int]:
+def of_process(running: Collector) -> tuple[int, int, int]:
     """Return its open files, threads and resident bytes."""
-    process = Path("/proc", str(door.process.pid))
+    process = Path("/proc", str(running.process.pid))
     status = (process / "status").read_text()
     found = {name: int(value) for name, value in re.findall(r"^(Threads|VmRSS):\s+(\d+)", status, re.MULTILINE)}
     return len(list((process / "fd").iterdir())), found["Threads"], found["VmRSS"] * 1024
@@ -118,8 +118,8 @@ def export_over_grpc(address: str) -> None:
         channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S, wait_for_ready=True)
 
 
-def healthy(door: Collector) -> bool:
-    with urllib.request.urlopen(f"{door.web}/readyz", timeout=WAIT_S) as answer:
+def healthy(running: Collector) -> bool:
+    with urllib.request.urlopen(f"{running.web}/readyz", timeout=WAIT_S) as answer:
         return bool(answer.status == 200)
 
 
@@ -128,17 +128,17 @@ def test_those_beyond_the_limit_harm_nobody(tmp_path: Path) -> None:
     settings.write_text("version: 1\nlimits: {header_seconds: 600}\n")
     most = Limits().connections
     with (
-        collector(tmp_path, "--config", settings) as door,
-        grpc.insecure_channel(door.grpc) as channel,
+        collector(tmp_path, "--config", settings) as running,
+        grpc.insecure_channel(running.grpc) as channel,
     ):
-        connection = http.client.HTTPConnection(door.http, timeout=WAIT_S)
+        connection = http.client.HTTPConnection(running.http, timeout=WAIT_S)
         for _ in range(2):
-            export_over_http(door.http)
+            export_over_http(running.http)
             channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
         connection.request("POST", "/v1/traces", RAW, {"Content-Type": "application/x-protobuf"})
         connection.getresponse().read()  # one that has made a request is never closed for others
-        files, threads, resident = of_process(door)
-        for address in (door.http, door.grpc):
+        files, threads, resident = of_process(running)
+        for address in (running.http, running.grpc):
             with crowd(address) as connections:
                 wait_until("the others are closed", lambda: still_open(connections) < most)
                 assert still_open(connections) > most / 2
@@ -146,33 +146,33 @@ def test_those_beyond_the_limit_harm_nobody(tmp_path: Path) -> None:
                 answer = connection.getresponse()
                 assert (answer.status, answer.read()) == (200, b"")
                 channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
-                assert healthy(door)
-                assert of_process(door)[0] < files + most + 100
-        wait_until("the files are given back", lambda: of_process(door)[0] < files + 50)
-        export_over_http(door.http)
-        export_over_grpc(door.grpc)
+                assert healthy(running)
+                assert of_process(running)[0] < files + most + 100
+        wait_until("the files are given back", lambda: of_process(running)[0] < files + 50)
+        export_over_http(running.http)
+        export_over_grpc(running.grpc)
         connection.close()
-        _, threads_after, resident_after = of_process(door)
+        _, threads_after, resident_after = of_process(running)
         assert threads_after <= threads + 10
         assert resident_after < resident + 150 * MIB
-        assert door.stop()[0] == 0
+        assert running.stop()[0] == 0
 
 
 def test_as_many_as_are_let_in_are_served(tmp_path: Path) -> None:
     settings = tmp_path / "collector.yaml"
     settings.write_text(f"version: 1\nlimits: {{connections: {CROWD + 100}, header_seconds: 600}}\n")
-    with collector(tmp_path, "--config", settings) as door:
-        export_over_http(door.http)
-        files, _, resident = of_process(door)
-        with crowd(door.http) as connections:
-            wait_until("they are in", lambda: of_process(door)[0] >= files + CROWD - 10)
-            export_over_http(door.http)
-            export_over_grpc(door.grpc)
-            assert healthy(door)
+    with collector(tmp_path, "--config", settings) as running:
+        export_over_http(running.http)
+        files, _, resident = of_process(running)
+        with crowd(running.http) as connections:
+            wait_until("they are in", lambda: of_process(running)[0] >= files + CROWD - 10)
+            export_over_http(running.http)
+            export_over_grpc(running.grpc)
+            assert healthy(running)
             assert still_open(connections) == CROWD
-            assert of_process(door)[2] < resident + 300 * MIB
-        wait_until("the files are given back", lambda: of_process(door)[0] < files + 50)
-        assert door.stop()[0] == 0
+            assert of_process(running)[2] < resident + 300 * MIB
+        wait_until("the files are given back", lambda: of_process(running)[0] < files + 50)
+        assert running.stop()[0] == 0
 
 
 def test_what_does_not_fit_into_the_limit_of_open_files_is_said() -> None:

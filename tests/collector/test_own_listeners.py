@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_llm.collector.export.own_listeners import refuse_own_door
+from otel_llm.collector.export.own_listeners import refuse_own_listener
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.otlp_target import OtlpTarget
 from otel_llm.shared.web.address import Address
@@ -19,7 +19,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("host", "door"),
+    ("host", "listener"),
     [
         ("127.0.0.1", "127.0.0.1"),
         ("localhost", "127.0.0.1"),
@@ -31,19 +31,21 @@ def port() -> Iterator[int]:
         ("127.0.0.1", "::"),
     ],
 )
-def test_our_own_door_is_refused_under_every_name(host: str, door: str, port: int) -> None:
-    with pytest.raises(StartError, match="is this collector's own door"):
-        refuse_own_door(OtlpTarget(f"http://{host}:{port}"), [Address("127.0.0.1", port - 1), Address(door, port)])
+def test_our_own_listener_is_refused_under_every_name(host: str, listener: str, port: int) -> None:
+    with pytest.raises(StartError, match="is this collector's own listener"):
+        refuse_own_listener(
+            OtlpTarget(f"http://{host}:{port}"), [Address("127.0.0.1", port - 1), Address(listener, port)]
+        )
 
 
 @pytest.mark.parametrize(
-    ("host", "door", "off"),
+    ("host", "listener", "off"),
     [
         ("127.0.0.1", "127.0.0.1", 1),
         ("127.0.0.2", "127.0.0.1", 0),
-        ("192.0.2.1", "0.0.0.0", 0),  # TEST-NET-1: nobody's
+        ("192.0.2.1", "0.0.0.0", 0),  # TEST-NET-1: no host's
         ("no-such-host.invalid", "0.0.0.0", 0),
     ],
 )
-def test_others_are_not(host: str, door: str, off: int, port: int) -> None:
-    refuse_own_door(OtlpTarget(f"http://{host}:{port + off}"), [Address(door, port)])
+def test_others_are_not(host: str, listener: str, off: int, port: int) -> None:
+    refuse_own_listener(OtlpTarget(f"http://{host}:{port + off}"), [Address(listener, port)])

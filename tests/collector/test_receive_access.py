@@ -1,4 +1,4 @@
-"""Who may ask the HTTP doors: tokens, browsers' pages, and the names that we go by."""
+"""Access to the HTTP receiver: tokens, origins of browsers, host names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from support.collector.doors import Behind
-from support.collector.doors_http import PROTOBUF, RAW, ask, otlp_door, serving
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import PROTOBUF, RAW, ask, otlp_listener, serving
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
@@ -36,9 +36,9 @@ def tokens(tmp_path: Path) -> Tokens:
 
 
 @contextmanager
-def otlp(tokens: Tokens | None = None, origins: frozenset[str] = frozenset()) -> Iterator[tuple[int, Behind]]:
-    behind = Behind()
-    with serving(otlp_door(app=otlp_app(behind, tokens=tokens, origins=origins))) as server:
+def otlp(tokens: Tokens | None = None, origins: frozenset[str] = frozenset()) -> Iterator[tuple[int, FakeEvaluator]]:
+    behind = FakeEvaluator()
+    with serving(otlp_listener(app=otlp_app(behind, tokens=tokens, origins=origins))) as server:
         yield server.port, behind
 
 
@@ -76,7 +76,7 @@ def test_exports_bring_a_token(tokens: Tokens) -> None:
 
 
 def test_no_token_no_body(tokens: Tokens) -> None:
-    """Whoever brings no token is refused before its body is waited for, whatever else is wrong with it."""
+    """A request without a token is refused before its body is read, whatever else is wrong with it."""
     with otlp(tokens) as (port, _):
         for headers in ({"Content-Type": "text/plain"}, PROTOBUF | {"Content-Length": "99999999999"}):
             assert ask(port, body=None, headers=headers)[0] == 401

@@ -37,7 +37,7 @@ def signed(name: str = "server", by: str = "one") -> Pair:
 
 @cache
 def _authority(name: str) -> Pair:
-    folder = Path(tempfile.mkdtemp(prefix="doors-tls-"))
+    folder = Path(tempfile.mkdtemp(prefix="receive-tls-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     made = Pair(folder / "ca.pem", folder / "ca.key")
     _openssl("req", "-x509", *_NEW_KEY, "-subj", f"/CN=authority {name}", "-keyout", made.key, "-out", made.certificate)

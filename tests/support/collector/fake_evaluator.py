@@ -1,4 +1,4 @@
-"""What stands behind a door in a test: it decodes, remembers, and refuses as told."""
+"""An evaluator for tests of receivers: it decodes and stores exports, or refuses them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_llm.readers.otlp.export_request import decode, parse
 
 
-class Behind:
-    """Accept exports and keep them."""
+class FakeEvaluator:
+    """Accepts exports and stores them."""
 
     def __init__(self) -> None:
         self.messages: list[ExportTraceServiceRequest] = []

@@ -1,4 +1,4 @@
-"""What `otel-llm audit` shows beside a recording: another one (`--baseline`), and every class as a tier (`--tiers`)."""
+"""The comparisons of `otel-llm audit`: with another recording (`--baseline`), and by tier (`--tiers`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from otel_llm.audit.compare import comparison as compare
 from otel_llm.audit.compare.bootstrap import GIVEN
 from otel_llm.audit.formatting import number, share
 from otel_llm.audit.summary_figures import FIGURES as WORDS
+from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.say import say, write_data
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.printable import MISSING, printable
@@ -41,8 +41,8 @@ _STYLES: Final = {"worse": "bold red", "better": "green", "differs": "yellow"}
 
 
 @dataclass(slots=True)
-class Beside:
-    """What the command line asks for beside the audit itself, and what was read for it."""
+class ComparisonOptions:
+    """The options of comparisons, and the data read for them."""
 
     baseline: tuple[Path, ...]
     by: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Beside:
     _judging: tiers.Judging | None = None
 
     def observing(self, slo: Path | None, class_name: str | None, also: Observe | None) -> Observe | None:
-        """Return what wants to see every batch of streams (`audit.load`, observe), `also` among them; None: nobody."""
+        """Return an observer of batches of streams for `audit.load`, which calls `also`, too; None if unneeded."""
         if not self.as_tiers:
             return also
         classes = load_slo(slo)
@@ -67,13 +67,13 @@ class Beside:
         return observe
 
     def read(self, **how: Any) -> None:
-        """Read the recording to compare with, judged `how` the other one was; errors as `audit.load`."""
+        """Read the baseline, with the arguments `how` of `audit.load`, whose errors it raises."""
         if self.baseline:
             with reading_files(self.baseline) as advance:
                 self._old = load(*self.baseline, windows=False, progress=advance, **how)
 
     def unshown(self, found: Audit) -> list[str]:
-        """Say of which recordings the gate has nothing to compare; of none where no gate was asked for."""
+        """Return a line for each recording in which the gate has nothing to compare; none without a gate."""
         if self.limits is None or self._old is None:
             return []
         sides = (("PATH", found), ("--baseline", self._old))
@@ -81,7 +81,7 @@ class Beside:
         return [f"--fail-on-regression: {name}: {coverage.unjudged(rows)}" for name, rows in empty]
 
     def write_html(self, found: Audit, path: Path) -> None:
-        """Write the report, with the tiers where they were asked for."""
+        """Write the report, with the tiers if `--tiers` is set."""
         if self._judging is None:
             found.write_html(path)
             return
@@ -90,7 +90,7 @@ class Beside:
         write.write_text(path, render(found, tiers=self._judging.result()))
 
     def show(self, found: Audit, form: str, audit: Callable[[Audit, str, bool], None], *, csv_raw: bool) -> bool:
-        """Print what was asked for, with `audit` where that is the audit itself; return whether the gate is shut."""
+        """Print the comparison or the tiers, else call `audit`; return whether the gate is shut."""
         console = wide_console()
         if self._old is not None:
             return _show_comparison(console, self._old, found, self, form, csv_raw=csv_raw)
@@ -110,14 +110,14 @@ class Beside:
 
 
 def options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of this module, gathered into its argument `beside`."""
+    """Add the options of this module to a command, as its argument `comparison`."""
 
     @click.option("--baseline", type=_PATH, multiple=True, metavar="OLD", help="Compare PATH with OLD; repeatable.")
     @click.option(
         "--by",
         type=click.Choice(["model", "instance"]),
         multiple=True,
-        help="Compare each model, or instance, by itself too; repeatable.",
+        help="Also compare each model, or instance, separately; repeatable.",
     )
     @click.option(
         "--resamples",
@@ -127,9 +127,11 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="N",
         help="For intervals.",
     )
-    @click.option("--seed", default=0, show_default=True, metavar="N", help="Of the resampling: the same, the same.")
     @click.option(
-        "--block", default=1, show_default=True, metavar="N", help="Resample N requests in a row: they share a fate."
+        "--seed", default=0, show_default=True, metavar="N", help="Of the resampling, which it makes repeatable."
+    )
+    @click.option(
+        "--block", default=1, show_default=True, metavar="N", help="Resample N requests in a row, which are correlated."
     )
     @click.option("--confidence", default=bootstrap.LEVEL, show_default=True, metavar="SHARE", help="Of an interval.")
     @click.option("--fail-on-regression", is_flag=True, help="Exit 1 when PATH is worse than OLD beyond a threshold.")
@@ -167,15 +169,17 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
             limits = gate.thresholds(threshold) if fail_on_regression else None
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        command(*args, beside=Beside(baseline, by, drawing, limits, as_tiers), **rest)
+        command(*args, comparison=ComparisonOptions(baseline, by, drawing, limits, as_tiers), **rest)
 
     return gathered
 
 
-def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, form: str, *, csv_raw: bool) -> bool:
+def _show_comparison(
+    console: Console, old: Audit, new: Audit, comparison: ComparisonOptions, form: str, *, csv_raw: bool
+) -> bool:
     """Print the comparison of two audits; return whether the gate is shut."""
-    found = compare.compare(old, new, by=beside.by, drawing=beside.drawing)
-    worse = [] if beside.limits is None else gate.regressions(found, beside.limits)
+    found = compare.compare(old, new, by=comparison.by, drawing=comparison.drawing)
+    worse = [] if comparison.limits is None else gate.regressions(found, comparison.limits)
     if form == "json":
         both = {"old": old.summary(), "new": new.summary(), "comparison": found.summary(), "regressions": worse}
         click.echo(json.dumps(both, allow_nan=False))
@@ -187,16 +191,16 @@ def _show_comparison(console: Console, old: Audit, new: Audit, beside: Beside, f
         for note in found.notes:
             console.print(printable(note, 400), style="dim", markup=False)
         for name, one in (("old", old), ("new", new)):
-            said = coverage.statement(one.judged_table, one.skipped.counts, one.counts)
-            console.print(f"{name}: {said}", style="dim", markup=False)
+            statement = coverage.statement(one.judged_table, one.skipped.counts, one.counts)
+            console.print(f"{name}: {statement}", style="dim", markup=False)
         console.print(_method(found), style="dim", markup=False)
     for note in old.skipped.notes:
-        say(f"baseline: {printable(note, 300)}", err=True)
+        echo(f"baseline: {printable(note, 300)}", err=True)
     for sentence in worse:
-        say(f"regression: {printable(sentence, 400)}", err=True)
-    if beside.limits is not None:
-        for change in gate.undecided(found, beside.limits):
-            say(f"not judged: {printable(f'{change.slo_class}, {change.figure}: {change.why}', 400)}", err=True)
+        echo(f"regression: {printable(sentence, 400)}", err=True)
+    if comparison.limits is not None:
+        for change in gate.undecided(found, comparison.limits):
+            echo(f"not judged: {printable(f'{change.slo_class}, {change.figure}: {change.why}', 400)}", err=True)
     return bool(worse)
 
 
@@ -207,14 +211,14 @@ def _show_tiers(console: Console, found: Tiers) -> None:
         if len({group[1] for group in found.by("measured_at", name)}) > 1:
             console.print(tiers_table(found, name, "slo_class"))
     console.print(
-        "Rows: the class that judged the requests (own), columns: the share that met the deadline of each class, had "
-        "they been of it. Requests of which nobody can say are left out.",
+        "Rows: the class of the requests. Columns: the share that met the deadline of their own class (own), and of "
+        "each class. Requests without a verdict are left out.",
         style="dim",
     )
 
 
 def comparison_tables(found: Comparison) -> list[Table]:
-    """Return a table for each group."""
+    """Return a table of each group."""
     groups: dict[tuple[str | None, ...], list[Change]] = {}
     for change in found.changes:
         groups.setdefault((change.slo_class, change.measured_at, change.model, change.instance), []).append(change)
@@ -273,7 +277,7 @@ def _signed(write: Callable[[Any], str], value: float | None, signed: bool) -> s
         return MISSING
     if not signed:
         return write(value)
-    # A difference of shares is in points: `-2 %` could be read as a share of the old value.
+    # A difference of shares is in points: `-2 %` would read as a share of the old value.
     text = f"{number(abs(value) * 100)} pt" if write is share else write(abs(value))
     return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
 

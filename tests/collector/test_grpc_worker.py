@@ -1,4 +1,4 @@
-"""The gRPC door is a process of its own: what goes between it and the evaluator's, and what if one of them dies."""
+"""The gRPC worker: its protocol with the service, and the death of either process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.collector.doors import Behind
-from support.collector.doors_http import RAW, ask
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import RAW, ask
 from support.commands import collector, wait_until
 from support.otlp import T0_NS, export, segment_span
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import PART_BYTES
-from otel_llm.collector.inbox import Export, HeldExport, Inbox
+from otel_llm.collector.inbox import Export, Inbox, LocalExport
 from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, answer
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
-from otel_llm.collector.receive.grpc_worker.parent import GrpcFront, SentExport
+from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker, WorkerExport
 from otel_llm.collector.receive.grpc_worker.protocol import DOWN, refusal_of, refused
-from otel_llm.collector.receive.refusals import SOURCE
+from otel_llm.collector.receive.refusal_counts import SOURCE
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.otlp.cutting import cut_export
@@ -45,20 +45,20 @@ LOCAL = Address("127.0.0.1", 0)
 
 
 @contextmanager
-def front(limits: Limits | None = None) -> Iterator[GrpcFront]:
-    door = GrpcFront(LOCAL, limits=limits or Limits(), tokens=None, certificates=None, clock=MonotonicClock())
-    door.start()
+def grpc_worker(limits: Limits | None = None) -> Iterator[GrpcWorker]:
+    worker = GrpcWorker(LOCAL, limits=limits or Limits(), tokens=None, certificates=None, clock=MonotonicClock())
+    worker.start()
     try:
-        yield door
+        yield worker
     finally:
-        door.stop(0)
+        worker.stop(0)
 
 
 @contextmanager
-def evaluating(door: GrpcFront, take: Callable[[bytes], bytes]) -> Iterator[None]:
-    """Take what comes, in a thread of its own, as the evaluator does."""
+def evaluating(worker: GrpcWorker, take: Callable[[bytes], bytes]) -> Iterator[None]:
+    """Take exports in a thread of its own, as the evaluator does."""
     inbox = Inbox()
-    inbox.attach(door)
+    inbox.attach(worker)
 
     def work() -> None:
         while True:
@@ -68,9 +68,9 @@ def evaluating(door: GrpcFront, take: Callable[[bytes], bytes]) -> Iterator[None
                 continue
             if item is None:
                 return
-            assert isinstance(item, SentExport)
+            assert isinstance(item, WorkerExport)
             try:
-                item.answered(take(item.raw))
+                item.acknowledge(take(item.raw))
             except Exception as error:  # noqa: BLE001
                 item.refuse(error)
 
@@ -102,8 +102,8 @@ def code(channel: grpc.Channel, raw: bytes = RAW) -> grpc.StatusCode:
     return found
 
 
-def connect(door: GrpcFront) -> grpc.Channel:
-    return grpc.insecure_channel(str(door.address), options=[("grpc.max_send_message_length", -1)])
+def connect(worker: GrpcWorker) -> grpc.Channel:
+    return grpc.insecure_channel(str(worker.address), options=[("grpc.max_send_message_length", -1)])
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in ANSWERS])
@@ -126,34 +126,38 @@ def test_every_sender_gets_the_answer_to_its_own_export() -> None:
     draw = random.Random(5)
     sizes = [draw.choice([0, 1, 100, 70_000, 3_000_000]) for _ in range(120)]
     raws = [number.to_bytes(4, "big") + draw.randbytes(size) for number, size in enumerate(sizes)]
-    with front() as door, evaluating(door, lambda raw: raw[:4] + str(len(raw)).encode()), connect(door) as channel:
+    with (
+        grpc_worker() as worker,
+        evaluating(worker, lambda raw: raw[:4] + str(len(raw)).encode()),
+        connect(worker) as channel,
+    ):
         with ThreadPoolExecutor(24) as senders:
             answers = list(senders.map(lambda raw: call(channel, raw), raws))
         assert answers == [raw[:4] + str(len(raw)).encode() for raw in raws]
-        assert (door.waiting, door.oldest_ns) == (0, None)
+        assert (worker.waiting, worker.oldest_ns) == (0, None)
 
 
 def test_what_waits_for_its_answer_is_counted_once() -> None:
-    """By the door that it came through, also when it is here already and not yet taken out."""
+    """By the worker, also when it is in the inbox and not yet taken out."""
     inbox = Inbox()
-    with front() as door, connect(door) as channel, ThreadPoolExecutor(2) as senders:
-        inbox.attach(door)
+    with grpc_worker() as worker, connect(worker) as channel, ThreadPoolExecutor(2) as senders:
+        inbox.attach(worker)
         answers = [senders.submit(call, channel) for _ in range(2)]
-        wait_until("both wait", lambda: door.waiting == 2)
+        wait_until("both wait", lambda: worker.waiting == 2)
         wait_until("they are here", lambda: not inbox.empty())
         assert (inbox.qsize(), inbox.oldest_ns()) == (0, None)
         for _ in answers:
             item = inbox.get(60.0)
-            assert isinstance(item, SentExport)
-            item.answered(b"")
+            assert isinstance(item, WorkerExport)
+            item.acknowledge(b"")
         assert [answer.result(60) for answer in answers] == [b"", b""]
-        assert door.waiting == 0
+        assert worker.waiting == 0
     inbox.close()
 
 
 @given(st.lists(st.integers(0, 3), max_size=40))
-def test_neither_door_keeps_the_other_waiting(puts: list[int]) -> None:
-    """Of what two doors bring, each in its order, at most one of the other comes between where both have some."""
+def test_neither_source_keeps_the_other_waiting(puts: list[int]) -> None:
+    """While both have exports, theirs alternate; each one keeps its order."""
 
     class Sending:
         gone = False
@@ -169,25 +173,25 @@ def test_neither_door_keeps_the_other_waiting(puts: list[int]) -> None:
             found, self.raws = self.raws, []
             return found
 
-    door, inbox = Sending(), Inbox()
-    inbox.attach(door)
+    source, inbox = Sending(), Inbox()
+    inbox.attach(source)
     here, there = 0, 0
     taken: list[tuple[str, int]] = []
     try:
         for put in puts:
             if put & 1:
-                inbox.put(HeldExport(here.to_bytes(2, "big"), 1))
+                inbox.put(LocalExport(here.to_bytes(2, "big"), 1))
                 here += 1
             if put & 2:
-                door.raws.append(Export(there.to_bytes(2, "big"), 2))
+                source.raws.append(Export(there.to_bytes(2, "big"), 2))
                 there += 1
         inbox.put(None)
         while (item := inbox.get_nowait()) is not None:
             assert isinstance(item, Export)
-            taken.append(("here" if isinstance(item, HeldExport) else "there", int.from_bytes(item.raw, "big")))
+            taken.append(("here" if isinstance(item, LocalExport) else "there", int.from_bytes(item.raw, "big")))
     finally:
         inbox.close()
-        door.nothing.close()
+        source.nothing.close()
     assert [number for where, number in taken if where == "here"] == list(range(here))
     assert [number for where, number in taken if where == "there"] == list(range(there))
     both = taken[: 2 * min(here, there)]
@@ -195,7 +199,7 @@ def test_neither_door_keeps_the_other_waiting(puts: list[int]) -> None:
 
 
 def test_what_the_evaluator_refuses_the_sender_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    behind = Behind()
+    behind = FakeEvaluator()
     told = [
         (JournalError("/secret/disk is full"), grpc.StatusCode.UNAVAILABLE),
         (BusyError("too many streams in flight"), grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -203,65 +207,66 @@ def test_what_the_evaluator_refuses_the_sender_is_told(caplog: pytest.LogCapture
         (BadRequestError("not one"), grpc.StatusCode.INVALID_ARGUMENT),
         (ZeroDivisionError("a bug"), grpc.StatusCode.INTERNAL),
     ]
-    with front() as door, evaluating(door, behind), connect(door) as channel:
+    with grpc_worker() as worker, evaluating(worker, behind), connect(worker) as channel:
         for error, expected in told:
             behind.fail_with = error
             assert code(channel) is expected
         behind.forget()
         assert call(channel) == b""
-        counts = Counter({key.removeprefix(SOURCE): number for key, number in door.refusals().items() if number})
+        counts = Counter({key.removeprefix(SOURCE): number for key, number in worker.refusals().items() if number})
     assert counts == {"journal": 1, "malformed": 2, "internal": 1}, "what is busy the flow has counted"
     assert "ZeroDivisionError: a bug" in caplog.text
     assert "secret" not in caplog.text
 
 
 def test_beyond_what_may_wait_senders_are_told_to_come_back() -> None:
-    with front(Limits(queued_exports=2)) as door, connect(door) as channel, ThreadPoolExecutor(2) as senders:
+    with grpc_worker(Limits(queued_exports=2)) as worker, connect(worker) as channel, ThreadPoolExecutor(2) as senders:
         waiting = [senders.submit(call, channel) for _ in range(2)]
-        wait_until("both wait", lambda: door.waiting == 2)
-        oldest_ns = door.oldest_ns
+        wait_until("both wait", lambda: worker.waiting == 2)
+        oldest_ns = worker.oldest_ns
         assert oldest_ns is not None
         assert 0 <= time.time_ns() - oldest_ns < 60e9
         assert code(channel) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert door.refusals()[SOURCE + "behind"] == 1
-        with evaluating(door, lambda _raw: b""):
+        assert worker.refusals()[SOURCE + "behind"] == 1
+        with evaluating(worker, lambda _raw: b""):
             assert [one.result(60) for one in waiting] == [b"", b""]
             assert call(channel) == b""
 
 
 def test_an_evaluator_that_is_gone_is_said() -> None:
-    with front() as door, connect(door) as channel, ThreadPoolExecutor(1) as sender:
+    with grpc_worker() as worker, connect(worker) as channel, ThreadPoolExecutor(1) as sender:
         waiting = sender.submit(code, channel)
-        wait_until("it waits", lambda: door.waiting == 1)
-        door.leave()
+        wait_until("it waits", lambda: worker.waiting == 1)
+        worker.disconnect()
         assert waiting.result(60) is grpc.StatusCode.UNAVAILABLE
         assert code(channel) is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_process_that_does_not_answer_is_ended() -> None:
-    with front() as door:
-        assert door._process is not None
-        os.kill(door._process.pid, signal.SIGSTOP)
+    with grpc_worker() as worker:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        worker.command_timeout_s = 0.1
         with pytest.raises(StartError, match="does not answer"):
-            door._order("take", None, None, patience_s=0.1)
-        wait_until("it has ended", lambda: not door.read() and door.gone)
-        assert door.unwell() == "the process of the gRPC door has ended"
-        door.take_over()  # nobody is there who could be told
+            worker.reload()
+        wait_until("it has ended", lambda: not worker.read() and worker.gone)
+        assert worker.why_unhealthy() == "the gRPC worker has ended"
+        worker.reload()  # without effect
 
 
 def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     before = set(Path("/proc/self/fd").iterdir())
-    door = GrpcFront(LOCAL, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
+    worker = GrpcWorker(LOCAL, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
     with pytest.raises(StartError, match="cannot be started: No such file"):
-        door.bind()
-    door.stop(0)
+        worker.bind()
+    worker.stop(0)
     assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1, "no more than the numbers, which it still knows"
 
 
 def test_a_port_in_use_is_said_and_no_process_stays() -> None:
-    with front() as first:
-        second = GrpcFront(first.address, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
+    with grpc_worker() as first:
+        second = GrpcWorker(first.address, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
         before = children(os.getpid())
         with pytest.raises(AddressError, match="is in use"):
             second.bind()
@@ -271,29 +276,29 @@ def test_a_port_in_use_is_said_and_no_process_stays() -> None:
 
 def test_the_process_ends_with_the_collector(tmp_path: Path) -> None:
     with collector(tmp_path) as service:
-        (door,) = children(service.process.pid)
+        (worker,) = children(service.process.pid)
         host, port = service.grpc.split(":")
         service.process.kill()
         service.process.wait()
-        wait_until("it has ended", lambda: not Path(f"/proc/{door}").exists())
+        wait_until("it has ended", lambda: not Path(f"/proc/{worker}").exists())
         with socket.socket() as again:
             again.bind((host, int(port)))
 
 
-def test_a_collector_without_its_grpc_door_is_unwell_and_goes_on(tmp_path: Path) -> None:
+def test_a_collector_without_its_grpc_worker_is_unhealthy_and_continues(tmp_path: Path) -> None:
     with ExitStack() as stack:
         service = stack.enter_context(collector(tmp_path))
         web, http = (int(address.rpartition(":")[2]) for address in (service.web, service.http))
         assert ask(web, "GET", "/healthz", None, {})[0] == 200
-        (door,) = children(service.process.pid)
-        os.kill(door, signal.SIGKILL)
-        wait_until("unwell", lambda: ask(web, "GET", "/healthz", None, {})[0] == 503)
-        assert b"the process of the gRPC door has ended" in ask(web, "GET", "/healthz", None, {})[2]
+        (worker,) = children(service.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        wait_until("unhealthy", lambda: ask(web, "GET", "/healthz", None, {})[0] == 503)
+        assert b"the gRPC worker has ended" in ask(web, "GET", "/healthz", None, {})[2]
         assert ask(web, "GET", "/readyz", None, {})[0] == 503
         assert ask(http)[0] == 200
         status, said = service.stop()
         assert status == 0
-        assert said.count("the process of the gRPC door has ended") == 1
+        assert said.count("the gRPC worker has ended") == 1
 
 
 def test_signals_to_all_its_processes_stop_it_as_to_one(tmp_path: Path) -> None:
@@ -308,8 +313,8 @@ def test_signals_to_all_its_processes_stop_it_as_to_one(tmp_path: Path) -> None:
     assert "stopped: 2 exports" in said
 
 
-def test_receipts_do_not_go_back_whatever_door_they_come_by(tmp_path: Path) -> None:
-    """Large ones are decoded aside and come later: the journal has all, in the order in which they were evaluated."""
+def test_receipts_do_not_go_back_whichever_listener_receives_them(tmp_path: Path) -> None:
+    """Large exports are decoded in the background: the journal has all exports in the order of evaluation."""
     big = export(*[segment_span(1, 0, [T0_NS] * 1000, request=number) for number in range(1, 60)]).SerializeToString()
     assert len(big) > 2**20
     with collector(tmp_path) as service:

@@ -1,4 +1,4 @@
-"""What the doors refuse is counted, each by its reason, once."""
+"""Refused exports are counted once each, by reason."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from threading import Event, Thread
 
 import grpc
 import pytest
-from support.collector.doors import Behind
-from support.collector.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import PROTOBUF, RAW, ask, connect, head, otlp_listener, rest, serving
 from support.commands import collector, wait_until
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.otlp_http import otlp_app
-from otel_llm.collector.receive.refusals import BEHIND, NOT_RECEIVED, SOURCE, Refused
+from otel_llm.collector.receive.refusal_counts import BEHIND, NOT_RECEIVED, SOURCE, RefusalCounts
 from otel_llm.collector.receive.senders import Accept
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import RefusalError, UnavailableError
@@ -37,7 +37,7 @@ FLOW = ("behind", "streams", "stopping")
 
 
 class Gate:
-    """A flow that does not go on before it is told to."""
+    """A flow that pauses until it is released."""
 
     def __init__(self) -> None:
         self.go_on = Event()
@@ -48,8 +48,8 @@ class Gate:
 
 
 @pytest.fixture
-def refused() -> Refused:
-    return Refused()
+def refused() -> RefusalCounts:
+    return RefusalCounts()
 
 
 @pytest.fixture
@@ -58,15 +58,15 @@ def tokens(tmp_path: Path) -> Tokens:
     return Tokens(tmp_path / "tokens")
 
 
-def counted(refused: Refused) -> dict[str, int]:
+def counted(refused: RefusalCounts) -> dict[str, int]:
     return {key.removeprefix(SOURCE): number for key, number in refused.counts().items() if number}
 
 
 @contextmanager
-def grpc_door(
-    refused: Refused, accept: Accept | None = None, tokens: Tokens | None = None
+def grpc_listener(
+    refused: RefusalCounts, accept: Accept | None = None, tokens: Tokens | None = None
 ) -> Iterator[tuple[GrpcReceiver, grpc.Channel]]:
-    flow = refused.of_the_flow(accept or Behind())
+    flow = refused.except_of_flow(accept or FakeEvaluator())
     receiver = GrpcReceiver(Address("127.0.0.1", 0), flow, limits=LIMITS, tokens=tokens, refused=refused)
     receiver.start()
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -78,10 +78,10 @@ def grpc_door(
 
 
 @contextmanager
-def http_door(refused: Refused, accept: Accept | None = None, tokens: Tokens | None = None) -> Iterator[int]:
-    flow = refused.of_the_flow(accept or Behind())
+def http_listener(refused: RefusalCounts, accept: Accept | None = None, tokens: Tokens | None = None) -> Iterator[int]:
+    flow = refused.except_of_flow(accept or FakeEvaluator())
     app = otlp_app(flow, limits=LIMITS, tokens=tokens, origins=frozenset({"https://ours.example"}), refused=refused)
-    with serving(otlp_door(limits=LIMITS, app=app)) as server:
+    with serving(otlp_listener(limits=LIMITS, app=app)) as server:
         yield server.port
 
 
@@ -100,8 +100,8 @@ def raising(error: Exception) -> Accept:
     return accept
 
 
-def test_at_the_grpc_door(refused: Refused, tokens: Tokens) -> None:
-    with grpc_door(refused, tokens=tokens) as (_, channel):
+def test_at_the_grpc_receiver(refused: RefusalCounts, tokens: Tokens) -> None:
+    with grpc_listener(refused, tokens=tokens) as (_, channel):
         export(channel)
         assert counted(refused) == {}
         export(channel, token="Bearer no")
@@ -112,14 +112,14 @@ def test_at_the_grpc_door(refused: Refused, tokens: Tokens) -> None:
         assert counted(refused) == {"unauthenticated": 1, "malformed": 1, "unsupported": 1, NOT_RECEIVED: 1}
 
 
-def test_at_the_grpc_door_what_does_not_come_whole(refused: Refused) -> None:
+def test_at_the_grpc_receiver_a_truncated_message(refused: RefusalCounts) -> None:
     stop = Event()
 
     def nothing() -> Iterator[bytes]:
         stop.wait(60)
         yield from ()
 
-    with grpc_door(refused) as (_, channel):
+    with grpc_listener(refused) as (_, channel):
         assert export(channel, bytes(2**17)) is grpc.StatusCode.RESOURCE_EXHAUSTED
         wait_until("seen", lambda: counted(refused) == {NOT_RECEIVED: 1})
         with pytest.raises(grpc.RpcError):
@@ -129,7 +129,7 @@ def test_at_the_grpc_door_what_does_not_come_whole(refused: Refused) -> None:
     stop.set()
 
 
-def test_at_the_http_door(refused: Refused, tokens: Tokens) -> None:
+def test_at_the_http_receiver(refused: RefusalCounts, tokens: Tokens) -> None:
     fine = PROTOBUF | {"Authorization": BEARER}
     zipped = fine | {"Content-Encoding": "gzip"}
     cases: list[tuple[bytes, Mapping[str, str], int, str]] = [
@@ -142,7 +142,7 @@ def test_at_the_http_door(refused: Refused, tokens: Tokens) -> None:
         (bytes(2**17), fine, 413, "too_large"),
         (gzip.compress(bytes(2**17)), zipped, 413, "too_large"),
     ]
-    with http_door(refused, tokens=tokens) as port:
+    with http_listener(refused, tokens=tokens) as port:
         assert ask(port, headers=fine)[0] == 200
         assert ask(port, "GET")[0] == 405
         assert ask(port, "GET", "/favicon.ico")[0] == 404
@@ -156,8 +156,8 @@ def test_at_the_http_door(refused: Refused, tokens: Tokens) -> None:
         assert counted(refused) == before | {"unsupported": 3}
 
 
-def test_at_the_http_door_what_does_not_come_whole(refused: Refused) -> None:
-    with http_door(refused) as port:
+def test_at_the_http_receiver_a_truncated_body(refused: RefusalCounts) -> None:
+    with http_listener(refused) as port:
         with connect(port) as slow:
             slow.sendall(head("Content-Type: application/x-protobuf", "Content-Length: 100") + b"x")
             assert rest(slow).startswith(b"HTTP/1.1 408 ")
@@ -167,17 +167,17 @@ def test_at_the_http_door_what_does_not_come_whole(refused: Refused) -> None:
         wait_until("seen", lambda: counted(refused) == {"too_slow": 1, NOT_RECEIVED: 1})
 
 
-def test_more_at_once_than_a_door_takes(refused: Refused) -> None:
+def test_more_concurrent_exports_than_a_receiver_takes(refused: RefusalCounts) -> None:
     gate = Gate()
-    with grpc_door(refused, gate) as (receiver, channel), ThreadPoolExecutor(2) as pool:
+    with grpc_listener(refused, gate) as (receiver, channel), ThreadPoolExecutor(2) as pool:
         taken = [pool.submit(export, channel) for _ in range(2)]
-        wait_until("one in hand, one waiting", lambda: receiver._exports.pending == 2)
+        wait_until("one in hand, one waiting", lambda: receiver.pending == 2)
         assert export(channel) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert counted(refused) == {"busy": 1}
         gate.go_on.set()
         assert [one.result(60) for one in taken] == [grpc.StatusCode.OK] * 2
     gate.go_on.clear()
-    with http_door(refused, gate) as port, ExitStack() as stack:
+    with http_listener(refused, gate) as port, ExitStack() as stack:
         threads = [Thread(target=ask, args=(port,)) for _ in range(2)]
         for thread in threads:
             thread.start()
@@ -209,24 +209,24 @@ def ask_in_time(port: int) -> int | None:
     ],
 )
 def test_what_the_flow_refuses(
-    refused: Refused, error: Exception, reason: str | None, caplog: pytest.LogCaptureFixture
+    refused: RefusalCounts, error: Exception, reason: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with grpc_door(refused, raising(error)) as (_, channel), http_door(refused, raising(error)) as port:
+    with grpc_listener(refused, raising(error)) as (_, channel), http_listener(refused, raising(error)) as port:
         assert export(channel) is not grpc.StatusCode.OK
         assert ask(port)[0] in (429, 500, 503)
     assert counted(refused) == ({} if reason is None else {reason: 2})
 
 
 def test_metrics_show_it(tmp_path: Path) -> None:
-    """A real collector: what the doors refuse stands beside what the flow does."""
-    with collector(tmp_path) as door, grpc.insecure_channel(door.grpc) as channel:
+    """A real collector: refusals of the receivers stand beside those of the flow."""
+    with collector(tmp_path) as running, grpc.insecure_channel(running.grpc) as channel:
         assert export(channel, raw=b"\xff") is grpc.StatusCode.INVALID_ARGUMENT
-        port = int(door.http.rpartition(":")[2])
+        port = int(running.http.rpartition(":")[2])
         assert ask(port, headers={"Content-Type": "text/plain"})[0] == 415
-        shown = metrics(int(door.web.rpartition(":")[2]))
+        shown = metrics(int(running.web.rpartition(":")[2]))
         assert shown["malformed"] == shown["unsupported"] == 1
         assert shown["too_large"] == shown[NOT_RECEIVED] == 0
-        assert door.stop()[0] == 0
+        assert running.stop()[0] == 0
 
 
 def metrics(port: int) -> dict[str, float]:
@@ -238,18 +238,18 @@ def metrics(port: int) -> dict[str, float]:
     }
 
 
-def test_every_reason_begins_at_zero(refused: Refused) -> None:
+def test_every_reason_begins_at_zero(refused: RefusalCounts) -> None:
     found = {key.removeprefix(SOURCE) for key, number in refused.counts().items() if number == 0}
     assert found == {row.reason for _, row in ANSWERS} - {"unavailable"} | {NOT_RECEIVED, BEHIND}
     assert found & set(FLOW) == {BEHIND}
 
 
-def test_a_refusal_of_no_row_is_a_bug_of_ours(refused: Refused) -> None:
+def test_a_refusal_of_no_row_is_a_bug_of_ours(refused: RefusalCounts) -> None:
     refused.count(RefusalError("x"))
     assert counted(refused) == {"internal": 1}
 
 
-def test_the_docs_name_every_reason(refused: Refused) -> None:
+def test_the_docs_name_every_reason(refused: RefusalCounts) -> None:
     text = DOCS.read_text(encoding="utf-8")
     for reason in (*(key.removeprefix(SOURCE) for key in refused.counts()), *FLOW):
         assert f"`{reason}`" in text, reason

@@ -1,4 +1,4 @@
-"""The doors of one collector together: how each is set, what is warned about, and reloading."""
+"""The listeners of a collector: settings, warnings, reloading."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Literal, cast
 
 import pytest
-from support.collector.doors import Behind
-from support.collector.doors_http import ask
-from support.collector.doors_tls import authority, signed
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import ask
+from support.collector.tls_files import authority, signed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
 from otel_llm.collector.config.settings import Settings
 from otel_llm.collector.receive.exposure import exposure
-from otel_llm.collector.receive.listeners import Addresses, Doors
+from otel_llm.collector.receive.listeners import Addresses, Listeners
 from otel_llm.collector.web.views import Web
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.errors import AddressError, TlsFileError
-from otel_llm.shared.reloading import Reloading
+from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.settings import Auth, Tls
 
@@ -49,12 +49,12 @@ class Told:
         return "page"
 
 
-def made(settings: Settings, grpc: Address = LOCAL) -> Doors:
+def made(settings: Settings, grpc: Address = LOCAL) -> Listeners:
     told = cast("Web", Told())
-    return Doors(
+    return Listeners(
         Addresses(grpc, LOCAL, LOCAL),
         settings,
-        accept=Behind(),
+        accept=FakeEvaluator(),
         attach=lambda _front: None,
         clock=FakeClock(),
         web=told,
@@ -64,13 +64,13 @@ def made(settings: Settings, grpc: Address = LOCAL) -> Doors:
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Doors]:
-    doors = made(settings)
-    doors.open()
+def opened(settings: Settings) -> Iterator[Listeners]:
+    listeners = made(settings)
+    listeners.open()
     try:
-        yield doors
+        yield listeners
     finally:
-        doors.close()
+        listeners.close()
 
 
 def mutual(web: Literal["same", "server", "none"]) -> Tls:
@@ -94,42 +94,42 @@ def client(*, certificate: bool) -> ssl.SSLContext:
 
 
 def test_the_web_port_without_tls() -> None:
-    with opened(Settings(tls=mutual("none"))) as doors:
-        assert ask(doors.web.port, "GET", "/metrics", None, {})[0] == 200
-        assert f"web http://{doors.web.address} (mTLS)" in doors.listening()
+    with opened(Settings(tls=mutual("none"))) as listeners:
+        assert ask(listeners.web.port, "GET", "/metrics", None, {})[0] == 200
+        assert f"web http://{listeners.web.address} (mTLS)" in listeners.listening()
         with pytest.raises(OSError):  # noqa: PT011 - what is none for the web port is none for it alone
-            ask(doors.http.port)
+            ask(listeners.http.port)
 
 
 def test_the_web_port_with_our_certificate_only() -> None:
-    with opened(Settings(tls=mutual("server"))) as doors:
-        assert ask(doors.web.port, "GET", "/metrics", None, {}, client(certificate=False))[0] == 200
-        assert f"web https://{doors.web.address} (mTLS)" in doors.listening()
+    with opened(Settings(tls=mutual("server"))) as listeners:
+        assert ask(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=False))[0] == 200
+        assert f"web https://{listeners.web.address} (mTLS)" in listeners.listening()
         with pytest.raises(OSError):  # noqa: PT011
-            ask(doors.http.port, context=client(certificate=False))
+            ask(listeners.http.port, context=client(certificate=False))
 
 
-def test_the_web_port_as_the_doors() -> None:
-    with opened(Settings(tls=mutual("same"))) as doors:
-        assert ask(doors.web.port, "GET", "/metrics", None, {}, client(certificate=True))[0] == 200
+def test_the_web_port_as_the_receivers() -> None:
+    with opened(Settings(tls=mutual("same"))) as listeners:
+        assert ask(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=True))[0] == 200
         with pytest.raises(OSError):  # noqa: PT011
-            ask(doors.web.port, "GET", "/metrics", None, {}, client(certificate=False))
+            ask(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=False))
 
 
 @pytest.mark.parametrize(("web", "without"), [("token", 401), ("open", 200)])
 def test_the_web_port_and_tokens(auth: Auth, web: Literal["token", "open"], without: int) -> None:
-    with opened(Settings(auth=replace(auth, web=web))) as doors:
-        assert ask(doors.web.port, "GET", "/metrics", None, {})[0] == without
-        assert ask(doors.web.port, "GET", "/metrics", None, BEARER)[0] == 200
-        assert ask(doors.web.port, "GET", "/healthz", None, {})[0] == 200
-        assert ask(doors.http.port)[0] == 401
+    with opened(Settings(auth=replace(auth, web=web))) as listeners:
+        assert ask(listeners.web.port, "GET", "/metrics", None, {})[0] == without
+        assert ask(listeners.web.port, "GET", "/metrics", None, BEARER)[0] == 200
+        assert ask(listeners.web.port, "GET", "/healthz", None, {})[0] == 200
+        assert ask(listeners.http.port)[0] == 401
 
 
 def test_the_web_port_and_names() -> None:
-    with opened(Settings(web_hosts=frozenset({"own.example"}))) as doors:
+    with opened(Settings(web_hosts=frozenset({"own.example"}))) as listeners:
         for host, status in (("evil.example", 403), ("own.example", 200), ("localhost", 200)):
-            assert ask(doors.web.port, "GET", "/metrics", None, {"Host": host})[0] == status
-            assert ask(doors.http.port, headers={"Content-Type": "application/x-protobuf", "Host": host})[0] == 200
+            assert ask(listeners.web.port, "GET", "/metrics", None, {"Host": host})[0] == status
+            assert ask(listeners.http.port, headers={"Content-Type": "application/x-protobuf", "Host": host})[0] == 200
 
 
 def test_all_ports_are_taken_or_none(auth: Auth) -> None:
@@ -146,7 +146,7 @@ def test_all_ports_are_taken_or_none(auth: Auth) -> None:
 def test_who_can_come_in_from_elsewhere_is_said(auth: Auth) -> None:
     plain, by_anybody = "in plain text", "by anybody"
     tls = Tls(signed().certificate, signed().key)
-    for settings, door, web in (
+    for settings, receivers, web in (
         (Settings(), {plain, by_anybody}, {plain, by_anybody}),
         (Settings(auth=auth), {plain}, {plain}),
         (Settings(auth=replace(auth, web="open")), {plain}, {plain, by_anybody}),
@@ -159,7 +159,7 @@ def test_who_can_come_in_from_elsewhere_is_said(auth: Auth) -> None:
     ):
         assert exposure(settings, LOCAL, LOCAL, LOCAL) == []
         said = exposure(settings, ANYWHERE, ANYWHERE, ANYWHERE)
-        for option, lacks in (("--grpc", door), ("--http", door), ("--web", web)):
+        for option, lacks in (("--grpc", receivers), ("--http", receivers), ("--web", web)):
             lines = [line for line in said if line.startswith(option)]
             assert len(lines) == bool(lacks)
             for line, words in itertools.product(lines, (plain, by_anybody)):
@@ -195,7 +195,7 @@ def test_kinds_are_reloaded_each_as_a_whole_or_not_at_all(caplog: pytest.LogCapt
             raise result
         return result
 
-    reloading = Reloading([("rules", lambda: answer("rules")), ("tokens", lambda: answer("tokens"))])
+    reloading = Reloader([("rules", lambda: answer("rules")), ("tokens", lambda: answer("tokens"))])
     assert reloading.run() == ("reloaded: rules (2), tokens (3)", [])
     answers["rules"] = ConfigError("rules.yaml", 3, 4, "when", "wrong", "right")
     assert reloading.run() == (

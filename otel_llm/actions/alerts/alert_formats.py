@@ -1,4 +1,4 @@
-"""An alert as others read it: Alertmanager's JSON, a CloudEvent for a webhook, a line of a log."""
+"""The formats of an alert: Alertmanager's JSON, a CloudEvent for a webhook, a line of a log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from otel_llm.actions.alerts.firing import Alert, Event, Key
 
 EVENT_TYPE: Final = "io.otel_llm.alert."
-"""Followed by `firing.v1` or `resolved.v1`."""
+"""The prefix of an event's type; `firing.v1` or `resolved.v1` follows."""
 _NOT_IN_LABELS: Final = re.compile(r"[^a-zA-Z0-9_]")
 _NOUNS: Final = {"stream": ("stream", "streams"), "instance": ("instance", "instances"), "class": ("class", "classes")}
 
 
 def label_name(name: str) -> str:
-    """Return a name as Prometheus and Alertmanager take it; dots are refused there."""
+    """Return a name as a Prometheus label: dots, which are refused there, become underscores."""
     plain = _NOT_IN_LABELS.sub("_", name)
     return f"_{plain}" if plain[:1].isdigit() else plain
 
@@ -31,7 +31,7 @@ def labels_of(key: Key) -> dict[str, str]:
 
 
 def annotations_of(alert: Alert) -> dict[str, str]:
-    """Return what an alert says beyond its labels: how many fire, since when, why, and a few of them to look at."""
+    """Return the annotations of an alert: how many fire, since when, why, and a few of them to look at."""
     one, many = _NOUNS[alert.scope]
     noun = one if alert.count == 1 else many
     rules = ", ".join(alert.rules)
@@ -59,13 +59,13 @@ def for_alertmanager(alert: Alert, now_ns: int, valid_ns: int) -> dict[str, Any]
 
 
 def event_id(event: Event) -> str:
-    """Return what identifies the beginning or the end of an alert, the same after a restart; without dots."""
+    """Return the id of the beginning or the end of an alert: the same after a restart, without dots."""
     text = json.dumps([event.alert.key, event.alert.starts_ns, event.status], ensure_ascii=True, separators=(",", ":"))
     return "alert_" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def line_of(event: Event) -> dict[str, Any]:
-    """Return the beginning or the end of an alert as a line of the log has it."""
+    """Return the line of the log for the beginning or the end of an alert."""
     alert = event.alert
     return {
         "id": event_id(event),

@@ -119,7 +119,7 @@ def test_a_crash_while_compressing_costs_the_work_and_no_record(tmp_path: Path, 
     expected = [T0_NS + i * S for i in range(50)]
     assert audited(tmp_path) == replayed(tmp_path) == expected
     with Journal(tmp_path, compress=False):
-        assert names(tmp_path) == [path.name]  # nobody takes the rest for a file, whatever becomes of the other
+        assert names(tmp_path) == [path.name]  # the rest is never taken for a file, whatever becomes of the other
     with Journal(tmp_path) as journal:
         wait_until(lambda: compressed(tmp_path))
         wait_until(lambda: journal.counts()["journal_compressed_files"] == 1)

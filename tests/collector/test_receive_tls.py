@@ -1,4 +1,4 @@
-"""TLS and mTLS at the doors, and certificates that are replaced while they are open."""
+"""TLS and mTLS of the receivers, and certificates that are replaced while they serve."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
-from support.collector.doors import Behind
-from support.collector.doors_http import RAW, ask, connect, head, rest
-from support.collector.doors_tls import Pair, authority, signed
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import RAW, ask, connect, head, rest
+from support.collector.tls_files import Pair, authority, signed
 from support.commands import wait_until
 
 from otel_llm.collector.config.settings import Limits
@@ -33,19 +33,19 @@ LOCAL = Address("127.0.0.1", 0)
 
 @dataclass
 class Open:
-    """Both doors under one set of certificates."""
+    """Both receivers under one set of certificates."""
 
     files: Tls
     certificates: Certificates
     shown: GrpcCertificates
     grpc: GrpcReceiver
     http: HttpServer
-    behind: Behind
+    behind: FakeEvaluator
 
     def reload(self) -> bool:
         """Read the files anew, for both."""
         changed = self.certificates.reload()
-        self.shown.take(self.certificates.pem)
+        self.shown.replace(self.certificates.pem)
         return changed
 
 
@@ -63,23 +63,23 @@ def installed(folder: Path, pair: Pair, client_ca: Pair | None = None) -> Tls:
 def opened(folder: Path, client_ca: Pair | None = None, limits: Limits | None = None) -> Iterator[Open]:
     files = installed(folder, signed(), client_ca)
     certificates = Certificates(files)
-    behind = Behind()
+    behind = FakeEvaluator()
     shown = GrpcCertificates(certificates.pem)
     receiver = GrpcReceiver(LOCAL, behind, certificates=shown, limits=limits)
     server = HttpServer(otlp_app(behind), LOCAL, option="--http", context=certificates.context, limits=limits)
     with ExitStack() as stack:
-        for door in (receiver, server):
-            stack.callback(door.stop, 0)
-            door.start()
+        for one in (receiver, server):
+            stack.callback(one.stop, 0)
+            one.start()
         yield Open(files, certificates, shown, receiver, server, behind)
 
 
-def grpc_export(door: Open, trusted: Pair, client: Pair | None = None) -> grpc.StatusCode:
+def grpc_export(served: Open, trusted: Pair, client: Pair | None = None) -> grpc.StatusCode:
     """Return how an export ends."""
     key, chain = (None, None) if client is None else (client.pem[1], client.pem[0])
     credentials = grpc.ssl_channel_credentials(trusted.certificate.read_bytes(), key, chain)
     options = [("grpc.use_local_subchannel_pool", 1)]
-    with grpc.secure_channel(f"localhost:{door.grpc.port}", credentials, options=options) as channel:
+    with grpc.secure_channel(f"localhost:{served.grpc.port}", credentials, options=options) as channel:
         try:
             channel.unary_unary(EXPORT)(RAW, timeout=30)
         except grpc.RpcError as error:
@@ -87,36 +87,36 @@ def grpc_export(door: Open, trusted: Pair, client: Pair | None = None) -> grpc.S
     return grpc.StatusCode.OK
 
 
-def http_export(door: Open, trusted: Pair, client: Pair | None = None) -> int:
+def http_export(served: Open, trusted: Pair, client: Pair | None = None) -> int:
     """Return how an export ends; raises OSError where there is no TLS between us."""
     context = ssl.create_default_context(cafile=trusted.certificate)
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)
-    return ask(door.http.port, context=context)[0]
+    return ask(served.http.port, context=context)[0]
 
 
-def test_both_doors_speak_tls(tmp_path: Path) -> None:
-    with opened(tmp_path) as door:
-        assert grpc_export(door, authority()) is grpc.StatusCode.OK
-        assert http_export(door, authority()) == 200
-        assert len(door.behind.messages) == 2
-        assert grpc_export(door, authority("two")) is grpc.StatusCode.UNAVAILABLE
+def test_both_receivers_speak_tls(tmp_path: Path) -> None:
+    with opened(tmp_path) as served:
+        assert grpc_export(served, authority()) is grpc.StatusCode.OK
+        assert http_export(served, authority()) == 200
+        assert len(served.behind.messages) == 2
+        assert grpc_export(served, authority("two")) is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(ssl.SSLCertVerificationError):
-            http_export(door, authority("two"))
+            http_export(served, authority("two"))
 
 
 def test_the_standard_exporters_deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # requests has these before what the exporter is told
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # requests prefers these to the exporter's own setting
         monkeypatch.delenv(name, raising=False)
     ca = authority()
-    with opened(tmp_path) as door:
+    with opened(tmp_path) as served:
         exporters: list[SpanExporter] = [
             GrpcExporter(
-                endpoint=f"https://localhost:{door.grpc.port}",
+                endpoint=f"https://localhost:{served.grpc.port}",
                 credentials=grpc.ssl_channel_credentials(ca.certificate.read_bytes()),
             ),
             HttpExporter(
-                endpoint=f"https://localhost:{door.http.port}/v1/traces", certificate_file=str(ca.certificate)
+                endpoint=f"https://localhost:{served.http.port}/v1/traces", certificate_file=str(ca.certificate)
             ),
         ]
         for exporter in exporters:
@@ -124,80 +124,80 @@ def test_the_standard_exporters_deliver(tmp_path: Path, monkeypatch: pytest.Monk
             provider.add_span_processor(SimpleSpanProcessor(exporter))
             provider.get_tracer("t").start_span("otel_llm.segment").end()
             provider.shutdown()
-    assert [span.name for span in door.behind.spans] == ["otel_llm.segment"] * 2
+    assert [span.name for span in served.behind.spans] == ["otel_llm.segment"] * 2
 
 
 def test_plain_text_is_not_answered(tmp_path: Path) -> None:
-    with opened(tmp_path) as door:
-        with connect(door.http.port) as connection:
+    with opened(tmp_path) as served:
+        with connect(served.http.port) as connection:
             connection.sendall(head("Content-Length: 0"))
             assert not rest(connection).startswith(b"HTTP")
         with (
-            grpc.insecure_channel(str(door.grpc.address)) as channel,
+            grpc.insecure_channel(str(served.grpc.address)) as channel,
             pytest.raises(grpc.RpcError, match="UNAVAILABLE"),
         ):
             channel.unary_unary(EXPORT)(RAW, timeout=30)
-        assert door.behind.messages == []
+        assert served.behind.messages == []
 
 
 def test_old_tls_is_not_spoken(tmp_path: Path) -> None:
-    with opened(tmp_path) as door:
+    with opened(tmp_path) as served:
         context = ssl.create_default_context(cafile=authority().certificate)
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(ssl.SSLError):
-            ask(door.http.port, context=context)
+            ask(served.http.port, context=context)
 
 
 def test_clients_must_show_a_certificate_where_that_is_asked(tmp_path: Path) -> None:
-    with opened(tmp_path, client_ca=authority("clients")) as door:
+    with opened(tmp_path, client_ca=authority("clients")) as served:
         known, unknown = signed("app", "clients"), signed("stranger", "two")
-        assert grpc_export(door, authority(), known) is grpc.StatusCode.OK
-        assert http_export(door, authority(), known) == 200
+        assert grpc_export(served, authority(), known) is grpc.StatusCode.OK
+        assert http_export(served, authority(), known) == 200
         for client in (None, unknown, signed()):
-            assert grpc_export(door, authority(), client) is grpc.StatusCode.UNAVAILABLE
+            assert grpc_export(served, authority(), client) is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(OSError):  # noqa: PT011 - an alert, or a connection that was closed with it
-                http_export(door, authority(), client)
-        assert len(door.behind.messages) == 2
-        assert http_export(door, authority(), known) == 200
+                http_export(served, authority(), client)
+        assert len(served.behind.messages) == 2
+        assert http_export(served, authority(), known) == 200
 
 
-def test_certificates_are_replaced_while_the_doors_are_open(tmp_path: Path) -> None:
-    with opened(tmp_path, client_ca=authority("clients")) as door:
+def test_certificates_are_replaced_while_the_receivers_serve(tmp_path: Path) -> None:
+    with opened(tmp_path, client_ca=authority("clients")) as served:
         client = signed("app", "clients")
-        assert grpc_export(door, authority(), client) is grpc.StatusCode.OK
-        assert not door.reload()
+        assert grpc_export(served, authority(), client) is grpc.StatusCode.OK
+        assert not served.reload()
         installed(tmp_path, signed("later", "two"), authority("others"))
-        assert grpc_export(door, authority(), client) is grpc.StatusCode.OK  # not before it is said
-        assert door.reload()
+        assert grpc_export(served, authority(), client) is grpc.StatusCode.OK  # not before the reload
+        assert served.reload()
         # Another certificate of ours, by another authority, and another authority for clients.
         other = signed("app", "others")
-        assert grpc_export(door, authority("two"), other) is grpc.StatusCode.OK
-        assert http_export(door, authority("two"), other) == 200
-        assert grpc_export(door, authority("two"), client) is grpc.StatusCode.UNAVAILABLE
+        assert grpc_export(served, authority("two"), other) is grpc.StatusCode.OK
+        assert http_export(served, authority("two"), other) == 200
+        assert grpc_export(served, authority("two"), client) is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(OSError):  # noqa: PT011
-            http_export(door, authority("two"), client)
-        assert grpc_export(door, authority(), other) is grpc.StatusCode.UNAVAILABLE
+            http_export(served, authority("two"), client)
+        assert grpc_export(served, authority(), other) is grpc.StatusCode.UNAVAILABLE
 
 
 def test_connections_go_on_over_a_replacement(tmp_path: Path) -> None:
-    with opened(tmp_path) as door:
+    with opened(tmp_path) as served:
         credentials = grpc.ssl_channel_credentials(authority().certificate.read_bytes())
-        with grpc.secure_channel(f"localhost:{door.grpc.port}", credentials) as channel:
+        with grpc.secure_channel(f"localhost:{served.grpc.port}", credentials) as channel:
             channel.unary_unary(EXPORT)(RAW, timeout=30)
             installed(tmp_path, signed("later", "two"))
-            door.reload()
+            served.reload()
             channel.unary_unary(EXPORT)(RAW, timeout=30)
 
 
 def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as door:
+    with opened(tmp_path) as served:
         good = signed()
         for path, raw, says in (
-            (door.files.certificate, b"", "not a PEM file"),
-            (door.files.certificate, b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n", "server.pem"),
-            (door.files.key, signed("later", "two").pem[1], r"server\.key: not the key of .*server\.pem"),
-            (door.files.key, None, "No such file or directory"),
+            (served.files.certificate, b"", "not a PEM file"),
+            (served.files.certificate, b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n", "server.pem"),
+            (served.files.key, signed("later", "two").pem[1], r"server\.key: not the key of .*server\.pem"),
+            (served.files.key, None, "No such file or directory"),
         ):
             installed(tmp_path, good)
             if raw is None:
@@ -205,32 +205,32 @@ def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
             else:
                 path.write_bytes(raw)
             with pytest.raises(TlsFileError, match=says):
-                door.reload()
-            assert http_export(door, authority()) == 200
-            assert grpc_export(door, authority()) is grpc.StatusCode.OK
+                served.reload()
+            assert http_export(served, authority()) == 200
+            assert grpc_export(served, authority()) is grpc.StatusCode.OK
 
 
 def test_a_handshake_that_does_not_come_is_given_up(tmp_path: Path) -> None:
-    with opened(tmp_path, limits=Limits(header_s=0.5)) as door:
-        for port in (door.http.port, door.grpc.port):
+    with opened(tmp_path, limits=Limits(header_s=0.5)) as served:
+        for port in (served.http.port, served.grpc.port):
             for sent in (b"", b"\x16\x03\x01"):
                 with connect(port) as connection:
                     connection.sendall(sent)
                     rest(connection)
-        wait_until("none is kept", lambda: door.http.connections == 0)
-        assert http_export(door, authority()) == 200
+        wait_until("none is kept", lambda: served.http.connections == 0)
+        assert http_export(served, authority()) == 200
 
 
 def test_handshakes_count_as_connections(tmp_path: Path) -> None:
-    with opened(tmp_path, limits=Limits(connections=12)) as door:
-        half_open = [connect(door.http.port) for _ in range(3)]
-        wait_until("they are in", lambda: door.http.connections == 3)
-        with connect(door.http.port) as beyond:
+    with opened(tmp_path, limits=Limits(connections=12)) as served:
+        half_open = [connect(served.http.port) for _ in range(3)]
+        wait_until("they are in", lambda: served.http.connections == 3)
+        with connect(served.http.port) as beyond:
             assert rest(half_open[0]) == b""  # the oldest of more than a quarter
-            wait_until("one came for one that went", lambda: door.http.connections == 3)
+            wait_until("one came for one that went", lambda: served.http.connections == 3)
             beyond.setblocking(False)
             with pytest.raises(BlockingIOError):
                 beyond.recv(1)
-            assert http_export(door, authority()) == 200
+            assert http_export(served, authority()) == 200
         for connection in half_open:
             connection.close()

@@ -1,4 +1,4 @@
-"""A look finds what is worked out by hand, and the same in every mode."""
+"""The rule prefilter finds what is worked out by hand, and the same in every mode."""
 
 from __future__ import annotations
 
@@ -131,4 +131,4 @@ def digest_of_all(number: int) -> str:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_finds_the_same(mode: dict[str, str], tmp_path: Path) -> None:
     number = round(200 * TIMES_USUAL)
-    assert shown_in(mode, tmp_path, "core.test_rule_looks", f"digest_of_all({number})") == digest_of_all(number)
+    assert shown_in(mode, tmp_path, "core.test_rule_prefilter", f"digest_of_all({number})") == digest_of_all(number)

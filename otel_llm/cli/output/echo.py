@@ -1,4 +1,4 @@
-"""How commands write to a terminal and to the log: nothing that telemetry, a file or a server says acts there."""
+"""Output of commands to a terminal and to the log, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ if TYPE_CHECKING:
 CSV_RAW: Final = "Write text in CSV as it is, also what a spreadsheet would run as a formula."
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Write lines of ours; what a terminal would obey in them is escaped.
-
-    What a program reads is written by `write_data`.
-    """
+def echo(text: str, *, err: bool = False) -> None:
+    """Write lines for people, with control characters escaped; `write_data` writes data for programs."""
     click.echo(printable_lines(text), err=err)
 
 
 def write_data(text: str) -> None:
-    """Write CSV or YAML as it is; what a terminal would obey in it is escaped where a terminal is the reader."""
+    """Write CSV or YAML as it is; escape control characters on a terminal only."""
     click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)
 
 
 class SafeLog(logging.Formatter):
-    """Write a record as one line, and its traceback in as many as it has."""
+    """A formatter that writes a record as one escaped line, followed by its traceback."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the message, escaped."""

@@ -1,4 +1,4 @@
-"""What an HTTP door does beyond its limits of size and number."""
+"""The HTTP receiver beyond its limits of size and number."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ from typing import cast
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.collector.doors import Behind
-from support.collector.doors_http import PROTOBUF, RAW, ask, connect, head, otlp_door, rest, serving, takes_an_export
+from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.http_client import (
+    PROTOBUF,
+    RAW,
+    ask,
+    connect,
+    head,
+    otlp_listener,
+    rest,
+    serving,
+    takes_an_export,
+)
 from support.commands import wait_until
 
 from otel_llm.collector.config.settings import Limits
@@ -23,7 +33,7 @@ from otel_llm.collector.receive import otlp_http
 from otel_llm.collector.receive.http_connection import MAX_HEAD_BYTES, Connection
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
-from otel_llm.shared.web.acceptor import Acceptor, Door
+from otel_llm.shared.web.acceptor import Acceptor, ConnectionTracker
 
 GZIP = {"Content-Encoding": "gzip"}
 BEGINNING = head("Content-Type: application/x-protobuf", "Content-Length: 60000")
@@ -31,12 +41,12 @@ BEGINNING = head("Content-Type: application/x-protobuf", "Content-Length: 60000"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpServer]:
-    with serving(otlp_door()) as made:
+    with serving(otlp_listener()) as made:
         yield made
 
 
 def test_connections_beyond_the_limit_are_turned_away_and_the_others_go_on() -> None:
-    with serving(otlp_door(Limits(connections=3))) as server, ExitStack() as stack:
+    with serving(otlp_listener(Limits(connections=3))) as server, ExitStack() as stack:
         let_in = []
         for _ in range(3):
             let_in.append(stack.enter_context(connect(server.port)))
@@ -87,7 +97,7 @@ def test_huge_headers_are_answered_where_they_are_read(server: HttpServer) -> No
 def test_what_stands_beside_a_body_has_the_same_limit(server: HttpServer, begins: bytes, goes_on: bytes) -> None:
     with connect(server.port) as connection:
         connection.sendall(head("Content-Type: application/x-protobuf", "Transfer-Encoding: chunked"))
-        with pytest.raises(OSError):  # noqa: PT011 - cut, or nobody reads it any more
+        with pytest.raises(OSError):  # noqa: PT011 - cut, or no longer read
             connection.sendall(begins + goes_on * (2**25 // len(goes_on)))
     assert takes_an_export(server.port)
 
@@ -112,7 +122,7 @@ def test_json_is_read_one_document_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         return ExportTraceServiceRequest()
 
     monkeypatch.setattr(otlp_http, "parse_json", slow)
-    with serving(otlp_door()) as server, ThreadPoolExecutor(4) as pool:
+    with serving(otlp_listener()) as server, ThreadPoolExecutor(4) as pool:
         answers = pool.map(
             lambda _: ask(server.port, body=b"{}", headers={"Content-Type": "application/json"})[0], range(4)
         )
@@ -127,7 +137,7 @@ def send_all(connection: socket.socket, data: bytes) -> None:
 def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
     go_on = Event()
     began: list[bytes] = []
-    behind = Behind()
+    behind = FakeEvaluator()
 
     def slow(raw: bytes, _sender: int) -> bytes:
         began.append(raw)
@@ -136,7 +146,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
     limits = Limits(concurrent_exports=2, queued_exports=1)
     app = otlp_app(slow, limits=limits)
-    with serving(otlp_door(limits, app)) as server, ThreadPoolExecutor(2) as pool:
+    with serving(otlp_listener(limits, app)) as server, ThreadPoolExecutor(2) as pool:
         first = [pool.submit(ask, server.port) for _ in range(2)]
         wait_until("two in hand", lambda: len(began) == 2)
         wait_until("one waiting", lambda: is_refused(server.port))
@@ -151,7 +161,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
 
 def is_refused(port: int) -> bool:
-    """Say whether an export is told to come back; one that is not waits its turn, and is left to it."""
+    """Say whether an export is asked to be retried; one that is not waits its turn, and is left to it."""
     with connect(port) as connection:
         connection.settimeout(0.2)
         connection.sendall(head("Content-Type: application/x-protobuf", "Content-Length: 0"))
@@ -163,7 +173,7 @@ def is_refused(port: int) -> bool:
 
 def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
     limits = Limits(message_bytes=2**16, receiving_bytes=2**17)
-    with serving(otlp_door(limits)) as server, ExitStack() as stack:
+    with serving(otlp_listener(limits)) as server, ExitStack() as stack:
         begun = [stack.enter_context(connect(server.port)) for _ in range(3)]
         for connection in begun[:2]:
             connection.sendall(BEGINNING + bytes(59_000))
@@ -214,7 +224,7 @@ def test_a_flood_of_connections_leaves_turns_to_those_that_are_there() -> None:
     async def scenario() -> None:
         turns = 0
 
-        def make(_door: Door[Connection]) -> Connection:
+        def make(_tracker: ConnectionTracker[Connection]) -> Connection:
             seen.append(turns)
             return cast("Connection", asyncio.Protocol())
 

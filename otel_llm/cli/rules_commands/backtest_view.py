@@ -1,4 +1,4 @@
-"""A backtest in words: a table of rules, and what can and cannot be known from it."""
+"""The text output of a backtest: a table of rules, the differences, and the limits of the figures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _KINDS: Final = {"moved": "moved", "only_then": "only then", "only_new": "only new"}
 MOST_NAMED: Final = 10
-"""Firings that differ and are named under the table; `--format json` has more."""
+"""The most different firings that are named under the table; `--format json` has more."""
 
 
 def show(console: Console, found: Backtest) -> None:
-    """Print what a backtest found."""
+    """Print the result of a backtest."""
     for line in heading(found):
         console.print(line, style="bold", markup=False)
     if found.comparison.rules:
@@ -32,7 +32,7 @@ def show(console: Console, found: Backtest) -> None:
 
 
 def heading(found: Backtest) -> Iterator[str]:
-    """Say what was read, and whether both sides are the same."""
+    """Yield the lines above the table: the recording, and whether both sides agree."""
     recording, records = found.recording, found.comparison.records
     streams = found.judged + found.in_flight
     received = f"received {instant(recording.first_ns)} to {instant(recording.last_ns)} UTC"
@@ -74,18 +74,18 @@ def _numbers(rule: RuleCompared) -> list[str]:
 
 
 def _decided(rule: RuleCompared, *, compared: bool) -> str:
-    """Say what became of the rule's actions, and how many of its firings turned out wrong."""
-    said = []
+    """Return the outcomes of the rule's actions, and the number of its refuted firings."""
+    outcomes = []
     for verb, outcome in sorted(rule.new.actions.keys() | rule.then.actions.keys(), key=str):
         then = f" ({rule.then.actions[verb, outcome]:,})" if compared else ""
-        said.append(f"{printable(verb)} {printable(outcome)} {rule.new.actions[verb, outcome]:,}{then}")
+        outcomes.append(f"{printable(verb)} {printable(outcome)} {rule.new.actions[verb, outcome]:,}{then}")
     if refuted := rule.new.ends["refuted"]:
-        said.append(f"refuted {refuted:,}")
-    return "; ".join(said)
+        outcomes.append(f"refuted {refuted:,}")
+    return "; ".join(outcomes)
 
 
 def differences(found: Backtest) -> Iterator[str]:
-    """Name the first firings that differ."""
+    """Yield lines on the first firings that differ."""
     named = [
         f"  {_KINDS[kind]}: {printable(rule.name)} at {instant(flip_ns)}: {printable(subject, 120)}"
         for rule in found.comparison.rules
@@ -104,20 +104,20 @@ def differences(found: Backtest) -> Iterator[str]:
 
 
 def notes(found: Backtest) -> Iterator[str]:
-    """Say what limits these figures."""
+    """Yield lines on the limits of the figures."""
     yield from _unknowable(found)
     recording, live = found.recording, found.live
     if found.headless:
         yield (
             f"{plural(found.headless, 'stream')} began before the journal does, or the beginning was lost: "
-            "of these less is decided than there was to see"
+            "less is decided of these than was there"
         )
     if found.in_flight:
-        yield f"{plural(found.in_flight, 'stream')} still in flight at the end: what fires for them has no end here"
+        yield f"{plural(found.in_flight, 'stream')} still in flight at the end: their firings have no end here"
     if recording.backwards:
-        yield f"{plural(recording.backwards, 'record')} received before the one before: evaluated with that one"
+        yield f"{plural(recording.backwards, 'record')} received before its predecessor: evaluated at the time of that"
     if live is not None and live.outside:
-        yield f"{plural(live.outside, 'decision')} in the files, of before this journal or after it: left out"
+        yield f"{plural(live.outside, 'decision')} in the files, from before or after this journal: left out"
     if live is not None and live.broken:
         yield f"{plural(live.broken, 'line')} of the decision files that cannot be read: left out"
     for reason, count in sorted((*recording.skipped.counts.items(), *found.counts.items())):
@@ -134,20 +134,20 @@ def _unknowable(found: Backtest) -> Iterator[str]:
         }
         first = actions.first
         yield (
-            f"{plural(actions.hypothetical, 'action')} decided that nobody did when this was recorded, the first at "
+            f"{plural(actions.hypothetical, 'action')} decided that was not done in the recording, the first at "
             f"{instant(first['at_unix_nano'])}: {printable(first['rule'])}: {first['action']}. What they would have "
             "changed is not known:"
         )
         yield (
-            f"  {plural(rests['as_recorded'], 'firing')} came before all of them: so it would have been. After one "
-            f"came {rests['same_request']:,} of the same request, which would have gone on otherwise; "
-            f"{rests['same_instance']:,} more on an instance acted on, under another load then; "
+            f"  {plural(rests['as_recorded'], 'firing')} before all of them: not affected. After one of them: "
+            f"{rests['same_request']:,} of the same request, which would have continued differently; "
+            f"{rests['same_instance']:,} more on an instance of an action, with another load; "
             f"{rests['elsewhere']:,} elsewhere"
         )
     if actions.done_both:
-        yield f"{plural(actions.done_both, 'action')} done when this was recorded are decided by these rules too"
+        yield f"{plural(actions.done_both, 'action')} done in the recording are decided by these rules, too"
     if actions.done_then_only:
         yield (
-            f"{plural(actions.done_then_only, 'action')} done when this was recorded are not decided by these rules: "
-            "the journal holds what followed, not what would have come without them"
+            f"{plural(actions.done_then_only, 'action')} done in the recording are not decided by these rules: the "
+            "journal holds the streams with these actions, not without"
         )

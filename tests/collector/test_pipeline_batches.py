@@ -17,14 +17,13 @@ from support.otlp import export
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector import pipeline as module
 from otel_llm.collector import plain_mode
 from otel_llm.collector.config.settings import Limits, Settings
-from otel_llm.collector.export.egress import Outgoing
+from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
+from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.service import build_pipeline
-from otel_llm.core import kernel
 from otel_llm.core.compiling import mode
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.journal import FsyncPolicy, Journal
@@ -44,7 +43,11 @@ SENDERS = 12
 
 @contextmanager
 def pipeline(
-    folder: Path, disk: SlowDisk | None = None, fsync: FsyncPolicy = "never", limits: Limits | None = None
+    folder: Path,
+    disk: SlowDisk | None = None,
+    fsync: FsyncPolicy = "never",
+    limits: Limits | None = None,
+    large_bytes: int = BACKGROUND_DECODE_BYTES,
 ) -> Iterator[Pipeline]:
     clock, limits = FakeClock(), limits or Limits()
     calls = {} if disk is None else {"fsync_call": disk}
@@ -58,7 +61,8 @@ def pipeline(
             limits=limits,
             window_ns=10**10,
             timeouts=Timeouts(),
-            outgoing=Outgoing(Settings(limits=limits), clock),
+            egress=Egress(Settings(limits=limits), clock),
+            sizes=PartSizes(background=large_bytes),
         )
         flow.start()
         try:
@@ -75,9 +79,14 @@ def raw_of(sender: int) -> bytes:
 @contextmanager
 def busy(flow: Pipeline) -> Iterator[None]:
     """Keep the evaluator's thread busy, so that exports wait."""
-    go = threading.Event()
-    asked = ThreadPoolExecutor(1).submit(flow.ask, lambda: go.wait(60), 60.0)
-    wait_until(lambda: flow._inbox.empty(), "the evaluator is busy")
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        began.set()
+        return go.wait(60)
+
+    asked = ThreadPoolExecutor(1).submit(flow.call, work, 60.0)
+    assert began.wait(60)
     try:
         yield
     finally:
@@ -88,24 +97,21 @@ def busy(flow: Pipeline) -> Iterator[None]:
 def waiting(flow: Pipeline, senders: ThreadPoolExecutor, raws: list[bytes]) -> list[Future[bytes]]:
     """Send them all; return once all of them wait."""
     answers = [senders.submit(flow.accept, raw) for raw in raws]
-    wait_until(lambda: flow._inbox.qsize() == len(raws), "all wait")
+    wait_until(lambda: flow.counts()["queue"] == len(raws), "all wait")
     return answers
 
 
-@pytest.mark.parametrize("apart_bytes", [2**20, 0])
-def test_a_broken_one_among_many_is_told_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_bytes: int
-) -> None:
-    monkeypatch.setattr(module, "READ_APART_BYTES", apart_bytes)
-    with pipeline(tmp_path) as flow, ThreadPoolExecutor(SENDERS + 1) as senders:
+@pytest.mark.parametrize("large_bytes", [2**20, 0])
+def test_a_broken_one_among_many_is_told_alone(tmp_path: Path, large_bytes: int) -> None:
+    with pipeline(tmp_path, large_bytes=large_bytes) as flow, ThreadPoolExecutor(SENDERS + 1) as senders:
         with busy(flow):
             answers = waiting(flow, senders, [raw_of(sender) for sender in range(SENDERS)])
             broken = senders.submit(flow.accept, raw_of(99)[:-3])
-            wait_until(lambda: broken.done() or flow._inbox.qsize() == SENDERS + 1, "the broken one was sent")
+            wait_until(lambda: broken.done() or flow.counts()["queue"] == SENDERS + 1, "the broken one was sent")
         assert [answer.result(60) for answer in answers] == [b""] * SENDERS
         with pytest.raises(DecodeError):
             broken.result(60)
-        counts = flow.ask(flow.counts)
+        counts = flow.call(flow.counts)
         assert counts["exports"] == counts["received_exports"] == SENDERS
         assert counts["segments"] == counts["received_spans"] == 5 * SENDERS
         assert counts.get("internal_errors", 0) == 0
@@ -117,7 +123,6 @@ def test_a_broken_one_among_many_is_told_alone(
 def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
-    monkeypatch.setattr(module, "READ_APART_BYTES", 0)
     reading, go, read_all = threading.Event(), threading.Event(), otlp.read_all
 
     def slowly(raws: Sequence[bytes], **rest: Any) -> Any:
@@ -126,11 +131,11 @@ def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
         return read_all(raws, **rest)
 
     monkeypatch.setattr(otlp, "read_all", slowly)
-    with pipeline(tmp_path) as flow, ThreadPoolExecutor(2) as others:
+    with pipeline(tmp_path, large_bytes=0) as flow, ThreadPoolExecutor(2) as others:
         answer = others.submit(flow.accept, raw_of(0)[: -3 if broken else None])
         assert reading.wait(60)
         stopped = others.submit(flow.stop)
-        wait_until(lambda: flow.unready() is not None, "it stops")
+        wait_until(lambda: flow.why_not_ready() is not None, "it stops")
         go.set()
         if broken:
             with pytest.raises(DecodeError):
@@ -138,7 +143,7 @@ def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
         else:
             assert answer.result(60) == b""
         stopped.result(60)
-        assert flow._room.bytes == 0
+        assert flow.room.bytes == 0
         assert flow.counts().get("segments", 0) == (0 if broken else 5)
 
 
@@ -149,7 +154,7 @@ def test_what_did_not_last_is_not_counted_as_acknowledged(tmp_path: Path) -> Non
         disk.error = OSError(5, "Input/output error")
         with pytest.raises(JournalError):
             flow.accept(raw_of(1))
-        assert flow.ask(flow.counts)["exports"] == 1
+        assert flow.call(flow.counts)["exports"] == 1
         disk.error = None
 
 
@@ -161,7 +166,7 @@ def test_beyond_the_limit_of_those_that_wait_senders_come_back(tmp_path: Path) -
                 flow.accept(raw_of(3))
         assert [answer.result(60) for answer in answers] == [b""] * 3
         assert flow.accept(raw_of(3)) == b""
-        assert flow.ask(flow.counts)["refused_export.behind"] == 1
+        assert flow.call(flow.counts)["refused_export.behind"] == 1
 
 
 def test_a_bug_in_decoding_is_told_to_the_senders_and_stops_nothing(
@@ -179,20 +184,20 @@ def test_a_bug_in_decoding_is_told_to_the_senders_and_stops_nothing(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path) -> None:
     with pipeline(tmp_path) as flow:
-        monkeypatch.setattr(Pipeline, "_take_in", lambda *_: sys.exit())
+        flow.call_soon(sys.exit)
         with pytest.raises(UnavailableError, match="has stopped"):
             flow.accept(raw_of(0))
-        wait_until(lambda: flow.unwell() is not None, "it is seen")
+        wait_until(lambda: flow.why_unhealthy() is not None, "it is seen")
 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_load_that_is_too_high_for_plain_mode_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, plain: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, plain: bool
 ) -> None:
-    monkeypatch.setattr(kernel, "PLAIN", mode.CHOSEN if plain else None)
     with pipeline(tmp_path) as flow, ThreadPoolExecutor(SENDERS) as senders:
+        flow.lag_warning = plain_mode.LagWarning(mode.CHOSEN if plain else None)
         assert isinstance(flow.clock, FakeClock)
         for sender, waited_ns in enumerate((plain_mode.BEHIND_NS, plain_mode.BEHIND_NS + 1, plain_mode.BEHIND_NS + 1)):
             with busy(flow):

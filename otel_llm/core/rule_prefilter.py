@@ -1,7 +1,7 @@
-"""Look at the rules of streams: which may change their state now, and up to when no other can if no token comes.
+"""The prefilter of stream rules: which may change their state now, and until when the others cannot without a token.
 
-The facts are those of `otel_llm.rules.language.snapshot`, in the same integers of ns; thresholds are edges in whole ns
-that are found when rules are loaded. A comparison of a fact that is missing is false.
+The facts are those of `otel_llm.rules.language.snapshot`, in the same integers of ns; thresholds are edges in whole ns,
+computed when rules are loaded. A comparison of a missing fact is false. `x_ns` is the stream's now.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @kernel(inline=True)
 def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
-    """Return the first instant at which a length of time is at least the edge; of the runway: is below it."""
+    """Return the first instant at which a duration is at least the edge; for the runway: below it."""
     if fact == table.RUNWAY:
         until_ns = row[column.DRY_NS] if row[column.COUNT] > 0 else row[column.ALLOWANCE_NS]
         return int(until_ns) - (edge_ns - 1)
@@ -40,7 +40,7 @@ def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
         zero_ns = int(row[column.ALLOWANCE_NS])
         floor_ns = max(0, max(row[column.DRY_NS], row[column.COMMIT_NS]) - zero_ns)
         return ALWAYS if floor_ns >= edge_ns else zero_ns + edge_ns
-    if row[column.COUNT] == 0:  # idle time in mid-reply: it stands still at 0
+    if row[column.COUNT] == 0:  # idle time in mid-reply is 0 before the first token
         return ALWAYS if edge_ns <= 0 else NEVER
     zero_ns = int(row[column.READ_FIRST_NS] + row[column.COUNT] * row[column.PACE_NS])
     return ALWAYS if row[column.DRY_NS] - zero_ns >= edge_ns else zero_ns + edge_ns
@@ -48,7 +48,7 @@ def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
 
 @kernel(inline=True)
 def _misses(row: Ints, x_ns: int) -> int:
-    """Return the deadlines missed, overdue ones included, where deadlines are known."""
+    """Return the missed deadlines, with overdue ones, where deadlines are known."""
     late_ns = x_ns - int(row[column.DUE_NS])
     overdue = 0 if late_ns <= 0 else 1 + late_ns // int(row[column.TBT_NS])
     if row[column.ONE_A_TOKEN] != 0:
@@ -58,13 +58,13 @@ def _misses(row: Ints, x_ns: int) -> int:
 
 @kernel(inline=True)
 def _deadlines(row: Ints, x_ns: int) -> int:
-    """Return the deadlines so far, where they are known."""
+    """Return the number of deadlines so far, where they are known."""
     return int(row[column.COUNT] - row[column.LATE]) + _misses(row, x_ns)
 
 
 @kernel(inline=True)
 def _is_present(fact: int, row: Ints, x_ns: int) -> bool:
-    """Tell whether a fact is not missing, but for its age."""
+    """Return whether a fact is present, apart from its age."""
     if fact == table.TTFT:
         return bool(row[column.TOKENS] > 0)
     if fact == table.RATE:
@@ -95,7 +95,7 @@ def _double(fact: int, row: Ints, x_ns: int) -> float:
 
 @kernel(inline=True)
 def _holds(term: Ints, constant: float, row: Ints, x_ns: int) -> bool:
-    """Tell whether the comparison of a fact that is no length of time holds."""
+    """Return whether the comparison of a fact that is not a duration holds."""
     fact = term[table.FACT]
     if fact == table.IDENTITY:
         return bool((row[column.IDENTITY] >> term[table.EDGE]) & 1 == 1)
@@ -123,8 +123,8 @@ def _next_deadline(row: Ints, x_ns: int) -> int:
 
 
 @kernel(inline=True)
-def _look_from(instant_ns: int, row: Ints, x_ns: int) -> int:
-    """Return the first look at a stream, one every LOOK_EVERY_NS from its commit, at a later instant or after it."""
+def _step_from(instant_ns: int, row: Ints, x_ns: int) -> int:
+    """Return the first step of LOOK_EVERY_NS from the commit, not before `instant_ns`; unchanged if not after now."""
     if instant_ns <= x_ns or instant_ns == NEVER:
         return instant_ns
     commit_ns = int(row[column.COMMIT_NS])
@@ -138,7 +138,7 @@ def _is_time(fact: int) -> bool:
 
 @kernel(inline=True)
 def _term_changes(term: Ints, row: Ints, x_ns: int) -> int:
-    """Return the first instant after now at which a comparison may be found changed."""
+    """Return the first instant after now at which a comparison may change."""
     fact = term[table.FACT]
     if _is_time(fact):
         found = _reaches(fact, term[table.EDGE], row)
@@ -150,13 +150,13 @@ def _term_changes(term: Ints, row: Ints, x_ns: int) -> int:
                 found = min(found, second)
         return found
     if table.DEADLINES <= fact <= table.FLUIDITY:
-        return _look_from(_next_deadline(row, x_ns), row, x_ns)
+        return _step_from(_next_deadline(row, x_ns), row, x_ns)
     return NEVER
 
 
 @kernel(inline=True)
 def _term_opens(term: Ints, constant: float, row: Ints, x_ns: int) -> int:
-    """Return an instant not after now where a comparison holds, else the first at which it may; NEVER: at none."""
+    """Return an instant not after now if a comparison holds, else the first at which it may; NEVER: at none."""
     fact, order = term[table.FACT], term[table.ORDER]
     if not _is_time(fact):
         if _holds(term, constant, row, x_ns):
@@ -174,7 +174,7 @@ def _term_opens(term: Ints, constant: float, row: Ints, x_ns: int) -> int:
 
 @kernel(inline=True)
 def _part_changes(terms: Ints, at: int, row: Ints, x_ns: int) -> int:
-    """Return the first instant after now at which one of a part's comparisons may be found changed."""
+    """Return the first instant after now at which a comparison of a part may change."""
     found = NEVER
     for place in range(at, at + terms[at, table.SIZE]):
         if terms[place, table.FACT] < table.AND:
@@ -184,9 +184,9 @@ def _part_changes(terms: Ints, at: int, row: Ints, x_ns: int) -> int:
 
 @kernel(inline=True)
 def _part_opens(terms: Ints, constants: Floats, at: int, row: Ints, x_ns: int) -> int:
-    """Return an instant not after now where a part of a condition holds, else the first at which it may."""
+    """Return an instant not after now if a part of a condition holds, else the first at which it may."""
     size = terms[at, table.SIZE]
-    truths = 0  # a bit each, the last one lowest: conditions are not so deep (64 levels) that 64 would wait here
+    truths = 0  # a stack of bits, the last one lowest: conditions have 64 levels at most
     for place in range(at, at + size):
         fact = terms[place, table.FACT]
         if fact == table.NOT:
@@ -209,27 +209,27 @@ def _fresh_until(rule: Ints, row: Ints) -> int:
 
 
 @kernel(inline=True)
-def _look_inactive(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
-    """Tell whether an inactive rule's condition may hold now; return when it may next, where it does not."""
+def _evaluate_inactive(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
+    """Return whether an inactive rule's condition may hold now, and, where it does not, when it may next."""
     opens_ns = ALWAYS
     at = rule[table.TERMS]
     while at < rule[table.TERMS_END]:
         part_ns = _part_opens(terms, constants, at, row, x_ns)
         if part_ns == NEVER:
-            return False, NEVER  # nearly always: of a rule on first tokens, say
+            return False, NEVER  # the most frequent case, for example of rules on first tokens
         if at >= rule[table.STEPS]:
-            part_ns = _look_from(part_ns, row, x_ns)
+            part_ns = _step_from(part_ns, row, x_ns)
         opens_ns = max(opens_ns, part_ns)
         at += terms[at, table.SIZE]
     until_ns = _fresh_until(rule, row)
     if opens_ns <= x_ns:
-        return x_ns <= until_ns, NEVER  # where all terms hold and a fact is too old, only another token can tell
+        return x_ns <= until_ns, NEVER  # if all terms hold and a fact is too old, only a token can change that
     return False, NEVER if opens_ns > until_ns else opens_ns
 
 
 @kernel(inline=True)
-def _look_firing(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
-    """Tell whether a rule that fires may not go on firing now; return when it first may not."""
+def _evaluate_firing(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
+    """Return whether a firing rule may stop firing now, and when it first may."""
     holds = True
     changes_ns = NEVER
     at = rule[table.TERMS]
@@ -244,7 +244,7 @@ def _look_firing(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: in
         return False, changes_ns
     for fact in range(table.DEADLINES, table.RATE + 1):
         if rule[table.NEEDS] >> fact & 1 == 1 and not _is_present(fact, row, x_ns):
-            return False, changes_ns  # a rule that fires goes on while a fact is missing
+            return False, changes_ns  # a firing continues while a fact is missing
     return True, changes_ns
 
 
@@ -252,7 +252,7 @@ def _look_firing(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: in
     "int64(int64[:, ::1], int64[:, ::1], float64[::1], int64[:, ::1], int8[:, ::1], int64[::1], int64[::1],"
     " int64[::1], boolean[::1], boolean[:, ::1], int64[:, ::1])"
 )
-def look(
+def evaluate(
     rules: Ints,
     terms: Ints,
     constants: Floats,
@@ -265,13 +265,18 @@ def look(
     may_change: Bools,
     opens_ns: Ints,
 ) -> int:
-    """Look at all rules of the streams in `slots`, each at its own instant; return the earliest instant noted.
+    """Evaluate all rules of some streams, each at its own instant; return the earliest next instant.
 
-    `rules`, `terms`, `constants`: as `rule_tables` says. `rows`: the streams' columns; `states` (slots, rules)
-    INACTIVE, FIRING_FINAL or FIRING_REFUTABLE; `at_ns` (S,) on the collector's axis. Written: `may_change` (S, rules),
-    whether a rule's state may change now; `opens_ns` (S, rules), when that of another rule may next, on the stream's
-    axis; `unchanged` (S,), whether no rule's state may change now; `due_ns`, at each slot, when the stream is to be
-    looked at next, on the collector's axis, NEVER where it is not unchanged.
+    Args:
+        rules, terms, constants: the tables of `rule_tables`.
+        rows: (R, WIDTH), the columns of all streams.
+        states: (R, rules), INACTIVE, FIRING_FINAL or FIRING_REFUTABLE.
+        due_ns: (R,), written at `slots`: the next evaluation, on the collector's clock; NEVER unless unchanged.
+        slots: (S,), of the streams to evaluate.
+        at_ns: (S,), their instants, on the collector's clock.
+        unchanged: (S,), written: whether no rule's state may change now.
+        may_change: (S, rules), written: whether a rule's state may change now.
+        opens_ns: (S, rules), written: when a rule's state may change next, on the stream's clock.
     """
     earliest_ns = NEVER
     for place in range(len(slots)):
@@ -282,9 +287,9 @@ def look(
         next_ns = NEVER
         for number in range(len(rules)):
             if states[slot, number] == table.INACTIVE:
-                may, next_of_rule_ns = _look_inactive(rules[number], terms, constants, row, x_ns)
+                may, next_of_rule_ns = _evaluate_inactive(rules[number], terms, constants, row, x_ns)
             else:
-                may, next_of_rule_ns = _look_firing(rules[number], terms, constants, row, x_ns)
+                may, next_of_rule_ns = _evaluate_firing(rules[number], terms, constants, row, x_ns)
                 may |= states[slot, number] == table.FIRING_REFUTABLE and row[column.TOKENS] != row[column.KNOWN_TOKENS]
             may_change[place, number] = may
             opens_ns[place, number] = next_of_rule_ns
