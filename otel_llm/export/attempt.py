@@ -1,4 +1,4 @@
-"""What became of one attempt to deliver a batch, and how long to wait before the next."""
+"""The result of one attempt to deliver a batch, and the wait before the next."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Final, Literal
 FIRST_BACKOFF_S: Final = 1.0
 LONGEST_BACKOFF_S: Final = 15.0
 JITTER: Final = 0.2
-"""The wait is multiplied by a random number within this of 1, so that a fleet does not come back at one instant."""
+"""The wait is multiplied by a random number within this of 1, so that a fleet does not retry at one instant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The answer to one export request.
 
-    `accepted`, perhaps but for `rejected` spans (OTLP's partial success); `retry`: not now, but `after_s` (the server's
-    word, None where it gave none); `refused`: never.
+    `accepted`, perhaps except for `rejected` spans (OTLP's partial success); `retry`: not now, but `after_s` (the
+    server's delay, None where it gave none); `refused`: never.
     """
 
     verdict: Literal["accepted", "retry", "refused"]
@@ -36,7 +36,7 @@ def backoff_s(failures: int, longest_s: float = LONGEST_BACKOFF_S) -> float:
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """Read a `Retry-After` header (RFC 9110, 10.2.3: seconds or an HTTP date), None where it says nothing usable."""
+    """Return the seconds of a `Retry-After` header (RFC 9110, 10.2.3: seconds or an HTTP date); None if unusable."""
     if header is None:
         return None
     try:
@@ -50,7 +50,7 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def rejected_spans(response: bytes) -> tuple[int, str]:
-    """Return how many spans an `ExportTraceServiceResponse` says were not accepted, and why."""
+    """Return the number of rejected spans in an `ExportTraceServiceResponse`, and the reason."""
     if not response:
         return 0, ""
     from google.protobuf.message import DecodeError
@@ -59,6 +59,6 @@ def rejected_spans(response: bytes) -> tuple[int, str]:
     message = ExportTraceServiceResponse()
     try:
         message.ParseFromString(response)
-    except DecodeError:  # whatever a proxy wrote there: it answered 200
+    except DecodeError:  # written by a proxy: the status was 200
         return 0, ""
     return max(message.partial_success.rejected_spans, 0), message.partial_success.error_message

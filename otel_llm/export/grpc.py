@@ -21,7 +21,7 @@ RETRYABLE_CODES: Final = frozenset(
 
 
 class GrpcSender:
-    """Sends payloads over one channel; nothing is opened or imported before the first."""
+    """A sender over one channel; nothing is opened or imported before the first payload."""
 
     def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings
@@ -30,13 +30,13 @@ class GrpcSender:
         self._inherited: list[Any] = []
 
     def send(self, payload: bytes) -> Attempt:
-        """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
+        """Make one attempt; return its result, and raise nothing for failures of the network or the server."""
         import grpc
 
         if self._call is None:
             try:
                 self._open()
-            except OSError as error:  # a certificate file that is not there
+            except OSError as error:  # a missing certificate file
                 return Attempt("refused", f"{type(error).__name__}: {error}")
         try:
             response = self._call(payload, timeout=self._settings.timeout_s, metadata=self._settings.headers)
@@ -52,7 +52,7 @@ class GrpcSender:
             self._channel = self._call = None
 
     def forget(self) -> None:
-        """Let go of a channel that belongs to the process this one was forked from.
+        """Release a channel of the parent process.
 
         It is kept, untouched: closing it here would wait for threads that exist in the parent only.
         """
@@ -94,7 +94,7 @@ def _judged(error: Any, *, detailed: bool) -> Attempt:
 
 
 def retry_info_s(trailers: Iterable[tuple[str, Any]]) -> float | None:
-    """Return how long the trailing metadata of a call asks to wait, in seconds; None where it does not.
+    """Return the delay that a call's trailing metadata asks for, in seconds; None where there is none.
 
     The standard place is a google.rpc.Status in grpc-status-details-bin; some servers send the RetryInfo bare.
     """

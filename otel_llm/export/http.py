@@ -19,7 +19,7 @@ RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
 
 
 class HttpSender:
-    """Sends payloads to one URL with the TLS, proxy and connection handling of `requests`.
+    """A sender to one URL with the TLS, proxy and connection handling of `requests`.
 
     Nothing is opened or imported before the first payload. The request is prepared once, since preparing it anew costs
     as much as sending it (270 us of 590 here).
@@ -30,19 +30,19 @@ class HttpSender:
         self._session: requests.Session | None = None
 
     def send(self, payload: bytes) -> Attempt:
-        """Make one attempt; return what became of it, and raise nothing for what the network or the server does."""
+        """Make one attempt; return its result, and raise nothing for failures of the network or the server."""
         import requests
 
         try:
             response = self.post(payload)
         except requests.exceptions.RequestException as error:
             return Attempt("retry" if _is_passing(error) else "refused", printable_reason(error))
-        except (OSError, ValueError) as error:  # a certificate file that is not there, a URL that is none
+        except (OSError, ValueError) as error:  # a missing certificate file, an invalid URL
             return Attempt("refused", printable_reason(error))
         return _judged(response)
 
     def post(self, payload: bytes) -> requests.Response:
-        """Make one attempt; return the answer whatever it is.
+        """Make one attempt; return the answer, with any status.
 
         Raises:
             requests.exceptions.RequestException: there was no answer.
@@ -70,7 +70,7 @@ class HttpSender:
             self._session = None
 
     def forget(self) -> None:
-        """Let go of connections that belong to the process this one was forked from."""
+        """Release connections of the parent process."""
         self._session = None
 
     def _open(self) -> requests.Session:
@@ -124,8 +124,8 @@ def _is_passing(error: Exception) -> bool:
 
 
 def printable_reason(error: Exception) -> str:
-    """Return what may be printed of an error: no more than its class where its text may hold a secret."""
-    # A ValueError quotes what it refuses: a header's value, or a URL with its credentials.
+    """Return the printable part of an error: only its class where its text may hold a secret."""
+    # A ValueError quotes the refused value: a header's, or a URL with its credentials.
     name = type(error).__name__
     return name if isinstance(error, ValueError) else f"{name}: {error}".splitlines()[0][:300]
 

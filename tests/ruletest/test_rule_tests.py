@@ -58,7 +58,7 @@ def results(tmp_path: Path, tests: str, *, head: str = "") -> list[Result]:
 
 def passes(tmp_path: Path, tests: str, *, head: str = "") -> None:
     for one in results(tmp_path, tests, head=head):
-        assert one.passed, one.words("t.yaml")
+        assert one.passed, one.text("t.yaml")
 
 
 def block(language: str, number: int = 0) -> str:
@@ -381,4 +381,4 @@ tests:
     file = read_test_file(path)
     for one in file.tests:
         result = run_test(file, one)
-        assert result.passed, result.words("t.yaml")
+        assert result.passed, result.text("t.yaml")

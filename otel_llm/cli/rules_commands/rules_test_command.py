@@ -65,7 +65,7 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
         if said != path:
             say(f"{path}")
             said = path
-        say(result.words(str(path), story=verbose))
+        say(result.text(str(path), story=verbose))
     passed = sum(result.passed for _, result in results)
     failed = len(results) - passed
     say(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))
