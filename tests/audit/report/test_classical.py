@@ -68,8 +68,8 @@ def test_the_worked_requests_fall_where_they_belong() -> None:
     # A class whose deadline gives each further token 30 ms is held to these.
     assert (tier_tbt.threshold_ns, tier_tbt.wolf, tier_tpot.wolf) == (30 * MS, 1, 1)
     assert statement([tbt, tpot]) == (
-        "TBT p99 raises 4 alarms, 2 of them where nobody waited; it misses 1 of the 3 readers who waited. "
-        "TPOT raises 1 alarm, 0 of them where nobody waited; it misses 2 of the 3 readers who waited."
+        "TBT p99 raises 4 alarms, 2 of them where no reader waited; it misses 1 of the 3 readers who waited. "
+        "TPOT raises 1 alarm, 0 of them where no reader waited; it misses 2 of the 3 readers who waited."
     )
     assert lines([tpot]) == [("chat, client", "TPOT", "50 ms", "6", "1", "0", "2", "3", "100 ms")]
     assert example_lines([tpot]) == [("chat, client", "TPOT", "hid a wait", f"{3:032x}, {6:032x}")]
