@@ -33,7 +33,7 @@ LATENESS_NS: Final = 5_000_000_000
 class Limits(NamedTuple):
     """The limits of an audit's memory.
 
-    `held_bytes`: for incomplete requests; `retained_tokens`: the size of an input of which every delivery is kept;
+    `held_bytes`: for incomplete requests; `retained_tokens`: the size of an input whose deliveries are all kept;
     `retained_worst`: of a larger one so many with the longest idle time, and twice as many with the lowest
     fluidity-index.
     """

@@ -80,7 +80,7 @@ DELIVERIES: Final = (
     Delivery("slow-prefill", "nothing for three seconds, then a good pace", steady(60, 20, 3.0)),
     Delivery(
         "stall-full-buffer",
-        "three seconds of silence behind 80 unread tokens: nobody notices",
+        "three seconds of silence behind 80 unread tokens: no reader notices",
         steady(80, 40, 0.2) + steady(40, 40, 3.0),
     ),
     Delivery(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.resolved import Assembled
 
 ALL_TOKENS: Final = 2_000_000
-"""The size of an input of which every delivery is kept."""
+"""The size of an input whose deliveries are all kept."""
 WORST: Final = 32
 """Of a larger input: so many with the longest idle time, and twice as many with the lowest fluidity-index."""
 

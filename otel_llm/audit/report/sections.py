@@ -85,9 +85,8 @@ def distributed(model: ReportModel, figures: dict[str, Figure]) -> str:
     cut = f"<p class='quiet'>{plural(more, 'smaller group')} not drawn; the tables have all.</p>" if more else ""
     note = (
         "The height of a curve is the share of the requests that have at most the value below it. Gaps between tokens "
-        "(TBT) are drawn by three figures of each request, as rows hold no single gap. Requests of which a value "
-        "cannot be said are left out of its curve; seconds are on a logarithmic axis, and what is below it is at its "
-        "left border."
+        "(TBT) are drawn by three figures of each request, as rows hold no single gap. Requests without a value are "
+        "left out of its curve; seconds are on a logarithmic axis, and values below it are at its left border."
     )
     names = key(f"{name}, {place}" for name, place in wanted)
     return f"<p>{note}</p>{names}{cut}<div class='pair'>{''.join(parts)}</div>"

@@ -1,4 +1,4 @@
-"""What the GPUs did while a server worked on a request, where NVML can tell; nothing at all where it cannot.
+"""The use of GPUs during a request, from NVML; nothing where NVML is missing.
 
 NVML (`nvidia-ml-py`, imported as `pynvml`) is asked once a second by a thread that the first request starts and that
 ends after a minute without one. A request only reads running totals: at its commit and at its end.
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 PERIOD_S: Final = 1.0
 LINGER: Final = 60
-"""Samples without a request after which the thread ends."""
+"""The number of samples without a request after which the thread ends."""
 DEVICES: Final = 16
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class Mark(NamedTuple):
-    """The running totals at a request's commit: samples so far, and the utilisation summed over them."""
+    """The running totals at a request's commit: number of samples, and the sum of their utilisation."""
 
     samples: int = 0
     busy: float = 0.0
 
 
 class Sample(NamedTuple):
-    """The newest look at all devices; `busy` is summed over the `samples` that had a utilisation."""
+    """The newest sample of all devices; `busy` is the sum over the `samples` that had a utilisation."""
 
     samples: int
     busy: float
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Asks NVML once a second while requests come; the thread is a daemon, and ends by itself."""
+    """A daemon thread that reads NVML once a second while there are requests, and then ends by itself."""
 
     def __init__(self) -> None:
         self._lock = threads.lock()
@@ -56,14 +56,14 @@ class Sampler:
         self._wake = threads.Wake()
 
     def want(self) -> Sample | None:
-        """Return the newest sample; see to it that there will be newer ones."""
+        """Return the newest sample, and make sure that newer ones follow."""
         self._wanted = LINGER
         if not self.running and not self.hopeless:
             self._start()
         return self.newest
 
     def stop(self) -> None:
-        """Let the thread end, and wait for it."""
+        """End the thread, and wait for it."""
         self._stopping = True
         self._wake.set()
         threads.wait_until(lambda: not self.running, 2 * PERIOD_S)
@@ -84,7 +84,7 @@ class Sampler:
                 raise
 
     def _run(self) -> None:
-        # Any failure, of the driver or of its bindings, means that there is nothing to tell.
+        # Any failure, of the driver or of its bindings, means that there is no data.
         try:
             nvml = import_module("pynvml")
             nvml.nvmlInit()
@@ -123,7 +123,7 @@ def _visible(nvml: Any) -> list[Any]:
             handles.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
         elif name.startswith(("GPU-", "MIG-")):
             handles.append(nvml.nvmlDeviceGetHandleByUUID(name))
-        else:  # CUDA stops at the first that is none, -1 for example
+        else:  # CUDA stops at the first invalid one, -1 for example
             break
     return handles
 
@@ -156,7 +156,7 @@ _registered: Final[list[bool]] = []
 
 
 def mark() -> Mark | None:
-    """Return where the totals stand as a request begins, None where there is no NVML; never raises, never waits."""
+    """Return the totals at the begin of a request, None where there is no NVML; never raises, never waits."""
     sampler = _sampler[0]
     try:
         if sampler.hopeless:
@@ -171,7 +171,7 @@ def mark() -> Mark | None:
 
 
 def attributes(began: Mark) -> dict[str, AttributeValue]:
-    """Return what the devices did since `began`; what is not known is not said. Never raises, never waits."""
+    """Return the use of the devices since `began`, without unknown values. Never raises, never waits."""
     newest = _sampler[0].newest
     if newest is None:
         return {}
@@ -184,5 +184,5 @@ def attributes(began: Mark) -> dict[str, AttributeValue]:
 
 
 def stop() -> None:
-    """Stop asking, until the next request."""
+    """Stop reading NVML until the next request."""
     _sampler[0].stop()

@@ -277,12 +277,12 @@ def test_the_request_is_known_to_the_task_and_forgotten_after_it(recorder: Recor
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await streams(scope, receive, send)
-        known.append(server_context.served_now())
+        known.append(server_context.current_server_context())
 
     async def main() -> None:
         server = Server()
         await StreamMiddleware(app)(scope_of(), server.receive, server.send)
-        known.append(server_context.served_now())
+        known.append(server_context.current_server_context())
 
     asyncio.run(main())
     assert isinstance(known[0], server_context.ServerContext)
@@ -303,7 +303,7 @@ def test_two_requests_at_once_are_two_streams(recorder: Recorded) -> None:
     ("owner", "method"),
     [
         *((Exchange, method) for method in ("__init__", "take", "_begin", "starts", "sends", "left")),
-        (server_context.ServerContext, "tell_facts"),
+        (server_context.ServerContext, "record_facts"),
     ],
 )
 def test_a_bug_of_ours_is_one_warning_and_no_more(

@@ -390,7 +390,7 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
             (
                 baggage.get_baggage(semconv.SLO_CLASS),
                 otel_context.get_value(key),
-                server_context.served_now() is not None,
+                server_context.current_server_context() is not None,
             )
         )
 
@@ -406,7 +406,7 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
     body = Gateway().serve(answering(pieces()))
     for _ in body:
         assert otel_context.get_current() == {}
-        assert server_context.served_now() is None
+        assert server_context.current_server_context() is None
     body.close()
     assert seen == [("voice", None, True), ("voice", 1, True), ("voice", None, True)]
     assert trace.get_current_span() is trace.INVALID_SPAN

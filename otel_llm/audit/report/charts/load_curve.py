@@ -1,4 +1,4 @@
-"""Load against benefit: how many requests in flight give highest smooth goodput (Wang et al., figures 5, 6).
+"""Load against benefit: how many requests in flight give the highest smooth goodput (Wang et al., figures 5, 6).
 
 Each window of each instance is one point: its mean number of requests in flight, and its smooth goodput, goodput and
 throughput. The points are grouped in bins of equal width, and the bins' means are drawn.
