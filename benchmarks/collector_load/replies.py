@@ -1,4 +1,4 @@
-"""What the streams of the benchmark do: when each token comes, when the reply ends, whether silence is told.
+"""What the streams of the benchmark do: when each token comes, when the reply ends, whether silence is reported.
 
 A script's times are ns since its commit. Token times fill the flushes of 250 ms, so that a segment has the wanted
 number of tokens at the pace that the protocol prescribes: 64 tokens a flush are 256 tokens/s, 8 are 32 tokens/s.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FLUSH_NS = 250_000_000
 TTFT_NS = 300_000_000
 BORDER_NS = 2_000_000
-"""No token comes this close to a flush: it would be told in another segment."""
+"""No token comes this close to a flush: it would be reported in another segment."""
 REPLY_TOKENS = 512
 STALLED_SHARE = 0.03
 READING_NS = 200_000_000

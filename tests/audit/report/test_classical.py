@@ -33,14 +33,14 @@ def request(
 
 
 WORKED = [
-    request(1, 0.9, 0.04, 0.0),  # a gap that nobody felt
+    request(1, 0.9, 0.04, 0.0),  # a gap without a wait
     request(2, 0.7, 0.04, 0.0),
     request(3, 0.8, 0.01, 0.5),  # a stall that TPOT averages away
     request(4, 0.8, 0.2, 2.0),
     request(5, 0.04, 0.03, 0.0),
     request(6, 0.05, 0.05, 0.1),  # on the threshold is within it; and the reader waited
     request(7, None, None, 1.0),  # a reply of one token
-    request(8, 0.3, 0.3, None),  # nobody can say whether anybody waited
+    request(8, 0.3, 0.3, None),  # it is not known whether a reader waited
     request(9, 0.04, 0.04, 0.0, slo_class="tier"),
 ]
 

@@ -49,7 +49,7 @@ def scope_of(path: str = "/v1/chat/completions", kind: str = "http", **more: Any
 
 
 class Server:
-    """What a server gives an application; it keeps what it was sent, and fails as it is told."""
+    """What a server gives an application; it keeps what it was sent, and fails on command."""
 
     def __init__(self, *messages: Message, breaks_at: int | None = None) -> None:
         self.messages = list(messages) or [{"type": "http.request", "body": QUESTION, "more_body": False}]
@@ -357,7 +357,7 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[1:] == [server.receive, server.send]
 
 
-def test_whoever_stopped_the_recorder_does_not_get_it_back() -> None:
+def test_a_stopped_recorder_is_not_given_back() -> None:
     otel_llm.instrument(exporter=InMemorySpanExporter())
     application = StreamMiddleware(streams)
     asyncio.run(application(scope_of(kind="lifespan"), Server().receive, Server().send))

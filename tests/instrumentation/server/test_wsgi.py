@@ -118,7 +118,7 @@ def test_json_of_its_own_is_said(name: str, recorder: Recorded, caplog: pytest.L
 
 
 class Gateway:
-    """A server by hand: what it was told to start with, and what it was handed."""
+    """A server by hand: the status and headers of its response, and the parts that it was handed."""
 
     def __init__(self, body: bytes = json.dumps(STREAMED).encode(), path: str = "/v1/chat/completions") -> None:
         self.environ: dict[str, Any] = {
