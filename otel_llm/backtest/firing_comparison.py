@@ -113,11 +113,11 @@ def _rules(store: Store) -> dict[str, RuleCompared]:
     found: dict[str, RuleCompared] = {}
     question = """SELECT side, rule, group_name, scope, hash, state, action, outcome, COUNT(*) FROM decisions
         GROUP BY side, rule, group_name, scope, hash, state, action, outcome ORDER BY rule, side, MIN(seq)"""
-    for side, name, group, scope, digest, state, action, outcome, number in store.rows(question):
+    for side, name, group, scope, rule_hash, state, action, outcome, number in store.rows(question):
         rule = found.setdefault(name, RuleCompared(name, group, scope))
         rule.group, rule.scope = group, scope  # the new one's, where there is one
         one = rule.then if side == THEN else rule.new
-        one.hash = digest
+        one.hash = rule_hash
         if state == "resolved":
             one.ends[outcome] += number
         else:
